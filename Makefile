@@ -1,0 +1,32 @@
+# Every target makes .venv and installs what it needs by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread per process: two torch threads in each of two processes are slower than one each.
+export OMP_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check format bench clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/autoloss search digits-seg --metric miou --evaluations 60 --seed 0
+
+test: .venv/installed
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info

@@ -1,0 +1,159 @@
+"""Does evolution do anything? Evolution against random search with the same rejection, cross entropy beside (Figure: ablation).
+
+Both draw their losses under the same rejection protocol and the same budget of trainings; random search makes every child from
+nothing. Printed are the best score so far on the valid split, averaged over seeds, and what the winners reach on the test split
+with fresh training seeds, beside cross entropy at its tuned learning rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+import autoloss
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.evidence import Entrant, by_mean, seeds
+from autoloss.run.records import Individual
+from autoloss.run.results import Search, ranking
+from autoloss.run.search import started
+from autoloss.run.trials import baselines, compared, tuned
+from autoloss.run.workshop import Workshop
+from machine import machine
+
+ARMS = {
+    "evolution": {},
+    "random search": {"offspring.copy": 0.0, "offspring.fresh": 1.0},
+}
+CONTESTANTS = 3
+"""So many of a search's best losses are trained on fresh seeds of the valid split; the best of them is its winner."""
+FRESH_SEEDS = 5
+
+
+def main() -> None:
+    arguments = _arguments()
+    began = time.monotonic()
+    task = autoloss.tasks.get(arguments.task, metric=arguments.metric)
+    searches = {arm: [_searched(task, arm, seed, arguments) for seed in range(arguments.seeds)] for arm in ARMS}
+    result = {
+        "machine": machine(),
+        "task": arguments.task,
+        "metric": arguments.metric,
+        "evaluations": arguments.evaluations,
+        "seeds": arguments.seeds,
+        "curve": {arm: _curve(found, arguments.evaluations) for arm, found in searches.items()},
+        "best_valid": {arm: [found.top(1)[0].score for found in runs] for arm, runs in searches.items()},
+        "top5_valid": {
+            arm: [mean(best.score for best in found.top(5)) for found in runs] for arm, runs in searches.items()
+        },
+        **_tested(task, searches),
+        "seconds": time.monotonic() - began,
+    }
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        _print(result)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", default="tabular")
+    parser.add_argument("--metric", default="f1")
+    parser.add_argument("--evaluations", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="2 seeds of 12 trainings")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.evaluations, arguments.seeds = 12, 2
+    return arguments
+
+
+def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Namespace) -> Search:
+    with tempfile.TemporaryDirectory() as folder:
+        return autoloss.search(
+            task,
+            evaluations=arguments.evaluations,
+            seed=seed,
+            workers=arguments.workers,
+            directory=Path(folder) / "run",
+            settings=ARMS[arm],
+            final=False,
+        )
+
+
+def _curve(runs: Sequence[Search], evaluations: int) -> list[float]:
+    """Return the best score after each training, averaged over the runs."""
+    curves = [_best_so_far(found.history) for found in runs]
+    return [mean(curve[min(step, len(curve) - 1)] for curve in curves) for step in range(evaluations)]
+
+
+def _best_so_far(history: Sequence[Individual]) -> list[float]:
+    best: list[float] = []
+    trained = {individual.id for individual in ranking(history)}
+    for individual in history:
+        if individual.id in trained:
+            best.append(max(individual.score, best[-1] if best else individual.score))
+    return best
+
+
+def _tested(task: autoloss.Task, searches: dict[str, list[Search]]) -> dict[str, object]:
+    """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
+    configuration = Configuration()
+    known: dict = {}
+    with started(Workshop(task, {}, configuration), 2) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
+
+        def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:
+            fresh = seeds(0, purpose, FRESH_SEEDS)
+            return compared(entrants, fresh, split, dispatcher, known, lambda job, outcome: None)
+
+        winners = {}
+        for arm, runs in searches.items():
+            winners[arm] = []
+            for found in runs:
+                entrants = [Entrant(arm, best.formula) for best in found.top(CONTESTANTS)]
+                winners[arm].append(by_mean(rows(entrants, "first look: valid", "valid"))[0].entrant)
+        test = {arm: [row.mean for row in rows(chosen, "first look: test", "test")] for arm, chosen in winners.items()}
+        rivals = tuned(baselines(task), task, 0, dispatcher, known, lambda job, outcome: None)
+        return {
+            "winners": {arm: [entrant.loss for entrant in chosen] for arm, chosen in winners.items()},
+            "test": test,
+            "baselines": {row.entrant.label: row.scores for row in rows(rivals, "first look: test", "test")},
+        }
+
+
+def _print(result: dict) -> None:
+    print(f"{result['task']} {result['metric']}, {result['seeds']} seeds × {result['evaluations']} trainings")
+    print("best so far on valid, mean over seeds, after n trainings")
+    steps = [step for step in (1, 5, 10, 20, 50, 100, 200, 500) if step <= result["evaluations"]]
+    print("  n            ", *(f"{step:>7}" for step in steps))
+    for arm, curve in result["curve"].items():
+        print(f"  {arm:<14}", *(f"{curve[step - 1]:>7.4f}" for step in steps))
+    print("mean ± sd over searches")
+    for arm in result["curve"]:
+        test = [value for value in result["test"][arm] if value is not None]
+        print(
+            f"  {arm:<14} best valid {_spread(result['best_valid'][arm])}  top-5 valid {_spread(result['top5_valid'][arm])}"
+            f"  winner on test {_spread(test)}"
+        )
+    for label, scores in result["baselines"].items():
+        print(f"  {label:<24} test {_spread([score for score in scores if score is not None])} over training seeds")
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = stdev(values) if len(values) > 1 else 0.0
+    return f"{mean(values):.4f} ± {deviation:.4f}" if values else "–"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Where and when a figure was measured, in words that name no host."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+
+import torch
+
+
+def machine() -> dict[str, str]:
+    """Return processor, cores, date and versions."""
+    return {
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

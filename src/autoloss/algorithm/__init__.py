@@ -1,0 +1,1 @@
+"""Section 3.2, Search Algorithm: how losses are found."""

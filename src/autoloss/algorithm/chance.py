@@ -1,0 +1,21 @@
+"""Every draw of a search has a generator of its own, keyed by what it decides.
+
+So no draw depends on how many were made before it, or by which worker: the history of a run is a function of its
+configuration and seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+
+
+def keyed(seed: int, purpose: str, *parts: int | str) -> Random:
+    """Return the generator for one decision; equal keys give equal draws."""
+    return Random(derived_seed(seed, purpose, *parts))
+
+
+def derived_seed(seed: int, purpose: str, *parts: int | str) -> int:
+    """Return a seed, 0 to 2**63 - 1, for one decision."""
+    text = "\x1f".join(map(str, (seed, purpose, *parts)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

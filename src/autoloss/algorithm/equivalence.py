@@ -1,0 +1,152 @@
+"""The gradient-equivalence check (Section 3.2), and the direction-aware keys that may be used before the protocol.
+
+The paper's signature, the norms of the gradient, cannot tell L from −L, so it decides only among losses that passed. What is
+looked up before the 500 steps holds, besides each norm, the inner product with a fixed random direction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autoloss.space.branch import Branch, Sample
+from autoloss.space.expression import Expression
+from autoloss.space.loss import output, plain_sum
+
+NORM_DIGITS = 2
+"""Significant digits of a gradient's norm (Section 3.2)."""
+PRODUCT_DIGITS = 3
+"""Significant digits, with the sign, of its inner product with the fixed direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a loss does to the initial predictions of a branch: one figure per sample, of ∂L/∂prediction in float64.
+
+    Args:
+        norms: ‖∂L/∂prediction_b‖₂.
+        products: Its inner product with the sample's fixed direction.
+    """
+
+    norms: tuple[float, ...]
+    products: tuple[float, ...]
+
+    @property
+    def finite(self) -> bool:
+        return all(map(math.isfinite, self.norms))
+
+    @property
+    def zero(self) -> bool:
+        return not any(self.norms)
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """The paper's: the norms, rounded."""
+        return tuple(_rounded(norm, NORM_DIGITS) for norm in self.norms)
+
+    @property
+    def key(self) -> bytes:
+        """Eight bytes that tell direction as well as size."""
+        parts = (*self.signature, *(_rounded(product, PRODUCT_DIGITS) for product in self.products))
+        return hashlib.blake2b(" ".join(parts).encode(), digest_size=8).digest()
+
+
+def _rounded(value: float, digits: int) -> str:
+    return f"{value:.{digits - 1}e}" if value else "0"
+
+
+def directions(samples: Sequence[Sample], seed: int) -> tuple[Tensor, ...]:
+    """Return one fixed random direction per sample, float64, of the prediction's shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(sample.prediction.shape, generator=generator, dtype=torch.float64) for sample in samples)
+
+
+def gradient(expression: Expression, branch: Branch, samples: Sequence[Sample], towards: Sequence[Tensor]) -> Gradient:
+    """Differentiate the plain sum with respect to the raw initial predictions, in float64 on the CPU.
+
+    Args:
+        towards: The fixed `directions` of the samples.
+
+    Source: Section 3.2, gradient-equivalence check.
+    """
+    norms, products = [], []
+    for sample, direction in zip(samples, towards, strict=True):
+        prediction = sample.prediction.detach().double().cpu().requires_grad_(True)
+        value = plain_sum(output(expression, branch, prediction, sample.context), branch.mask(sample.context))
+        if not value.requires_grad:
+            norms.append(0.0)
+            products.append(0.0)
+            continue
+        (slope,) = torch.autograd.grad(value, prediction)
+        norms.append(float(slope.norm()) if math.isfinite(value.item()) else math.nan)
+        products.append(float((slope * direction).sum()))
+    return Gradient(tuple(norms), tuple(products))
+
+
+class Verdicts:
+    """What is known under the direction-aware keys of one branch: equal keys share the protocol's verdict.
+
+    Keys are remembered in the order in which they came, so that a copy elsewhere is brought up to date by the tail.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[bytes, bool] = {}
+        self._order = bytearray()
+
+    def __getitem__(self, key: bytes) -> bool:
+        """Say whether what had this key passed; KeyError when nothing had."""
+        return self._passed[key]
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._passed
+
+    def record(self, key: bytes, passed: bool) -> None:
+        if key not in self._passed:
+            self._order += key
+        self._passed[key] = passed
+
+    @property
+    def keys(self) -> bytes:
+        """All keys, eight bytes each, oldest first."""
+        return bytes(self._order)
+
+
+class Signatures:
+    """Who was first with a signature, and what came of it: later children with the same are its twins.
+
+    A child whose training failed for reasons of the machine is forgotten, as soon as later children may know of it.
+    """
+
+    def __init__(self, lag: int) -> None:
+        self._lag = lag
+        self._first: dict[str, int] = {}
+        self._diverged: set[int] = set()
+        self._failed: set[int] = set()
+
+    def record(self, child: int, signature: str) -> None:
+        """Remember a child that is to be trained."""
+        self._first[signature] = child
+
+    def tell(self, child: int, *, diverged: bool = False, failed: bool = False) -> None:
+        """Remember that a child's training came to no score."""
+        if diverged:
+            self._diverged.add(child)
+        if failed:
+            self._failed.add(child)
+
+    def twin(self, child: int, signature: str) -> int | None:
+        """Return the earlier child whose outcome this one shares, finished or still running."""
+        first = self._first.get(signature)
+        if first is None or (first <= child - self._lag and first in self._failed):
+            return None
+        return first
+
+    def diverges(self, child: int, signature: str) -> bool:
+        """Say whether a child may already know that this signature diverges in training."""
+        first = self._first.get(signature)
+        return first is not None and first <= child - self._lag and first in self._diverged

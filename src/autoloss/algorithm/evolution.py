@@ -1,0 +1,168 @@
+"""Section 3.2, Evolution: population, tournament and ageing, as ask and tell, with no I/O and no clock.
+
+Child k sees the outcomes of the children up to k − lag and no others. How many workers there are and which of them is
+faster then makes no difference to what is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from autoloss.algorithm.chance import keyed
+from autoloss.algorithm.mutation import Kind, OffspringSettings, draw_kind, make
+from autoloss.errors import RequestError
+from autoloss.space.expression import Alphabet, Expression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolutionSettings:
+    """Appendix A's values, and what the paper leaves open.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    initial: int = 20
+    """K, the number of children drawn from nothing."""
+    depth: int = 3
+    """D, operators on every path of a tree drawn from nothing."""
+    tournament: float = 0.05
+    """T, the share of the population that takes part in a tournament. With K = 20 that is one contestant."""
+    population: int = 2500
+    """P, the most recent scored losses among which parents are found."""
+    lag: int = 4
+    """Child k sees the outcomes up to child k − lag; at most so many trainings run at a time."""
+    one_branch: bool = False
+    """Change one random branch of a child only, instead of drawing for each branch."""
+    maximum_operators: int = 64
+    """Larger trees are rejected; the paper states no limit, this one guards memory."""
+    mutation_attempts: int = 10_000
+    """After so many rejected attempts a mutation becomes a fresh tree."""
+    attempts: int = 1_000_000
+    """After so many rejected attempts at one branch the run ends."""
+    idle_children: int = 1_000
+    """So many children in a row that cost no training end the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "population", "lag", "maximum_operators", "mutation_attempts", "attempts"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
+        if self.depth < 1 or self.depth > 6:
+            raise RequestError(f"evolution.depth is {self.depth}; it needs to be from 1 to 6.")
+        if not 0 < self.tournament <= 1:
+            raise RequestError(f"evolution.tournament is {self.tournament}; a share is in (0, 1].")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a child is to come about: its parent and, per branch, the kind of change.
+
+    Args:
+        parent: Index of the parent, or None for a child drawn from nothing.
+    """
+
+    child: int
+    parent: int | None
+    kinds: Mapping[str, Kind]
+
+
+class Evolution:
+    """Ask for the plan of a child, tell its outcome; outcomes may be told in any order."""
+
+    def __init__(
+        self, branches: Sequence[str], settings: EvolutionSettings, offspring: OffspringSettings, seed: int
+    ) -> None:
+        self._branches = tuple(branches)
+        self._settings = settings
+        self._offspring = offspring
+        self._seed = seed
+        self._told: dict[int, float | None] = {}
+        self._resolved = 0
+        # Children with a score among the first `_resolved`, in order.
+        self._scored: list[int] = []
+
+    @property
+    def resolved(self) -> int:
+        """The number of children, counted from the first without a gap, that have an outcome."""
+        return self._resolved
+
+    def tell(self, child: int, score: float | None) -> None:
+        """Record an outcome: its score, or None for a child that never enters the population.
+
+        Raises:
+            ValueError: The score is not finite, or the child has an outcome already.
+        """
+        if child in self._told:
+            raise ValueError(f"Child {child} has an outcome already.")
+        if score is not None and not math.isfinite(score):
+            raise ValueError(f"Child {child} has the score {score}; only finite scores can be selected from.")
+        self._told[child] = score
+        while self._resolved in self._told:
+            if self._told[self._resolved] is not None:
+                self._scored.append(self._resolved)
+            self._resolved += 1
+
+    def ready(self, child: int) -> bool:
+        """Say whether all children up to child − lag have an outcome."""
+        return self._resolved > child - self._settings.lag
+
+    def population(self, child: int) -> Sequence[int]:
+        """Return what a child's parent is drawn from: the last P scored children up to child − lag."""
+        visible = bisect_right(self._scored, child - self._settings.lag)
+        return self._scored[max(0, visible - self._settings.population) : visible]
+
+    def plannable(self, child: int) -> bool:
+        """Say whether the child's plan is known; a child drawn from nothing waits for nobody."""
+        return child < self._settings.initial or self.ready(child)
+
+    def ask(self, child: int) -> Plan:
+        """Draw the parent and the kinds of a child that is `plannable`."""
+        population = () if child < self._settings.initial else self.population(child)
+        if not population:
+            return Plan(child, None, dict.fromkeys(self._branches, Kind.FRESH))
+        parent = self._tournament(population, keyed(self._seed, "parent", child))
+        if self._settings.one_branch:
+            changed = keyed(self._seed, "branch", child).choice(self._branches)
+        else:
+            changed = None
+        kinds = {
+            branch: Kind.COPY
+            if changed not in (None, branch)
+            else draw_kind(self._offspring, keyed(self._seed, "kind", child, branch))
+            for branch in self._branches
+        }
+        return Plan(child, parent, kinds)
+
+    def _tournament(self, population: Sequence[int], rng: Random) -> int:
+        """Return the best of `max(1, ceil(T·n))` contestants drawn without replacement; ties at random."""
+        contestants = rng.sample(population, max(1, math.ceil(self._settings.tournament * len(population))))
+        scores = {child: score for child in contestants if (score := self._told[child]) is not None}
+        best = max(scores.values())
+        return rng.choice([child for child, score in scores.items() if score == best])
+
+
+def attempt(
+    plan: Plan,
+    branch: str,
+    number: int,
+    parent: Expression | None,
+    alphabet: Alphabet,
+    settings: EvolutionSettings,
+    seed: int,
+) -> Expression:
+    """Draw one attempt at a branch of a child, under a generator of its own.
+
+    Args:
+        number: j ≥ 0; from `mutation_attempts` on a mutation has become a fresh tree.
+        parent: The parent's tree of this branch; None for a child drawn from nothing.
+    """
+    rng = keyed(seed, "attempt", plan.child, branch, number)
+    kind = plan.kinds[branch]
+    if parent is None or (kind is Kind.MUTATION and number >= settings.mutation_attempts):
+        kind = Kind.FRESH
+    # A fresh tree ignores its parent.
+    return make(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)

@@ -1,0 +1,233 @@
+"""The compiled loop: runs a program's blocks, takes the steps of SGD on the raw prediction, and stops at what is not finite.
+
+One function is called from outside, `descent()`, in single precision for the protocol and in double for the signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from autoloss.algorithm.rejection import kernels as k
+from autoloss.algorithm.rejection.functions import OPTIONS
+from autoloss.algorithm.rejection.kernels import U
+from autoloss.algorithm.rejection.pools import pool, pool_slope
+from autoloss.algorithm.rejection.program import A, A_STRIDE, B, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES
+from autoloss.algorithm.rejection.tape import CHANNEL, POSITION, Op
+
+DONE, NOT_FINITE, NO_GRADIENT = range(3)
+"""How a descent ends."""
+
+SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN = range(4)
+"""What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z)."""
+
+_SOURCES = ("functions.py", "kernels.py", "pools.py", "interpreter.py", "layout.py", "program.py", "tape.py")
+
+_log = logging.getLogger(__name__)
+
+(ABS, INV, LOG, EXP, TANH, SQRT, SIGN, LOG_SLOPE, TANH_SLOPE, SQRT_SLOPE, MULTIPLY, COMBINE, SHIFT, FILL, SPREAD) = (
+    int(op) for op in list(Op)[:15]
+)
+SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) for op in list(Op)[15:])
+
+
+@njit(**OPTIONS)
+def _run(w, code, factors, begin, end, tile, shape, positions):
+    """Run some instructions, on one tile or, at odd times, on the sample; return what they add to the loss."""
+    channels, rows, height, width, rows_per_tile, scratch = shape
+    loss = 0.0
+    for row in range(begin, end):
+        op, varies = code[row, OP], code[row, VARIES]
+        to = code[row, TO] + tile * code[row, TO_STRIDE]
+        a = code[row, A] + tile * code[row, A_STRIDE]
+        b = code[row, B] + tile * code[row, B_STRIDE]
+        factor, second = factors[row, 0], factors[row, 1]
+        across = channels if varies & CHANNEL else U(1)
+        along = positions if varies & POSITION else U(1)
+        count = across * along
+        if op == ABS:
+            k.absolute(w, to, a, count, factor)
+        elif op == INV:
+            k.inverse(w, to, a, count, factor)
+        elif op == LOG:
+            k.signed_log(w, to, a, count, factor)
+        elif op == EXP:
+            k.exp(w, to, a, count, factor)
+        elif op == TANH:
+            k.tanh(w, to, a, count, factor)
+        elif op == SQRT:
+            k.signed_sqrt(w, to, a, count, factor)
+        elif op == SIGN:
+            k.sign(w, to, a, count, factor)
+        elif op == LOG_SLOPE:
+            k.log_slope(w, to, a, count, factor)
+        elif op == TANH_SLOPE:
+            k.tanh_slope(w, to, a, count, factor)
+        elif op == SQRT_SLOPE:
+            k.sqrt_slope(w, to, a, count, factor)
+        elif op == MULTIPLY:
+            k.multiply(w, to, a, b, count)
+        elif op == COMBINE:
+            k.combine(w, to, a, b, count, factor, second)
+        elif op == SHIFT:
+            k.shift(w, to, a, count, factor, second)
+        elif op == FILL:
+            k.fill(w, to, count, second)
+        elif op == SPREAD:
+            k.spread(w, to, a, across, along, b & U(CHANNEL), b & U(POSITION))
+        elif op == SUM_CHANNELS:
+            k.sum_channels(w, to, a, across, along)
+        elif op == SUM_POSITIONS:
+            k.sum_positions(w, to, a, across, along, tile == 0)
+        elif op == TOTAL:
+            loss += factor * k.sum_of(w, a, count)
+        elif op == MASKED_TOTAL:
+            loss += factor * k.masked_sum_of(w, a, b, count)
+        elif op == POOL:
+            pool(w, to, a, scratch, across, rows, height, width, rows_per_tile, factor)
+        elif op == POOL_SLOPE:
+            pool_slope(w, to, a, b, scratch, across, rows, height, width, rows_per_tile, factor)
+    return loss
+
+
+@njit(**OPTIONS)
+def _activate(w, activation, z, p, shape, positions):
+    channels, scratch = shape[0], shape[5]
+    if activation == SIGMOID:
+        k.sigmoid(w, p, z, channels * positions)
+    elif activation != PLAIN:
+        k.softmax(w, p, z, scratch, channels, positions)
+
+
+@njit(**OPTIONS)
+def _descend(w, activation, z, velocity, p, slope, factor, shape, positions, momentum, rate):
+    """Take one step of SGD on one tile; return whether the gradient was not finite."""
+    channels, scratch = shape[0], shape[5]
+    if activation == SIGMOID:
+        return k.descend_sigmoid(w, z, velocity, p, slope, factor, channels * positions, momentum, rate)
+    if activation == PLAIN:
+        return k.descend_plain(w, z, velocity, slope, factor, channels * positions, momentum, rate)
+    first = U(1) if activation == ONE_LOGIT else U(0)
+    return k.descend_softmax(w, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate)
+
+
+@njit(**OPTIONS, inline="always")
+def _activate(w, activation, z, p, shape, positions):
+    channels, scratch = shape[0], shape[5]
+    if activation == SIGMOID:
+        k.sigmoid(w, p, z, channels * positions)
+    elif activation != PLAIN:
+        k.softmax(w, p, z, scratch, channels, positions)
+
+
+@njit(**OPTIONS, inline="always")
+def _step(w, activation, z, velocity, p, slope, factor, shape, positions, momentum, rate):
+    """Take one step of SGD on one tile; return whether the gradient was not finite."""
+    channels, scratch = shape[0], shape[5]
+    count = channels * positions
+    if activation == SIGMOID:
+        bad = k.descend_sigmoid(w, z, velocity, p, slope, factor, count, momentum, rate)
+    elif activation == PLAIN:
+        bad = k.descend_plain(w, z, velocity, slope, factor, count, momentum, rate)
+    else:
+        first = U(1) if activation == ONE_LOGIT else U(0)
+        bad = k.descend_softmax(w, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate)
+    return bad
+
+
+@njit(**OPTIONS, inline="always")
+def _run_block(w, code, factors, block, shape):
+    """Run one block over the whole sample."""
+    whole, tile = shape[1] * shape[3], shape[3] * shape[4]
+    tiled = block[TILED] > U(0)
+    loss = 0.0
+    for first in range(U(0), whole if tiled else U(1), tile):
+        positions = min(tile, whole - first) if tiled else U(1)
+        loss += _run(w, code, factors, block[BEGIN], block[END], first // tile, shape, positions)
+    return loss
+
+
+@njit(**OPTIONS, inline="always")
+def _descend(w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses):
+    """Take a portion of the positions through all steps; return how that ended.
+
+    Only where no position depends on another may a portion be less than the whole sample.
+    """
+    channels, tile = shape[0], shape[3] * shape[4]
+    last = blocks[len(blocks) - 1]
+    for step in range(span[0], span[1]):
+        loss, bad, moved = 0.0, False, step > 0
+        for row in range(once, len(blocks) - 1):
+            loss += _run_block(w, code, factors, blocks[row], shape)
+        for first in range(portion[0], portion[1], tile):
+            number, positions, at = first // tile, min(tile, portion[1] - first), first * channels
+            z, velocity, p = areas[0] + at, areas[1] + at, areas[2] + at
+            loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
+            ds = slope[0] + number * slope[1]
+            bad |= _step(w, activation, z, velocity, p, ds, factor, shape, positions, momentum, rate)
+            moved = moved or not k.is_zero(w, velocity, channels * positions)
+            if step + 1 < span[1]:
+                _activate(w, activation, z, p, shape, positions)
+        losses[step - span[0]] += loss
+        if bad or not abs(loss) < np.inf:
+            return NOT_FINITE
+        if not moved:
+            return NO_GRADIENT
+    return DONE
+
+
+def _stamp() -> str:
+    """Return what changes with any source that is compiled: numba itself looks at the outermost function's file only."""
+    folder = Path(__file__).parent
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in _SOURCES)).hexdigest()
+
+
+@cache
+def descent() -> Callable[..., int]:
+    """Return the compiled descent, loaded from the cache where there is one.
+
+    Its arguments: workspace; code, factors, blocks and number of blocks that run once, of a program; places of z, its
+    velocity and p; place and stride of the derivative by p, and its factor; activation; shape (channels, rows, height,
+    width, rows per tile, place of scratch); first step and last; momentum; learning rate; an array of zeros, one per step,
+    for the loss; its largest finite value. It returns how the descent ended.
+    """
+    stamp = _stamp()
+
+    def descend(
+        w, code, factors, blocks, once, areas, slope, factor, activation, shape, span, momentum, rate, losses, limit
+    ):
+        stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
+        whole, tile = shape[1] * shape[3], shape[3] * shape[4]
+        for row in range(once):
+            _run_block(w, code, factors, blocks[row], shape)
+        for first in range(U(0), whole, tile):
+            at = first * shape[0]
+            _activate(w, activation, areas[0] + at, areas[2] + at, shape, min(tile, whole - first))
+        # A tile that can go through all steps alone lies in the cache all the while.
+        size = tile if len(blocks) == once + 1 else whole
+        end = NO_GRADIENT
+        for first in range(U(0), whole, size):
+            portion = (first, min(first + size, whole))
+            found = _descend(
+                w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses
+            )
+            if found == NOT_FINITE:
+                return NOT_FINITE
+            if found == DONE:
+                end = DONE
+        for loss in losses:
+            if not abs(loss) <= limit:
+                return NOT_FINITE
+        return end
+
+    try:
+        return njit(**OPTIONS, cache=True)(descend)
+    except RuntimeError as error:
+        _log.warning("The compiled engine cannot be kept (%s); this process compiles it for itself.", error)
+        return njit(**OPTIONS)(descend)

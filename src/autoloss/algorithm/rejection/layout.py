@@ -1,0 +1,87 @@
+"""Where the elements of one sample lie in the engine's flat workspace: tiles of whole rows, channel after channel.
+
+A tile is small enough for all that one step of SGD touches to stay in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TILE_POSITIONS = 64
+"""Positions of a tile, where rows are shorter than that; longer rows are a tile each."""
+ALIGNMENT = 16
+"""Elements; a cache line of single precision."""
+
+Z, VELOCITY, P, Y, MASK = range(5)
+"""Areas at the head of the workspace, each with room for all channels of the leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shape of a sample's leaves, (N, C, H, W), and what follows from it."""
+
+    planes: int
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.planes * self.height
+
+    @property
+    def positions(self) -> int:
+        return self.rows * self.width
+
+    @property
+    def flat(self) -> bool:
+        """Say whether there is no space, so that pools change nothing."""
+        return self.height == self.width == 1
+
+    @property
+    def rows_per_tile(self) -> int:
+        return min(self.rows, max(1, TILE_POSITIONS // self.width))
+
+    @property
+    def tile(self) -> int:
+        """Positions of every tile but the last, which may hold fewer."""
+        return self.rows_per_tile * self.width
+
+    @property
+    def area(self) -> int:
+        """Elements of one array over all channels and positions."""
+        return padded(self.channels * self.positions)
+
+    @property
+    def scratch(self) -> int:
+        """Elements that an activation or a pool needs for itself."""
+        return padded(max(2 * self.tile, 2 * self.height * self.width + 2 * self.width + 2))
+
+    @property
+    def head(self) -> int:
+        """Elements before what the tape needs: the fixed areas, then scratch."""
+        return (MASK + 1) * self.area + self.scratch
+
+    def pack(self, array: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Bring (N, C, H, W) into the order of the workspace, one flat array."""
+        flat = array.transpose(1, 0, 2, 3).reshape(array.shape[1], self.positions)
+        whole = self.positions - self.positions % self.tile
+        tiles = flat[:, :whole].reshape(len(flat), -1, self.tile).transpose(1, 0, 2)
+        return np.concatenate([tiles.ravel(), flat[:, whole:].ravel()])
+
+    def unpack(self, packed: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Bring one flat array back into (N, C, H, W)."""
+        channels = len(packed) // self.positions
+        whole = self.positions - self.positions % self.tile
+        tiles = packed[: channels * whole].reshape(-1, channels, self.tile).transpose(1, 0, 2)
+        rest = packed[channels * whole :].reshape(channels, -1)
+        flat = np.concatenate([tiles.reshape(channels, whole), rest], axis=1)
+        return flat.reshape(channels, self.planes, self.height, self.width).transpose(1, 0, 2, 3)
+
+
+def padded(count: int) -> int:
+    """Return the room for `count` elements: aligned, and never a power of two that makes arrays share cache lines."""
+    return (count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT + ALIGNMENT

@@ -1,0 +1,217 @@
+"""The loss-rejection protocol (Section 3.2, Eq. 5 and 6) in plain autograd: the reference that defines what is right.
+
+A loss is tried without a network: the predictions of B samples are descended on directly, and the loss is promising when
+their metric rises enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.branch import Branch, Sample
+from autoloss.space.expression import Expression
+from autoloss.space.loss import output, plain_sum
+
+Threshold = Literal["relative", "absolute"]
+THRESHOLDS = ("relative", "absolute")
+EngineName = Literal["fast", "reference"]
+ENGINES = ("fast", "reference")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolSettings:
+    """Appendix A's values.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    samples: int = 5
+    """B."""
+    threshold: float = 0.6
+    """η, the least correlation score g that passes."""
+    unit: Threshold = "relative"
+    """`absolute`: g in the metric's unit, the paper's; `relative`: as a share of what the samples can gain."""
+    steps: int = 500
+    learning_rate: float = 0.001
+    """Step of SGD on the *sum* over all elements; Appendix A normalises nothing here."""
+    momentum: float = 0.9
+    engine: EngineName = "fast"
+    """`fast` is the compiled engine, `reference` plain autograd; both decide alike."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown("engine", str(self.engine), ENGINES)
+        if self.unit not in THRESHOLDS:
+            raise unknown("unit of the threshold", str(self.unit), THRESHOLDS)
+        for name, value, least in (("samples", self.samples, 1), ("steps", self.steps, 1)):
+            if value < least:
+                raise RequestError(f"rejection.{name} is {value}; it needs to be at least {least}.")
+        if not self.learning_rate > 0:
+            raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
+        if not 0 <= self.momentum < 1:
+            raise RequestError(f"rejection.momentum is {self.momentum}; it needs to be in [0, 1).")
+
+
+class Reason(Enum):
+    """Why a candidate went no further, in the order in which it is looked for."""
+
+    SIZE = "too large"
+    STRUCTURE = "no prediction or no target"
+    KNOWN_KEY = "gradient already rejected"
+    NO_GRADIENT = "no gradient"
+    NOT_FINITE = "not finite"
+    LOW_GAIN = "too little gain"
+    KNOWN_DIVERGED = "known to diverge in training"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the protocol says of one loss on one branch.
+
+    Args:
+        reason: Why it was rejected, or None when it passed.
+        score: g, the correlation score; None when something was not finite or there was no gradient.
+        gains: ξ(p*) − ξ(p) of each sample that was optimised.
+    """
+
+    reason: Reason | None
+    score: float | None = None
+    gains: tuple[float, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the samples of a branch start from and could reach.
+
+    Args:
+        samples: B samples of an untrained network.
+        initial: ξ₀ of each sample, the metric of the network's own prediction.
+        best: ξ_best of each sample, the metric of the target used as prediction.
+    """
+
+    samples: tuple[Sample, ...]
+    initial: tuple[float, ...]
+    best: tuple[float, ...]
+
+    @property
+    def room(self) -> float:
+        """Σ (ξ_best − ξ₀): what all samples together can gain."""
+        return sum(best - initial for best, initial in zip(self.best, self.initial, strict=True))
+
+    def score(self, gains: Sequence[float], unit: Threshold) -> float:
+        """Return g of the gains of all samples, in the unit asked for."""
+        return sum(gains) / (self.room if unit == "relative" else len(self.samples))
+
+
+def measured(branch: Branch, samples: Sequence[Sample]) -> Reference:
+    """Measure where the samples start and what they could reach.
+
+    Raises:
+        RequestError: A metric is not finite, or no sample can gain anything.
+    """
+    initial = tuple(branch.metric(sample.prediction, sample.context) for sample in samples)
+    best = tuple(branch.metric(branch.ideal(sample.context), sample.context) for sample in samples)
+    if not all(map(math.isfinite, initial + best)):
+        raise RequestError(
+            f"The metric of the samples is not finite: {initial} before, {best} at the target. A metric needs a number "
+            "for every sample; return NaN only where a sample should be redrawn, or raise rows_per_sample."
+        )
+    reference = Reference(tuple(samples), initial, best)
+    if reference.room <= 0:
+        raise RequestError(
+            f"No sample can gain anything: the metric is {initial} before training and {best} at the target itself. "
+            "Check that higher is better, and that the metric understands the target as a prediction."
+        )
+    return reference
+
+
+def simulate(expression: Expression, branch: Branch, reference: Reference, settings: ProtocolSettings) -> Verdict:
+    """Descend on the predictions themselves and see how far the metric rises.
+
+    Each sample is optimised alone, so that means and pools never cross samples.
+
+    Source: Section 3.2, Eq. 5 and 6; Appendix A.
+    """
+    gains = []
+    silent = 0
+    for sample, initial in zip(reference.samples, reference.initial, strict=True):
+        optimised = descend(expression, branch, sample, settings)
+        if isinstance(optimised, Reason):
+            if optimised is Reason.NOT_FINITE:
+                return Verdict(optimised)
+            silent += 1
+            gains.append(0.0)
+            continue
+        gains.append(branch.metric(optimised, sample.context) - initial)
+    if silent == len(reference.samples):
+        return Verdict(Reason.NO_GRADIENT)
+    score = reference.score(gains, settings.unit)
+    if not math.isfinite(score):
+        return Verdict(Reason.NOT_FINITE, None, tuple(gains))
+    return Verdict(None if score >= settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
+
+
+def descend(expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> Tensor | Reason:
+    """Return the prediction p* after all steps, or why there is none: not finite, or no gradient to begin with."""
+    prediction = sample.prediction.detach().float().clone()
+    mask = branch.mask(sample.context)
+    velocity = torch.zeros_like(prediction)
+    for step in range(settings.steps):
+        prediction.requires_grad_(True)
+        value = plain_sum(output(expression, branch, prediction, sample.context), mask)
+        if not value.requires_grad:
+            return Reason.NO_GRADIENT
+        (gradient,) = torch.autograd.grad(value, prediction)
+        if not math.isfinite(value.item()) or not bool(torch.isfinite(gradient).all()):
+            return Reason.NOT_FINITE
+        if step == 0 and not bool(gradient.any()):
+            return Reason.NO_GRADIENT
+        prediction = prediction.detach()
+        velocity = settings.momentum * velocity + gradient
+        prediction = prediction - settings.learning_rate * velocity
+    return prediction
+
+
+def correlation_score(
+    expression: Expression,
+    branch: Branch,
+    samples: Sequence[Sample],
+    engine: EngineName = "reference",
+    threshold: Threshold = "relative",
+) -> float | None:
+    """Measure how much descending `expression` on the predictions raises the branch's metric.
+
+    Args:
+        samples: B samples of an untrained network; predictions are raw, (N, C, H, W).
+        engine: `reference` is plain autograd; `fast` is the compiled engine.
+        threshold: The unit of g: `absolute`, the metric's own, or `relative` to what the samples can gain.
+
+    Returns:
+        g, or None if the loss or its gradient became non-finite or there was no gradient at all.
+
+    Raises:
+        RequestError: An unknown unit or engine, or samples that can gain nothing.
+
+    Source: Section 3.2, Eq. 5 and 6.
+    """
+    settings = ProtocolSettings(samples=len(samples), unit=threshold, engine=engine)
+    reference = measured(branch, samples)
+    if engine == "reference":
+        return simulate(expression, branch, reference, settings).score
+    # The compiled engine stands on this module.
+    from autoloss.algorithm.rejection.engine import Engine
+
+    return Engine(branch, reference, settings).verdict(expression).score

@@ -1,0 +1,105 @@
+"""The live status of a search: one panel in a terminal, one plain line per minute elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from autoloss.report.leaderboard import figure
+from autoloss.run.progress import Progress
+
+LINE_SECONDS = 60.0
+"""How often a line is written where the output is no terminal."""
+
+
+class Status:
+    """Shows progress as it is told; a context manager, so that the terminal is left in order."""
+
+    def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._line_seconds = line_seconds
+        self._next_line = time.monotonic() + line_seconds
+        self._last: Progress | None = None
+
+    def __enter__(self) -> Status:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+        if self._last is not None:
+            self._console.print(escape(line(self._last)), soft_wrap=True)
+
+    def observe(self, progress: Progress) -> None:
+        self._last = progress
+        if self._live:
+            self._live.update(panel(progress))
+        elif time.monotonic() >= self._next_line:
+            self._next_line += self._line_seconds
+            self._console.print(escape(line(progress)), soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """Write a line above the panel; the panel has nothing more to tell."""
+        if self._live:
+            self._live.stop()
+        self._console.print(escape(text), soft_wrap=True)
+
+
+def line(progress: Progress) -> str:
+    """Write progress in one plain line."""
+    best = progress.best
+    parts = [
+        f"trained {progress.trained}/{progress.budget}",
+        f"sampled {progress.sampled}",
+        f"simulated {progress.simulated}",
+        f"reused {progress.reused}",
+        f"best {figure(best.score) if best else '–'}"
+        + (f" (#{best.id}, {progress.best_age} losses ago)" if best else ""),
+        f"busy {progress.busy}/{progress.workers}",
+        f"{progress.per_minute:.1f} trained/min",
+        f"ETA {duration(progress.eta_seconds)}",
+    ]
+    return " · ".join(parts)
+
+
+def panel(progress: Progress) -> Table:
+    """Draw progress as a small grid."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    best = progress.best
+    rejected = ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
+    rows = {
+        "trained": f"{progress.trained} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
+        "sampled": f"{progress.sampled} · simulated {progress.simulated} · verdict reused {progress.reused}",
+        "rejected": rejected,
+        "best": f"{figure(best.score)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
+        "formula": best.formula if best else "",
+        "workers": f"{progress.busy} of {progress.workers} busy",
+        "time": f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}",
+    }
+    for name, text in rows.items():
+        grid.add_row(name, escape(text))
+    return grid
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time as 45 s, 3 min 20 s or 2 h 05 min."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

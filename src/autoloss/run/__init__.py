@@ -1,0 +1,1 @@
+"""All that touches disk, processes or a cluster."""

@@ -1,0 +1,211 @@
+"""A task looked over before a search: its samples, its standard loss, and the time a search will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from random import Random
+from statistics import mean
+from typing import Any
+
+from autoloss import zoo
+from autoloss.algorithm.initialization import initial_expression
+from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
+from autoloss.run import samples as sample_files
+from autoloss.run.configuration import Configuration
+from autoloss.run.naming import named
+from autoloss.run.workshop import TestedBranch
+from autoloss.space.branch import Branch
+from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.loss import bind
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Scored, Task
+
+STEPS = 2
+"""Training steps that are tried at least."""
+PATIENCE_SECONDS = 10.0
+"""A training that takes longer is cut off after the steps that are tried."""
+TIMED_CANDIDATES = 10
+"""Random trees whose rejection is timed."""
+PASSING = 0.01
+"""The share of random trees that pass, about (measured on several tasks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCheck:
+    """How the standard loss does on one branch's samples.
+
+    Args:
+        loss: Its name or formula.
+        score: g in the run's unit, or None; also None for a hand-written loss, which the protocol cannot test.
+        initial: Mean ξ₀.
+        best: Mean ξ_best.
+        reason: Why it does not pass, or None.
+    """
+
+    branch: str
+    loss: str
+    score: float | None
+    initial: float
+    best: float
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheck:
+    """What a check found.
+
+    Args:
+        training_seconds: Of one whole training, estimated where it was cut off; None where that cannot be told.
+        search_seconds: Estimated time of a search with this budget and so many workers.
+    """
+
+    task: str
+    branches: tuple[BranchCheck, ...]
+    outcome: str
+    training_seconds: float | None
+    seconds_per_candidate: float
+    search_seconds: float | None
+    evaluations: int
+    threshold: float
+    unit: str
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Say it in words."""
+        yield f"Task {self.task}"
+        for branch in self.branches:
+            g = "–" if branch.score is None else f"{branch.score:.3f}"
+            yield (
+                f"  {branch.branch}: {branch.loss} has g {g} ({self.unit}; η {self.threshold:g}), "
+                f"ξ₀ {branch.initial:.3f}, ξ_best {branch.best:.3f}"
+            )
+            if branch.reason:
+                yield f"    rejected: {branch.reason}. {advice(branch, self.unit)}"
+        whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
+        yield f"  one training with the standard loss: {whole}, {self.outcome}"
+        yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
+        if self.search_seconds is not None:
+            yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
+
+
+def check(
+    task: str | Task,
+    *,
+    metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    evaluations: int = 500,
+    workers: int = 2,
+    seed: int = 0,
+) -> TaskCheck:
+    """Try a task's samples, its standard loss and a training.
+
+    Raises:
+        RequestError: The task cannot be made, or its samples can gain nothing.
+    """
+    loaded, _ = named(task, {**({} if metric is None else {"metric": metric}), **(options or {})})
+    configuration = Configuration().changed({**(settings or {}), "seed": seed, "evaluations": evaluations})
+    drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
+    branches = []
+    seconds = []
+    for name, branch in loaded.branches.items():
+        tested = TestedBranch(branch, measured(branch, drawn[name]), configuration)
+        branches.append(_standard(name, loaded, tested))
+        seconds.append(_seconds_per_candidate(branch, tested, configuration))
+    outcome, training = _training(loaded)
+    per_candidate = sum(seconds)
+    # About one simulated tree in ten passes: a tenth of all hold both roles, a hundredth pass.
+    accepted = per_candidate * 0.11 / PASSING
+    busy = max(1, min(workers, configuration.evolution.lag))
+    return TaskCheck(
+        loaded.name,
+        tuple(branches),
+        outcome,
+        training,
+        per_candidate,
+        None if training is None else evaluations * (accepted + training) / busy,
+        evaluations,
+        configuration.rejection.threshold,
+        configuration.rejection.unit,
+    )
+
+
+def advice(branch: BranchCheck, unit: str) -> str:
+    """Say what to change where even the standard loss is rejected."""
+    if branch.score is None:
+        return "Check that the prediction reaches the loss, and that inputs and targets are finite."
+    if unit == "absolute" and branch.best - branch.initial < 0.7:
+        return "The metric cannot rise by η in absolute units; use --set rejection.unit=relative."
+    if branch.score > 0:
+        return (
+            "It improves the metric too slowly: scale targets to about 1, raise rejection.learning_rate, "
+            "or lower rejection.threshold."
+        )
+    return (
+        "Descending it does not raise the metric: check that higher is better, that the activation fits the network, "
+        "and that the samples have enough rows (rows_per_sample)."
+    )
+
+
+def _standard(name: str, task: Task, tested: TestedBranch) -> BranchCheck:
+    reference: Reference = tested.reference
+    initial, best = mean(reference.initial), mean(reference.best)
+    text = task.standard.get(name)
+    if text is None:
+        return BranchCheck(name, "(no standard loss)", None, initial, best, None)
+    loss = zoo.resolve(text, {name: tested.branch})[1][name]
+    if not isinstance(loss, Expression):
+        return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
+    verdict: Verdict = tested.verdict(loss)
+    return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
+
+
+def _seconds_per_candidate(branch: Branch, tested: TestedBranch, configuration: Configuration) -> float:
+    """Time the protocol on random trees that hold both roles."""
+    rng = Random(configuration.seed)
+    alphabet = Alphabet(branch.leaves_and_roles)
+    trees: list[Expression] = []
+    while len(trees) < TIMED_CANDIDATES + 1:
+        tree = initial_expression(alphabet, configuration.evolution.depth, rng)
+        if tree.holds(branch.leaves_and_roles):
+            trees.append(tree)
+    # The first one pays for compiling and warming up.
+    tested.verdict(trees.pop())
+    began = time.perf_counter()
+    for tree in trees:
+        tested.verdict(tree)
+    return (time.perf_counter() - began) / len(trees)
+
+
+class _Enough(Exception):
+    """Ends a training that takes too long for a check."""
+
+
+def _training(task: Task) -> tuple[str, float | None]:
+    """Train with the standard loss; say what came of it and how long a whole training takes, None where unknown."""
+    if set(task.standard) != set(task.branches):
+        return "not tried: the task names no standard loss", None
+    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
+    began = time.perf_counter()
+    reached = 0
+
+    def watch(step: int, loss: float) -> None:
+        nonlocal reached
+        reached = step
+        if step >= STEPS and time.perf_counter() - began > PATIENCE_SECONDS:
+            raise _Enough
+
+    try:
+        outcome = task.train(criterion, 0, observe=watch)
+    except _Enough:
+        steps = task.steps("proxy") if isinstance(task, SupervisedTask) else None
+        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
+        return f"cut off after {reached} steps", seconds
+    seconds = time.perf_counter() - began
+    if isinstance(outcome, Scored):
+        return f"score {outcome.score:.4f}", seconds
+    return f"diverged at step {outcome.step}: {outcome.reason}", seconds

@@ -1,0 +1,142 @@
+"""Jobs on their way through the workers: queued, retried when the machine fails, and turned into outcomes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from autoloss.errors import RunError
+from autoloss.run.configuration import LimitSettings
+from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.run.records import Outcome, State
+from autoloss.run.workers import Finished, Lost, Raised, Workers
+
+TRIES = 3
+"""After so many failures of the machine a job is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that came to its end."""
+
+    ticket: int
+    job: Job
+    result: Outcome | list[Attempt]
+    seconds: float
+
+
+class Dispatcher:
+    """Gives jobs to workers, the first in first, and tries again what the machine killed.
+
+    A training that raises, or that passes its deadline, is failed: it has no score, and the search goes on.
+    """
+
+    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
+        self._workers = workers
+        self._limits = limits
+        self._tickets = itertools.count()
+        self._queue: deque[int] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._failures: dict[int, list[str]] = {}
+
+    @property
+    def slots(self) -> int:
+        return self._workers.slots
+
+    @property
+    def idle(self) -> int:
+        """The number of workers that nothing is queued for."""
+        return max(0, self._workers.free - len(self._queue))
+
+    @property
+    def pending(self) -> int:
+        """The number of jobs queued or under way."""
+        return len(self._jobs)
+
+    @property
+    def trainings(self) -> int:
+        """The number of trainings queued or under way."""
+        return sum(isinstance(job, Train) for job in self._jobs.values())
+
+    def submit(self, job: Job) -> int:
+        """Queue a job; trainings go before tests. Returns the ticket under which its end is told."""
+        ticket = next(self._tickets)
+        self._jobs[ticket] = job
+        self._failures[ticket] = []
+        self._enqueue(ticket)
+        self._start()
+        return ticket
+
+    def wait(self, timeout_seconds: float | None) -> list[Done]:
+        """Return what ended; at least one job unless the time ran out or nothing is under way."""
+        self._start()
+        done = []
+        for outcome in self._workers.wait(timeout_seconds):
+            if outcome.job not in self._jobs:
+                continue
+            result = self._result(outcome)
+            if result is not None:
+                done.append(Done(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
+        self._start()
+        return done
+
+    def _enqueue(self, ticket: int) -> None:
+        if isinstance(self._jobs[ticket], Train):
+            waiting = sum(isinstance(self._jobs[other], Train) for other in self._queue)
+            self._queue.insert(waiting, ticket)
+        else:
+            self._queue.append(ticket)
+
+    def _start(self) -> None:
+        while self._queue and self._workers.free:
+            ticket = self._queue.popleft()
+            job = self._jobs[ticket]
+            training = isinstance(job, Train)
+            deadline = self._limits.training_seconds if training else self._limits.testing_seconds
+            self._workers.submit(ticket, job, deadline_seconds=deadline)
+
+    def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | None:
+        """Return what the job came to, or None when it is tried again."""
+        match outcome:
+            case Finished(value=Trained() as trained):
+                return _outcome(trained, outcome.seconds)
+            case Finished():
+                return outcome.value
+            case Raised(at_start=True):
+                raise RunError(f"{outcome.message}\n{outcome.traceback_text}".rstrip())
+            case Raised():
+                return self._given_up(outcome.job, outcome.message, outcome.traceback_text, outcome.seconds)
+            case Lost():
+                failures = self._failures[outcome.job]
+                failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
+                if outcome.cause == "deadline" or len(failures) >= TRIES:
+                    return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
+                self._enqueue(outcome.job)
+                return None
+
+    def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
+        if isinstance(self._jobs[ticket], TestAttempts):
+            raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
+        return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)
+
+
+def run_all(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[Done]:
+    """Run jobs and give each as it ends, in any order."""
+    for job in jobs:
+        dispatcher.submit(job)
+    while dispatcher.pending:
+        yield from dispatcher.wait(None)
+
+
+def _outcome(trained: Trained, seconds: float) -> Outcome:
+    return Outcome(
+        state=State(trained.state),
+        score=trained.score,
+        also=trained.also,
+        curve=trained.curve,
+        step=trained.step,
+        reason=trained.reason,
+        seconds=seconds,
+    )

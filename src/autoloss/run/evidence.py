@@ -1,0 +1,106 @@
+"""Entrants of a comparison and what their trainings came to; reading them needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+
+from autoloss.algorithm.chance import derived_seed
+from autoloss.run.jobs import Train
+from autoloss.run.records import Outcome
+
+CONFIRMATION = "confirmation"
+COMPARISON = "comparison"
+"""Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """Something that is compared: a loss with the learning rate and scale it is trained at."""
+
+    label: str
+    loss: str
+    learning_rate: float = 1.0
+    scale: float = 1.0
+    baseline: bool = False
+
+    def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
+        return Train(self.loss, seed, split, schedule, self.learning_rate, self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entrant with what its trainings came to.
+
+    Args:
+        scores: One per seed; None where a training has no score.
+        reference: The scores of the standard loss over the same seeds; None for that loss itself.
+    """
+
+    entrant: Entrant
+    scores: tuple[float | None, ...]
+    reference: tuple[float | None, ...] | None = None
+
+    @property
+    def finite(self) -> list[float]:
+        return [score for score in self.scores if score is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds; None when any training has no score, since the rest would flatter."""
+        return mean(self.finite) if self.scores and None not in self.scores else None
+
+    @property
+    def deviation(self) -> float | None:
+        return stdev(self.finite) if self.mean is not None and len(self.finite) > 1 else None
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the 95 % interval of the mean (Student's t)."""
+        from scipy.stats import t
+
+        if self.deviation is None:
+            return None
+        count = len(self.finite)
+        return float(t.ppf(0.975, count - 1)) * self.deviation / math.sqrt(count)
+
+    @property
+    def p_value(self) -> float | None:
+        """Two-sided, of the paired differences to the standard loss (Student's t); None where it cannot be had."""
+        from scipy.stats import ttest_1samp
+
+        if self.reference is None or None in self.reference or self.mean is None:
+            return None
+        pairs = zip(self.scores, self.reference, strict=True)
+        differences = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+        if len(differences) < 2 or max(differences) - min(differences) < 1e-12:
+            return None
+        _statistic, p_value = ttest_1samp(differences, 0.0)
+        return float(p_value)
+
+
+def seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
+    """Return training seeds that no search of this run has used."""
+    return tuple(derived_seed(seed, purpose, number) for number in range(count))
+
+
+def rows(
+    entrants: Sequence[Entrant], training_seeds: Sequence[int], split: str, known: Mapping[Train, Outcome]
+) -> list[Row]:
+    """Return the entrants whose trainings are all known; the first baseline is what the others are tested against."""
+    found = []
+    for entrant in entrants:
+        outcomes = [known.get(entrant.job(seed, split)) for seed in training_seeds]
+        if outcomes and None not in outcomes:
+            found.append(Row(entrant, tuple(outcome.score for outcome in outcomes if outcome is not None)))
+    reference = next((row for row in found if row.entrant.baseline), None)
+    if reference is None:
+        return found
+    return [row if row is reference else replace(row, reference=reference.scores) for row in found]
+
+
+def by_mean(found: Sequence[Row]) -> list[Row]:
+    """Order rows by their mean, the best first, those without one last."""
+    return sorted(found, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True)

@@ -1,0 +1,100 @@
+"""What workers do: test attempts against the rejection protocol, and train. Plain values go in and come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TestAttempts:
+    """Test attempts `first` to `first + count - 1` at one branch of a child, up to the first that passes.
+
+    Args:
+        kind: Of the branch's change, by its value.
+        parent: Text of the parent's tree, or None for a child drawn from nothing.
+        known: Keys whose verdict the driver knows already; they are not simulated again.
+    """
+
+    __test__ = False
+
+    child: int
+    branch: str
+    kind: str
+    parent: str | None
+    first: int
+    count: int
+    known: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What testing said of one attempt.
+
+    Args:
+        number: j, its number among the attempts at this branch of this child.
+        formula: Text of the tree.
+        reason: Name of the `Reason` for which it goes no further, or None.
+        key: Its direction-aware key, where the gradient was looked at.
+        signature: Norms of the gradient, where the gradient was looked at.
+        simulated: Whether the protocol ran; if not, the verdict is the driver's memory's.
+        score: g.
+        gains: Per sample.
+    """
+
+    number: int
+    formula: str
+    reason: str | None = None
+    key: bytes = b""
+    signature: tuple[str, ...] = ()
+    simulated: bool = False
+    score: float | None = None
+    gains: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train with a loss and measure it.
+
+    Args:
+        loss: A formula, a loss of several branches, or a name in the zoo.
+        split: What is measured.
+        learning_rate: Factor on the recipe's learning rate.
+        scale: Factor on the loss.
+    """
+
+    loss: str
+    seed: int
+    split: str = "valid"
+    schedule: str = "proxy"
+    learning_rate: float = 1.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training came to, as a value that can be stored.
+
+    Args:
+        state: `scored` or `diverged`; the driver adds `failed`.
+        score: The metric; None unless scored.
+        also: Further figures.
+        curve: (step, training loss).
+        step: Where it diverged.
+        reason: Why it has no score.
+    """
+
+    state: str
+    score: float | None = None
+    also: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+    step: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.state == "scored") != (self.score is not None and math.isfinite(self.score)):
+            raise ValueError(f"A training that is {self.state!r} cannot have the score {self.score}.")
+
+
+Job = TestAttempts | Train

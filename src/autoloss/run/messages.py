@@ -1,0 +1,112 @@
+"""What a driver and its workers say to each other: the outcomes of jobs, and how they cross a pipe."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import cloudpickle
+
+Cause = Literal["deadline", "killed", "memory", "exited"]
+
+_LENGTH = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job whose callable returned.
+
+    Args:
+        seconds: Spent in the callable, by the worker's clock.
+    """
+
+    job: int
+    value: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A job whose callable raised, or could not be loaded: a fault of the task's code, which another attempt repeats.
+
+    Args:
+        message: Type and text of the exception.
+        traceback_text: Without the frames of the worker itself.
+        at_start: No worker could be started or load its callable, so no other job will do better.
+    """
+
+    job: int
+    message: str
+    traceback_text: str
+    seconds: float
+    at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job that ended with its worker: a fault of the infrastructure, which says nothing about the payload.
+
+    Args:
+        cause: `deadline`: it ran longer than allowed, or its worker did not start in time; `memory`: it went beyond the
+            limit, or raised MemoryError; `killed`: a signal ended the worker (SIGSEGV, the kernel's OOM killer, a
+            person); `exited`: the worker ended itself.
+        detail: What happened, and the last lines of the worker's output.
+    """
+
+    job: int
+    cause: Cause
+    detail: str
+    seconds: float
+
+
+Outcome = Finished | Raised | Lost
+
+
+START = -1
+"""The job that every worker does first: load its callable."""
+
+
+def encode(message: Any) -> bytes:
+    """Write a message as one frame: its length in eight bytes, then the pickled message."""
+    body = cloudpickle.dumps(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Any:
+    """Read the body of a frame.
+
+    Raises:
+        Exception: Whatever unpickling raises, such as ModuleNotFoundError for a type that is unknown here.
+    """
+    # The only unpickling in the package. It reads pipes between a driver and children that the driver itself started
+    # with the same user's rights and code, in memory; nothing that was on a disk or a network ever gets here.
+    return cloudpickle.loads(body)
+
+
+def split(buffer: bytearray) -> list[bytes]:
+    """Take the bodies of all complete frames off the front of a buffer."""
+    bodies = []
+    while len(buffer) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+        if len(buffer) < end:
+            break
+        bodies.append(bytes(buffer[_LENGTH.size : end]))
+        del buffer[:end]
+    return bodies
+
+
+def receive(stream: BinaryIO) -> bytes:
+    """Wait for one frame and return its body.
+
+    Raises:
+        EOFError: The other side is gone.
+    """
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(header)
+    body = stream.read(length)
+    if len(body) < length:
+        raise EOFError
+    return body

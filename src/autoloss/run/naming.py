@@ -1,0 +1,107 @@
+"""A task by name: one of the catalogue's, or `file.py:name` of a person's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from autoloss import tasks
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """How a run names its task, so that it can be resumed without it.
+
+    Args:
+        name: A name of the catalogue or `file.py:name`; None for a task that was handed over as an object.
+        options: Keyword arguments, such as `metric`.
+    """
+
+    name: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"name": self.name, "options": dict(self.options)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TaskName:
+        return cls(**json.loads(text))
+
+    def load(self) -> Task:
+        """Make the task.
+
+        Raises:
+            RequestError: There is none of that name, or the options do not fit.
+        """
+        if self.name is None:
+            raise RequestError(
+                "This run's task was handed over in Python; resume it with autoloss.resume(directory, task=…)."
+            )
+        if ".py:" in self.name:
+            return _from_file(self.name, self.options)
+        return tasks.get(self.name, **self.options)
+
+
+def named(task: str | Task, options: Mapping[str, Any]) -> tuple[Task, TaskName]:
+    """Return the task and how to name it."""
+    if isinstance(task, Task):
+        if options:
+            raise RequestError(
+                f"A task object takes no options; found {', '.join(options)}. Give them when you make it."
+            )
+        return task, TaskName(None)
+    name = TaskName(_absolute(task), dict(options))
+    return name.load(), name
+
+
+def _absolute(name: str) -> str:
+    """Return `file.py:name` with the file's full path, so that a run can be resumed from any folder."""
+    path, colon, attribute = name.rpartition(":")
+    return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
+
+
+def _from_file(name: str, options: Mapping[str, Any]) -> Task:
+    path, _, attribute = name.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise RequestError(f"There is no file {path}. A task of your own is named file.py:name.")
+    specification = importlib.util.spec_from_file_location(f"autoloss_task_{file.stem}", file)
+    if specification is None or specification.loader is None:
+        raise RequestError(f"{path} cannot be imported as Python.")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module
+    # Files beside the task's can be imported as they could from a script.
+    sys.path.insert(0, str(file.parent))
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        raise RequestError(f"{path} fails on import: {type(error).__name__}: {error}") from error
+    # Workers get what is in this file by value: they do not import it.
+    cloudpickle.register_pickle_by_value(module)
+    public = [key for key in vars(module) if not key.startswith("_")]
+    if attribute not in public:
+        raise unknown(f"task in {file.name}", attribute, public)
+    found = getattr(module, attribute)
+    if not isinstance(found, Task) and callable(found):
+        try:
+            found = found(**options)
+        except TypeError as error:
+            raise RequestError(f"{name} does not take the options {dict(options)}: {error}") from error
+    elif options:
+        raise RequestError(
+            f"{attribute} in {file.name} is no function, so it takes no options; found {', '.join(options)}."
+        )
+    if not isinstance(found, Task):
+        raise RequestError(
+            f"{attribute} in {file.name} is a {type(found).__name__}; expected a Task or a function that returns one."
+        )
+    return found

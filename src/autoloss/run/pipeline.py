@@ -1,0 +1,117 @@
+"""The whole search: ask → screen → reject → look up → train → tell → record (Section 3.2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from autoloss.algorithm.chance import derived_seed
+from autoloss.errors import RunError
+from autoloss.run.ahead import Ahead
+from autoloss.run.dispatch import Dispatcher, Done
+from autoloss.run.history import Draft, History
+from autoloss.run.jobs import TestAttempts, Train
+from autoloss.run.progress import Progress
+from autoloss.run.records import Child, Origin, Outcome, State
+
+POLL_SECONDS = 0.5
+"""How often the observer is told when nothing ends."""
+HOPELESS = 3
+"""So many trainings that raise before any has a score end the run: the task itself is at fault."""
+
+Observe = Callable[[Progress], None]
+
+
+class Record(Protocol):
+    """What a pipeline writes to: a store."""
+
+    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+
+    def add_outcome(self, child: int, outcome: Outcome) -> None: ...
+
+
+def run(history: History, record: Record, dispatcher: Dispatcher, observe: Observe | None = None) -> str:
+    """Go on with a history until it ends; returns why it ended.
+
+    Raises:
+        RunError: Nothing passes the rejection protocol, or the task's training only ever raises.
+    """
+    search = _Search(history, record, dispatcher)
+    return search.run(observe or (lambda progress: None))
+
+
+class _Search:
+    """One driver's state beside the history: what is under way."""
+
+    def __init__(self, history: History, record: Record, dispatcher: Dispatcher) -> None:
+        self.history = history
+        self.record = record
+        self.dispatcher = dispatcher
+        self.ahead = Ahead(history)
+        self.tickets: dict[int, int] = {}
+        self.started = time.monotonic()
+        self.charged_before = history.charged
+
+    def run(self, observe: Observe) -> str:
+        for child in self.history.running:
+            self.train(self.history.children[child])
+        while True:
+            self.resolve()
+            end = self.end()
+            if end is not None:
+                return end
+            self.feed()
+            observe(self.progress())
+            for done in self.dispatcher.wait(POLL_SECONDS):
+                self.receive(done)
+
+    def progress(self) -> Progress:
+        return Progress.of(self.history, self.dispatcher, time.monotonic() - self.started, self.charged_before)
+
+    def end(self) -> str | None:
+        """Return why the search is over; what still trains is waited for, except past the wall-clock limit."""
+        limit = self.history.configuration.limits.wall_clock_seconds
+        if limit is not None and time.monotonic() - self.started > limit:
+            return f"the wall-clock limit of {limit:g} s is reached"
+        return None if self.history.running else self.history.end
+
+    def resolve(self) -> None:
+        """Settle as many of the next children as their tested attempts allow."""
+        history = self.history
+        while history.startable and self.ahead.advance():
+            draft: Draft = history.begin()
+            child = history.complete()
+            self.record.add_child(child, draft.kept)
+            self.ahead.forget(child.id)
+            if child.origin is Origin.TRAINED:
+                self.train(child)
+
+    def train(self, child: Child) -> None:
+        # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
+        seed = derived_seed(self.history.configuration.seed, "training")
+        self.tickets[self.dispatcher.submit(Train(child.loss, seed))] = child.id
+
+    def feed(self) -> None:
+        """Give idle workers something to test."""
+        if self.history.end is not None:
+            return
+        for eager in (False, True):
+            while self.dispatcher.idle and (batch := self.ahead.next_batch(eager)) is not None:
+                self.dispatcher.submit(batch)
+
+    def receive(self, done: Done) -> None:
+        if isinstance(done.job, TestAttempts):
+            assert isinstance(done.result, list)
+            self.ahead.receive(done.job, done.result, done.seconds)
+            return
+        assert isinstance(done.result, Outcome)
+        child = self.tickets.pop(done.ticket)
+        self.record.add_outcome(child, done.result)
+        self.history.tell(child, done.result)
+        self._give_up_when_hopeless()
+
+    def _give_up_when_hopeless(self) -> None:
+        outcomes = list(self.history.outcomes.values())
+        if len(outcomes) == HOPELESS and all(outcome.state is State.FAILED for outcome in outcomes):
+            raise RunError(f"The first {HOPELESS} trainings failed. The last one: {outcomes[-1].reason}")

@@ -1,0 +1,70 @@
+"""What a person wants to know while a search runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoloss.algorithm.rejection.protocol import Reason
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.history import History
+from autoloss.run.records import Individual
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look at a running search.
+
+    Args:
+        trained: Trainings charged to the budget so far.
+        rejected: Reason in words → how many losses went no further for it.
+        best: The individual with the highest score, or None.
+        best_age: Children since the best one.
+        seconds: Since this process began; `trained_here` counts from the same moment.
+    """
+
+    trained: int
+    budget: int
+    trained_here: int
+    running: int
+    sampled: int
+    simulated: int
+    reused: int
+    rejected: Mapping[str, int]
+    best: Individual | None
+    best_age: int
+    workers: int
+    busy: int
+    seconds: float
+
+    @classmethod
+    def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: int = 0) -> Progress:
+        draft = history.draft
+        counts = history.totals + (draft.counts if draft else Counter())
+        best = history.best
+        return cls(
+            trained=history.charged,
+            budget=history.configuration.evaluations,
+            trained_here=history.charged - trained_before,
+            running=len(history.running),
+            sampled=counts["sampled"],
+            simulated=counts["simulated"],
+            reused=counts["reused"],
+            rejected={reason.value: counts[reason.name] for reason in Reason if counts[reason.name]},
+            best=best,
+            best_age=len(history.children) - 1 - best.id if best else 0,
+            workers=dispatcher.slots,
+            busy=dispatcher.slots - dispatcher.idle,
+            seconds=seconds,
+        )
+
+    @property
+    def per_minute(self) -> float:
+        """Trainings per minute since this process began."""
+        return 60 * self.trained_here / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """The time left at the present pace, or None before there is one."""
+        return 60 * (self.budget - self.trained) / self.per_minute if self.trained_here else None

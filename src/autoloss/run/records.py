@@ -1,0 +1,88 @@
+"""The rows of a run as values: how a child came about, and what its training came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class State(Enum):
+    """Everything an individual can come to."""
+
+    SCORED = "scored"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+    """The machine's fault: killed three times, or past its deadline."""
+
+
+class Origin(Enum):
+    """Where a child's outcome comes from."""
+
+    TRAINED = "trained"
+    TWIN = "twin"
+    """It has the signature of an earlier child, whose outcome it shares."""
+    COPIED = "copied"
+    """All its branches are its parent's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """How a child came about; all of it follows from configuration, seed and earlier outcomes.
+
+    Args:
+        attempts: Branch → number of the attempt that passed; None for a copied branch.
+        source: The child whose outcome it shares, unless it is trained itself.
+        scores: Branch → (g, gains…) of what was simulated.
+        counts: `sampled`, `simulated`, `passed`, `reused`, and rejections by the name of their reason.
+        rejected: Branch → direction-aware keys of what was simulated and rejected for it, eight bytes each.
+        accepted: Branch → keys of what was simulated and passed.
+    """
+
+    id: int
+    parent: int | None
+    kinds: Mapping[str, str]
+    attempts: Mapping[str, int | None]
+    loss: str
+    origin: Origin
+    source: int | None
+    signature: Mapping[str, tuple[str, ...]]
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=Counter)
+    rejected: Mapping[str, bytes] = field(default_factory=dict)
+    accepted: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a training came to, and how long it took."""
+
+    state: State
+    score: float | None = None
+    also: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+    step: int | None = None
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Individual:
+    """A child with the outcome that is its own or shared."""
+
+    child: Child
+    outcome: Outcome
+
+    @property
+    def id(self) -> int:
+        return self.child.id
+
+    @property
+    def score(self) -> float:
+        """The proxy's metric; minus infinity where there is none."""
+        return float("-inf") if self.outcome.score is None else self.outcome.score
+
+    @property
+    def formula(self) -> str:
+        return self.child.loss

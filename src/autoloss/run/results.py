@@ -1,0 +1,155 @@
+"""What a run came to, read from its store; reading needs no torch and disturbs nobody."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoloss.run.evidence import COMPARISON, CONFIRMATION, Entrant, Row, by_mean, rows, seeds
+from autoloss.run.records import Individual, Origin
+from autoloss.run.store import Store
+
+if TYPE_CHECKING:
+    from autoloss.run.configuration import Configuration
+    from autoloss.space.loss import Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A loss that a search found.
+
+    Args:
+        formula: Its text.
+        score: The metric of its proxy training on the valid split.
+        confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
+    """
+
+    id: int
+    score: float
+    formula: str
+    confirmed: float | None = None
+
+    @property
+    def loss(self) -> Loss:
+        from autoloss.space.loss import Loss
+
+        return Loss.parse(self.formula)
+
+    @property
+    def size(self) -> int:
+        """The number of operators over all branches; in prefix text each has one opening parenthesis."""
+        return self.formula.count("(")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A run and what it came to.
+
+    Args:
+        settings: What the store keeps of the run: configuration, task, title, branches.
+        history: Its individuals in order, up to the first without an outcome.
+        end: Why it ended.
+        confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
+        comparison: The best of those and the baselines on the test split, the best first.
+    """
+
+    directory: Path
+    settings: Mapping[str, str]
+    history: Sequence[Individual]
+    end: str = "it is not finished"
+    confirmed: Sequence[Row] = field(default=())
+    comparison: Sequence[Row] = field(default=())
+
+    @property
+    def configuration(self) -> Configuration:
+        from autoloss.run.configuration import Configuration
+
+        return Configuration.from_json(self.settings["configuration"])
+
+    @property
+    def best(self) -> Found:
+        """The winner on fresh seeds or, where nothing was re-trained, the highest score.
+
+        Raises:
+            LookupError: No loss has a score.
+        """
+        ranked = self.top(len(self.history))
+        if not ranked:
+            raise LookupError(f"No loss of the run in {self.directory} has a score.")
+        confirmed = [found for found in ranked if found.confirmed is not None]
+        return max(confirmed or ranked, key=lambda found: found.score if found.confirmed is None else found.confirmed)
+
+    def top(self, count: int) -> list[Found]:
+        """Return the best by score, each signature once."""
+        means = {row.entrant.loss: row.mean for row in self.confirmed}
+        return [
+            Found(best.id, best.score, best.formula, means.get(best.formula)) for best in ranking(self.history)[:count]
+        ]
+
+
+def ranking(history: Sequence[Individual]) -> list[Individual]:
+    """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
+    scored = [found for found in history if found.child.origin is Origin.TRAINED and found.outcome.score is not None]
+    return sorted(scored, key=lambda individual: (-individual.score, individual.id))
+
+
+def confirmation(history: Sequence[Individual], count: int) -> list[Entrant]:
+    """Return the losses that are re-trained before a winner is named."""
+    return [Entrant(f"#{individual.id}", individual.formula) for individual in ranking(history)[:count]]
+
+
+def opened(directory: str | Path) -> Search:
+    """Read a run as far as it is, without disturbing who drives it.
+
+    Raises:
+        RequestError: There is no run in the directory.
+        StoreError: A row is damaged.
+    """
+    with Store(Path(directory)) as store:
+        return read(Path(directory), store)
+
+
+def read(directory: Path, store: Store, end: str = "it is not finished") -> Search:
+    """Read a run from its open store."""
+    settings = store.settings()
+    configuration: dict[str, Any] = json.loads(settings["configuration"])
+    seed, final = configuration["seed"], configuration["final"]
+    history = individuals(store)
+    known = store.trials()
+    again = seeds(seed, CONFIRMATION, final["confirm_seeds"])
+    confirmed = rows(confirmation(history, final["confirm"]), again, "valid", known)
+    entrants = [Entrant(**entrant) for entrant in json.loads(settings.get(COMPARISON, "[]"))]
+    comparison = rows(entrants, seeds(seed, COMPARISON, final["compare_seeds"]), "test", known)
+    return Search(directory, settings, history, end, by_mean(confirmed), by_mean(comparison))
+
+
+def individuals(store: Store) -> list[Individual]:
+    """Return the children up to the first without an outcome, each with its own or shared one."""
+    # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
+    outcomes = store.outcomes()
+    found: list[Individual] = []
+    for child in store.children():
+        outcome = outcomes.get(child.id if child.source is None else child.source)
+        if outcome is None:
+            break
+        # A later copy may share what is shared here.
+        outcomes[child.id] = outcome
+        found.append(Individual(child, outcome))
+    return found
+
+
+def training_command(search: Search, loss: str) -> str:
+    """Return the command that trains with a loss as this run did."""
+    task = json.loads(search.settings["task"])
+    options = dict(task["options"])
+    parts = ["autoloss score", shlex.quote(task["name"] or "TASK"), "--loss", shlex.quote(loss)]
+    for name in ("metric", "data"):
+        if name in options:
+            parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
+    parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
+    configuration = json.loads(search.settings["configuration"])
+    return " ".join([*parts, f"--seed {configuration['seed']}"])

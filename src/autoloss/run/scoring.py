@@ -1,0 +1,98 @@
+"""Losses trained side by side without a search: given ones on a task, and a run's best beside the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoloss import zoo
+from autoloss.algorithm.chance import derived_seed
+from autoloss.errors import RequestError
+from autoloss.run import samples as sample_files
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.evidence import Entrant, Row, by_mean
+from autoloss.run.lock import Ownership
+from autoloss.run.naming import TaskName, named
+from autoloss.run.results import read
+from autoloss.run.search import started
+from autoloss.run.store import Store
+from autoloss.run.trials import against_baselines, compared
+from autoloss.run.workshop import Workshop
+from autoloss.tasks.task import Task
+
+
+def score(
+    task: str | Task,
+    losses: Sequence[str],
+    *,
+    metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seeds: int = 1,
+    seed: int = 0,
+    split: str = "valid",
+    workers: int = 2,
+) -> list[Row]:
+    """Train a task with given losses.
+
+    The first training uses the seed of a search with the same `seed`, so it repeats a score of that search exactly.
+
+    Args:
+        losses: Formulas, names of the zoo, or files.
+        seeds: Trainings per loss.
+
+    Returns:
+        One row per loss, the best first.
+
+    Raises:
+        RequestError: A loss is none of these, or does not fit the task.
+    """
+    given = {**({} if metric is None else {"metric": metric}), **(options or {})}
+    loaded, _ = named(task, given)
+    configuration = Configuration().changed({**(settings or {}), "seed": seed})
+    entrants = []
+    for loss in losses:
+        label, resolved = zoo.resolve(loss, loaded.branches)
+        entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
+    first = derived_seed(seed, "training")
+    more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
+    with started(Workshop(loaded, {}, configuration), min(workers, len(entrants) * seeds)) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
+        return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
+
+
+def _text(loss: str, resolved: Mapping[str, Any]) -> str:
+    """Return a loss as workers read it: a file is read here, since workers may run elsewhere."""
+    if loss.strip() in zoo.names():
+        return loss.strip()
+    return str(resolved["main"]) if set(resolved) == {"main"} else "; ".join(f"{b}: {resolved[b]}" for b in resolved)
+
+
+def compare(directory: Path, *, task: Task | None = None, top: int = 3, seeds: int = 5, workers: int = 2) -> list[Row]:
+    """Re-train a run's best losses and the baselines on fresh seeds and measure them on the test split.
+
+    What was trained before under the same seeds is not trained again.
+
+    Raises:
+        RequestError: There is no run, or none of its losses has a score.
+        OwnedError: Another process drives the run.
+    """
+    Store(directory).close()
+    owner = Ownership(directory)
+    try:
+        with Store(directory, write=True) as store:
+            found = read(directory, store)
+            best = found.top(len(found.history))
+            if not best:
+                raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
+            best.sort(key=lambda loss: -1.0 if loss.confirmed is None else loss.confirmed, reverse=True)
+            loaded = task if task is not None else TaskName.from_json(found.settings["task"]).load()
+            workshop = Workshop(loaded, sample_files.load(directory), found.configuration)
+            with started(workshop, workers) as pool:
+                dispatcher = Dispatcher(pool, found.configuration.limits)
+                winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
+                return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher)
+    finally:
+        owner.close()

@@ -1,0 +1,222 @@
+"""A search from its first draw to its verdict, in one call; and the same run taken up again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoloss import __version__
+from autoloss.errors import RequestError
+from autoloss.run import samples as sample_files
+from autoloss.run import store as stores
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.evidence import CONFIRMATION, by_mean, seeds
+from autoloss.run.history import History
+from autoloss.run.lock import Ownership
+from autoloss.run.naming import TaskName, named
+from autoloss.run.pipeline import Observe, run
+from autoloss.run.results import Search, confirmation, read
+from autoloss.run.store import Store
+from autoloss.run.trials import against_baselines, compared
+from autoloss.run.workers import InlineWorkers, ProcessWorkers, Workers
+from autoloss.run.workshop import Workshop
+from autoloss.tasks.task import Task
+
+Say = Callable[[str], None]
+"""Told what the run does next, in a sentence."""
+
+
+def search(
+    task: str | Task,
+    *,
+    metric: str | None = None,
+    evaluations: int | None = None,
+    seed: int | None = None,
+    workers: int = 2,
+    directory: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    final: bool = True,
+    observe: Observe | None = None,
+    say: Say | None = None,
+) -> Search:
+    """Search a loss for a task.
+
+    Args:
+        task: A task, a name of `autoloss.tasks.names()`, or `file.py:name`.
+        metric: What a task of the catalogue is judged by.
+        evaluations: N, the number of proxy trainings.
+        seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
+        workers: Processes that train and test; 0 does it all in this one.
+        directory: Where the run is kept; a new folder under `runs` by default.
+        settings: `evolution.lag` and the like → value, as in `--set`.
+        options: Further keyword arguments of a task of the catalogue.
+        final: Re-train the best on fresh seeds and compare them with baselines on the test split.
+        observe: Told a `Progress` about twice a second.
+        say: Told what the run does next.
+
+    Raises:
+        RequestError: Something asked for does not exist or does not fit, or the directory holds a run already.
+        OwnedError: Another process drives the run.
+        RunError: Nothing passes the rejection protocol, or every training fails.
+    """
+    given = {**({"metric": metric} if metric is not None else {}), **(options or {})}
+    configuration = Configuration().changed(
+        {
+            **(settings or {}),
+            **({} if evaluations is None else {"evaluations": evaluations}),
+            **({} if seed is None else {"seed": seed}),
+        }
+    )
+    _check_workers(workers)
+    loaded, name = named(task, given)
+    path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
+    _refuse_finished(path)
+    path.mkdir(parents=True, exist_ok=True)
+    owner = Ownership(path)
+    try:
+        _refuse_finished(path)
+        drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
+        sample_files.save(path, drawn)
+        with Store(path, write=True) as store:
+            store.write_settings(_settings(configuration, name, loaded))
+            return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(_how_to_resume(path))
+        raise
+    finally:
+        owner.close()
+
+
+def resume(
+    directory: str | Path,
+    task: Task | None = None,
+    *,
+    evaluations: int | None = None,
+    workers: int = 2,
+    final: bool = True,
+    observe: Observe | None = None,
+    say: Say | None = None,
+) -> Search:
+    """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
+
+    Args:
+        task: The task of a run that was started with an object.
+        evaluations: A new, larger budget N.
+
+    Raises:
+        RequestError: There is no run, its task must be given, or the budget would shrink.
+        OwnedError: Another process drives the run.
+    """
+    path = Path(directory)
+    _check_workers(workers)
+    Store(path).close()
+    owner = Ownership(path)
+    try:
+        with Store(path, write=True) as store:
+            kept = store.settings()
+            configuration = Configuration.from_json(kept["configuration"])
+            if evaluations is not None and evaluations != configuration.evaluations:
+                configuration = _longer(configuration, evaluations)
+                store.change_setting("configuration", configuration.to_json())
+            loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
+            return _drive(path, store, loaded, sample_files.load(path), configuration, workers, final, observe, say)
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(_how_to_resume(path))
+        raise
+    finally:
+        owner.close()
+
+
+def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[str, str]:
+    """Return what a run keeps of how it was started."""
+    return {
+        "configuration": configuration.to_json(),
+        "task": name.to_json(),
+        "title": task.name,
+        "standard": json.dumps(dict(task.standard)),
+        "release": __version__,
+    }
+
+
+def _how_to_resume(path: Path) -> str:
+    return f"Everything finished is saved. Go on with: autoloss resume {path}"
+
+
+def _drive(
+    path: Path,
+    store: Store,
+    task: Task,
+    drawn: sample_files.Samples,
+    configuration: Configuration,
+    workers: int,
+    final: bool,
+    observe: Observe | None,
+    say: Say | None,
+) -> Search:
+    history = History(list(task.branches), configuration)
+    history.restore(store.children(), store.outcomes())
+    workshop = Workshop(task, drawn, configuration)
+    with started(workshop, workers) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
+        end = run(history, store, dispatcher, observe)
+        if final and history.end is not None:
+            _finalise(history, store, task, dispatcher, say or (lambda text: None))
+    return read(path, store, end)
+
+
+def started(workshop: Workshop, workers: int) -> Workers:
+    """Return workers on a bench: processes, or this process itself for 0."""
+    return ProcessWorkers(workshop.perform, workers) if workers else InlineWorkers(workshop.perform)
+
+
+def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
+    """Re-train the best on fresh seeds, then set the winners beside the baselines on the test split."""
+    settings, seed = history.configuration.final, history.configuration.seed
+    known = store.trials()
+    best = confirmation(history.finished, settings.confirm)
+    if not best:
+        return
+    if settings.confirm_seeds:
+        say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
+        confirmed = compared(
+            best, seeds(seed, CONFIRMATION, settings.confirm_seeds), "valid", dispatcher, known, store.add_trial
+        )
+        best = [row.entrant for row in by_mean(confirmed)]
+    if not settings.compare or not settings.compare_seeds:
+        return
+    say(
+        f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
+    )
+    against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
+
+
+def _longer(configuration: Configuration, evaluations: int) -> Configuration:
+    if evaluations < configuration.evaluations:
+        raise RequestError(
+            f"This run's budget is {configuration.evaluations} trainings; {evaluations} is less. "
+            "A budget can grow: its shorter history stays the beginning of the longer one."
+        )
+    return configuration.changed({"evaluations": evaluations})
+
+
+def _check_workers(workers: int) -> None:
+    if workers < 0:
+        raise RequestError(f"workers is {workers}; it needs to be 0 (this process) or the number of processes.")
+
+
+def _refuse_finished(path: Path) -> None:
+    if stores.exists(path):
+        raise RequestError(
+            f"{path} already holds a run. Go on with it: autoloss resume {path} — or start another one with a new --out."
+        )
+
+
+def _fresh_directory(task: Task, metric: str | None, seed: int) -> Path:
+    stem = "-".join(filter(None, (task.name, metric, f"seed{seed}")))
+    numbered = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
+    return next(path for path in numbered if not path.exists())

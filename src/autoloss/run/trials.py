@@ -1,0 +1,128 @@
+"""Evidence: trainings beside the search, on fresh seeds and held-out data, with baselines that were given a fair chance.
+
+The scale of a loss acts like a learning rate. A baseline's learning rate is therefore the best of a small grid, chosen on the
+valid split, and cross entropy stands there in several scales as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from autoloss.algorithm.chance import derived_seed
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher, run_all
+from autoloss.run.evidence import COMPARISON, Entrant, Row, by_mean, rows, seeds
+from autoloss.run.jobs import Train
+from autoloss.run.records import Outcome
+from autoloss.run.store import Store
+from autoloss.space.branch import Branch
+from autoloss.tasks.task import Task
+
+LEARNING_RATES = (0.3, 1.0, 3.0)
+"""The grid of factors on the recipe's learning rate that a baseline is tuned on."""
+SCALES = (0.3, 3.0, 10.0)
+"""Factors in which the standard loss stands beside itself; 1 is the standard loss."""
+DICE = "baseline/dice"
+
+Outcomes = dict[Train, Outcome]
+Keep = Callable[[Train, Outcome], None]
+
+
+def trained(jobs: Iterable[Train], dispatcher: Dispatcher, known: Outcomes, keep: Keep) -> Outcomes:
+    """Run the trainings that are not known yet, and keep each as it ends."""
+    wanted = list(dict.fromkeys(jobs))
+    for done in run_all([job for job in wanted if job not in known], dispatcher):
+        # Tests that a search had under way when it ended come in here as well; nobody needs them any more.
+        if isinstance(done.job, Train) and isinstance(done.result, Outcome):
+            keep(done.job, done.result)
+            known[done.job] = done.result
+    return known
+
+
+def standard(task: Task) -> str | None:
+    """Return the task's standard loss as the text of a training, or None when it names none."""
+    losses = task.standard
+    if set(losses) != set(task.branches):
+        return None
+    return next(iter(losses.values())) if len(losses) == 1 else "; ".join(f"{name}: {losses[name]}" for name in losses)
+
+
+def baselines(task: Task) -> list[Entrant]:
+    """Return the task's standard loss and, where it applies, Dice."""
+    text = standard(task)
+    if text is None:
+        return []
+    found = [Entrant(text, text, baseline=True)]
+    if _one_softmax(task.branches):
+        found.append(Entrant(DICE, DICE, baseline=True))
+    return found
+
+
+def scaled(entrant: Entrant) -> list[Entrant]:
+    return [replace(entrant, label=f"{entrant.label} × {scale:g}", scale=scale) for scale in SCALES]
+
+
+def tuned(
+    entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, known: Outcomes, keep: Keep
+) -> list[Entrant]:
+    """Give each entrant the learning rate of the grid that does best on the valid split.
+
+    A task without `at_learning_rate` gets the scale of its losses tuned instead.
+    """
+    setting = "learning_rate" if hasattr(task, "at_learning_rate") else "scale"
+    grid = {entrant: [replace(entrant, **{setting: factor}) for factor in LEARNING_RATES] for entrant in entrants}
+    seed = derived_seed(seed, "tuning")
+    trained([choice.job(seed, "valid") for choices in grid.values() for choice in choices], dispatcher, known, keep)
+    best = []
+    for choices in grid.values():
+        choice = max(choices, key=lambda choice: _score(known[choice.job(seed, "valid")]))
+        factor = getattr(choice, setting)
+        named = "lr" if setting == "learning_rate" else "scale"
+        best.append(choice if factor == 1 else replace(choice, label=f"{choice.label} ({named} × {factor:g})"))
+    return best
+
+
+def compared(
+    entrants: Sequence[Entrant],
+    training_seeds: Sequence[int],
+    split: str,
+    dispatcher: Dispatcher,
+    known: Outcomes,
+    keep: Keep,
+) -> list[Row]:
+    """Train every entrant on the same seeds; the first baseline is what the others are tested against."""
+    trained([entrant.job(seed, split) for seed in training_seeds for entrant in entrants], dispatcher, known, keep)
+    return rows(entrants, training_seeds, split, known)
+
+
+def against_baselines(
+    best: Sequence[Entrant],
+    task: Task,
+    configuration: Configuration,
+    seed_count: int,
+    store: Store,
+    dispatcher: Dispatcher,
+) -> list[Row]:
+    """Set losses beside the tuned baselines, and beside the standard loss in other scales, on the test split.
+
+    Every training is kept in the store, and so is the list of who took part.
+    """
+    known = store.trials()
+    plain = baselines(task)
+    rivals = tuned(plain, task, configuration.seed, dispatcher, known, store.add_trial)
+    entrants = [*best, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
+    store.change_setting(COMPARISON, json.dumps([dataclasses.asdict(entrant) for entrant in entrants]))
+    fresh = seeds(configuration.seed, COMPARISON, seed_count)
+    return by_mean(compared(entrants, fresh, "test", dispatcher, known, store.add_trial))
+
+
+def _score(outcome: Outcome) -> float:
+    return -math.inf if outcome.score is None else outcome.score
+
+
+def _one_softmax(branches: Mapping[str, Branch]) -> bool:
+    return len(branches) == 1 and next(iter(branches.values())).activation == "softmax"

@@ -1,0 +1,1 @@
+"""Section 3.1, Search Space: what a loss is."""

@@ -1,0 +1,204 @@
+"""The branch that most tasks have: an activated prediction against an encoded target (Appendix A).
+
+It serves classification, segmentation and regression, in a search as well as in anybody's own training loop. One-channel
+logits z become the two channels (0, z): on one sigmoid channel, −y·log(p) has nothing that pushes p down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.branch import Activation, Branch, Role
+from autoloss.space.operators import raised
+
+ACTIVATIONS = ("softmax", "sigmoid", "none")
+ENCODINGS = ("one_hot", "edge", "band")
+DIVISORS = ("all", "valid")
+
+Encoding = Literal["one_hot", "edge", "band"]
+Divisor = Literal["all", "valid"]
+
+SURE = 20.0
+"""A logit whose probability is 1 to float32's precision; its softmax keeps a gradient of about 1e-9."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivatedBranch(Branch):
+    """A prediction after softmax, sigmoid or nothing as `p`, a target as `y`.
+
+    The context holds `target` as the data set gives it: class indices (N, …), or values of the prediction's own shape.
+
+    Args:
+        activation: softmax over channels, sigmoid on each, or none.
+        measure: (activated prediction, target) → metric, higher is better; only a search needs it.
+        encoding: `one_hot` for regions; for boundary metrics `edge`, the 1-pixel inner edge of each class, or `band`, each
+            class within `tolerance` pixels of a class border.
+        tolerance: Half width of the band in pixels.
+        channels: Channels of the raw prediction; only `ideal` needs it.
+        ignore_index: Class index that counts nowhere.
+        divide_by: `all` positions N·H·W (the paper's), or only the `valid` ones.
+
+    Raises:
+        RequestError: An unknown activation, encoding or divisor; on use, shapes that do not fit.
+    """
+
+    activation: Activation = "softmax"
+    measure: Callable[[Tensor, Tensor], float] | None = None
+    encoding: Encoding = "one_hot"
+    tolerance: int = 5
+    channels: int | None = None
+    ignore_index: int | None = None
+    divide_by: Divisor = "all"
+    weight: float = 1.0
+    leaves_and_roles: Mapping[str, Role] = field(
+        default_factory=lambda: {"y": Role.TARGET, "p": Role.PREDICTION}, init=False
+    )
+
+    def __post_init__(self) -> None:
+        for kind, found, known in (
+            ("activation", self.activation, ACTIVATIONS),
+            ("target encoding", self.encoding, ENCODINGS),
+            ("divisor", self.divide_by, DIVISORS),
+        ):
+            if found not in known:
+                raise unknown(kind, str(found), known)
+
+    def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        activated = activate(spatial(prediction), self.activation)
+        target = self.encoded(context["target"], activated.shape[1])
+        if target.shape != activated.shape:
+            raise RequestError(
+                f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's "
+                f"{tuple(prediction.shape)}: expected class indices without the channel dimension, or the same shape."
+            )
+        return {"y": target.to(activated.dtype), "p": activated}
+
+    def encoded(self, target: Tensor, channels: int) -> Tensor:
+        """Return the training target y, (N, C, H, W); zero at ignored positions."""
+        values = encode(target, channels, self.activation, self.ignore_index)
+        if self.encoding == "one_hot":
+            return values
+        return values * inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
+
+    def mask(self, context: Mapping[str, Tensor]) -> Tensor | None:
+        target = context["target"]
+        if self.ignore_index is None or target.is_floating_point():
+            return None
+        return spatial(target.unsqueeze(1)) != self.ignore_index
+
+    def divisor(self, context: Mapping[str, Tensor]) -> float | Tensor:
+        target = context["target"]
+        if self.divide_by == "valid" and (mask := self.mask(context)) is not None:
+            return mask.sum().clamp(min=1)
+        channels = target.shape[1] if target.is_floating_point() and target.ndim > 1 else 1
+        return float(target.numel() // channels)
+
+    def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
+        if self.measure is None:
+            raise RequestError("This branch has no metric; give ActivatedBranch(measure=…) to search with it.")
+        target = context["target"]
+        return float(self.measure(shown(prediction, target, self.activation), target))
+
+    def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
+        target = context["target"]
+        if self.channels is None:
+            raise RequestError("This branch does not know its channels; give ActivatedBranch(channels=…).")
+        if self.activation == "none":
+            return spatial(target if target.ndim > 1 else target.unsqueeze(1))
+        values = encode(target, max(self.channels, 2), self.activation, self.ignore_index)
+        # A single logit stands for the second of two channels.
+        sure = SURE * (2 * values - 1)
+        return sure[:, 1:] if self.channels == 1 else sure
+
+
+def spatial(prediction: Tensor) -> Tensor:
+    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space.
+
+    Raises:
+        RequestError: It has no channels, or more than two spatial dimensions.
+    """
+    if prediction.ndim == 4:
+        return prediction
+    if not 1 <= prediction.ndim <= 3:
+        raise RequestError(
+            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, H, W), (N, C, L), (N, C) or (N,); "
+            "reshape it before the loss."
+        )
+    return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
+
+
+def activate(prediction: Tensor, activation: str) -> Tensor:
+    """Turn a raw prediction (N, C, H, W) into the leaf p; one logit becomes two channels."""
+    prediction = raised(prediction)
+    if activation == "none":
+        return prediction
+    if prediction.shape[1] == 1:
+        prediction = torch.cat([torch.zeros_like(prediction), prediction], dim=1)
+        return prediction.softmax(dim=1)
+    return prediction.softmax(dim=1) if activation == "softmax" else prediction.sigmoid()
+
+
+def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
+    """Return the activated prediction as a metric expects it.
+
+    It has the network's own channels, the target's own shape where the two have equally many elements, and no spatial
+    dimensions where the target has none.
+    """
+    raw = spatial(prediction)
+    activated = activate(raw, activation)
+    if raw.shape[1] == 1 and activation != "none":
+        activated = activated[:, 1:]
+    if activated.numel() == target.numel():
+        return activated.reshape(target.shape)
+    return activated.flatten(1) if activated.shape[2:].numel() == 1 and target.ndim <= 2 else activated
+
+
+def fitting(target: Tensor, prediction: Tensor) -> Tensor:
+    """Return the target in the one form that branches know: integers are class indices, all else is floating point.
+
+    Integers or booleans of the prediction's own shape are values (multi-label, binary), so they become floating point.
+    """
+    if target.is_floating_point():
+        return target
+    if target.shape == prediction.shape or target.dtype == torch.bool:
+        return target.to(torch.float32)
+    return target.long()
+
+
+def encode(target: Tensor, channels: int, activation: str, ignore_index: int | None) -> Tensor:
+    """Return one-hot classes, zero where ignored, or the values themselves, as (N, C, H, W).
+
+    Raises:
+        RequestError: A class index is not among the channels.
+    """
+    if target.is_floating_point():
+        values = raised(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
+        one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
+        return torch.cat([1 - values, values], dim=1) if one_logit else values
+    ignored = torch.zeros_like(target, dtype=torch.bool) if ignore_index is None else target == ignore_index
+    try:
+        classes = F.one_hot(target.masked_fill(ignored, 0), channels)
+    except RuntimeError:
+        raise RequestError(
+            f"The target holds class indices from {int(target.min())} to {int(target.max())}; the prediction has the "
+            f"channels 0 to {channels - 1}. Name the index to leave out as ignore_index; give values as floating point."
+        ) from None
+    return spatial(classes.masked_fill(ignored.unsqueeze(-1), 0).movedim(-1, 1).float())
+
+
+def inner_band(values: Tensor, width: int) -> Tensor:
+    """Return 1 where a position lies in its class within `width` pixels (square window) of a position outside it.
+
+    Args:
+        values: One-hot classes, (N, C, H, W). What is ignored counts as outside every class; the image border does not.
+        width: Pixels; 1 gives the inner edge.
+    """
+    eroded = -F.max_pool2d(-values, kernel_size=2 * width + 1, stride=1, padding=width)
+    return values * (1 - eroded)

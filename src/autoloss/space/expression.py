@@ -1,0 +1,197 @@
+"""The tree of Section 3.1 as an immutable value: walk, replace, evaluate, canonical text.
+
+A tree is kept as its symbols in prefix order. Every subtree is then a slice, an edit is a concatenation, and neither
+evaluation nor text needs recursion, however deep a tree has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from autoloss.space.branch import Role
+from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, raised
+
+T = TypeVar("T")
+
+CONSTANT = "1"
+Symbol = Operator | str
+"""A node: an operator, or the name of a leaf."""
+
+
+def arity(symbol: Symbol) -> int:
+    return symbol.arity if isinstance(symbol, Operator) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A rooted tree of operators over named leaves, equal by structure.
+
+    Args:
+        symbols: The nodes in prefix order, an operator before its children.
+
+    Raises:
+        ValueError: The symbols are not exactly one whole tree.
+    """
+
+    symbols: tuple[Symbol, ...]
+
+    def __post_init__(self) -> None:
+        missing = 1
+        for position, symbol in enumerate(self.symbols):
+            if missing == 0:
+                raise ValueError(f"The tree is complete before its symbol {position + 1} of {len(self.symbols)}.")
+            missing += arity(symbol) - 1
+        if missing:
+            raise ValueError(f"The tree lacks {missing} of its leaves.")
+
+    def __str__(self) -> str:
+        """Return the prefix text, `neg(mul(y, log(p)))`, which parses back to an equal tree."""
+        return _fold(self.symbols, lambda name: name, lambda operator, parts: f"{operator.name}({', '.join(parts)})")
+
+    @property
+    def root(self) -> Symbol:
+        return self.symbols[0]
+
+    @property
+    def leaves(self) -> frozenset[str]:
+        """The names of the leaves that occur, the constant 1 included."""
+        return frozenset(symbol for symbol in self.symbols if isinstance(symbol, str))
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return tuple(symbol for symbol in self.symbols if isinstance(symbol, Operator))
+
+    @property
+    def depth(self) -> int:
+        """The largest number of operators on a path from the root to a leaf."""
+        return _fold(self.symbols, lambda name: 0, lambda operator, parts: 1 + max(parts))
+
+    def end(self, node: int) -> int:
+        """Return the position just past the subtree that starts at `node`."""
+        missing = 1
+        while missing:
+            missing += arity(self.symbols[node]) - 1
+            node += 1
+        return node
+
+    def subtree(self, node: int) -> Expression:
+        return Expression(self.symbols[node : self.end(node)])
+
+    def children(self, node: int) -> tuple[Expression, ...]:
+        """Return the subtrees below `node`, in order; none for a leaf."""
+        found: list[Expression] = []
+        position = node + 1
+        for _ in range(arity(self.symbols[node])):
+            found.append(self.subtree(position))
+            position = self.end(position)
+        return tuple(found)
+
+    def replace(self, node: int, replacement: Expression) -> Expression:
+        """Return a tree in which the subtree at `node` gave way to `replacement`."""
+        return Expression(self.symbols[:node] + replacement.symbols + self.symbols[self.end(node) :])
+
+    def canonical(self) -> Expression:
+        """Return the tree with the operands of `add` and `mul` in one order.
+
+        Floating-point addition and multiplication commute exactly, so value and gradient stay the same.
+        """
+
+        def join(operator: Operator, parts: list[Expression]) -> Expression:
+            return build(operator, *(sorted(parts, key=str) if operator.name in COMMUTATIVE else parts))
+
+        return _fold(self.symbols, leaf, join)
+
+    def holds(self, leaves_and_roles: Mapping[str, Role]) -> bool:
+        """Say whether both a prediction and a target are among the leaves (Section 3.1)."""
+        roles = {leaves_and_roles[name] for name in self.leaves if name != CONSTANT}
+        return Role.BOTH in roles or {Role.PREDICTION, Role.TARGET} <= roles
+
+    def evaluate(self, leaves: Mapping[str, Tensor]) -> Tensor:
+        """Compute the output tensor o of Section 3.1.
+
+        Args:
+            leaves: One tensor per leaf that occurs, all of one shape (N, C, H, W); the constant 1 needs none.
+                16-bit tensors are raised to float32.
+
+        Returns:
+            (N, C, H, W), in the leaves' own precision.
+
+        Raises:
+            ValueError: A leaf is missing, or shapes differ.
+        """
+        tensors = {name: raised(tensor) for name, tensor in leaves.items()}
+        _check_leaves(self, tensors)
+        return _fold(
+            self.symbols,
+            lambda name: torch.ones_like(next(iter(tensors.values()))) if name == CONSTANT else tensors[name],
+            lambda operator, parts: operator.function(*parts),
+        )
+
+
+def leaf(name: str) -> Expression:
+    return Expression((name,))
+
+
+def build(operator: Operator | str, *children: Expression) -> Expression:
+    """Return the tree with `operator` (a name is looked up in Table 1) above `children`.
+
+    Raises:
+        ValueError: The number of children is not the operator's arity.
+    """
+    row = OPERATORS[operator] if isinstance(operator, str) else operator
+    if len(children) != row.arity:
+        raise ValueError(f"{row.name} takes {row.arity} operands; found {len(children)}.")
+    return Expression((row, *(symbol for child in children for symbol in child.symbols)))
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """What trees are drawn from: operators, all equally likely, and the leaves with their roles.
+
+    The constant 1 is always among the leaves that are drawn.
+    """
+
+    leaves_and_roles: Mapping[str, Role]
+    operators: tuple[Operator, ...] = tuple(OPERATORS.values())
+
+    def __post_init__(self) -> None:
+        if not self.operators:
+            raise ValueError("An alphabet needs at least one operator.")
+        if CONSTANT in self.leaves_and_roles:
+            raise ValueError("The constant 1 has no role and is always there; leave it out of the leaves.")
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return (*self.leaves_and_roles, CONSTANT)
+
+
+def _fold(
+    symbols: tuple[Symbol, ...],
+    at_leaf: Callable[[str], T],
+    at_operator: Callable[[Operator, list[T]], T],
+) -> T:
+    """Combine values from the leaves up to the root, without recursion."""
+    stack: list[T] = []
+    for symbol in reversed(symbols):
+        if isinstance(symbol, str):
+            stack.append(at_leaf(symbol))
+        else:
+            parts = [stack.pop() for _ in range(symbol.arity)]
+            stack.append(at_operator(symbol, parts))
+    return stack.pop()
+
+
+def _check_leaves(expression: Expression, tensors: Mapping[str, Tensor]) -> None:
+    missing = sorted(expression.leaves - {CONSTANT} - set(tensors))
+    if missing:
+        raise ValueError(f"{expression} needs the leaves {', '.join(missing)}; given: {', '.join(tensors) or 'none'}.")
+    if not tensors:
+        raise ValueError(f"{expression} needs at least one tensor, to know the shape of its constants.")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 4:
+        raise ValueError(f"Leaves need one shape (N, C, H, W) in common; found {shapes}.")

@@ -1,0 +1,91 @@
+"""Table 1: the primitive operators that every loss is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EPSILON = 1e-12
+"""Keeps logarithms, roots and inverses finite at 0 (Table 1). It is 0 in float16: see `raised`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of Table 1: maps `arity` tensors of one shape (N, C, H, W) to that same shape.
+
+    Operators are equal by name and arity, so that one survives a trip to another process. A user's own operator is
+    given to an `Alphabet` and needs a function that keeps the shape and is differentiable.
+    """
+
+    name: str
+    arity: int
+    function: Callable[..., Tensor] = field(compare=False)
+    latex: str = field(compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"An operator's name must be an identifier, like 'tanh'; found {self.name!r}.")
+        if self.arity not in (1, 2):
+            raise ValueError(f"Operator {self.name!r} has arity {self.arity}; the search space knows 1 and 2.")
+
+
+def inverse(x: Tensor) -> Tensor:
+    return 1.0 / (x + EPSILON)
+
+
+def signed_log(x: Tensor) -> Tensor:
+    # sign(0) is 0, so both the value and the gradient are 0 at x = 0.
+    return x.sign() * (x.abs() + EPSILON).log()
+
+
+def signed_sqrt(x: Tensor) -> Tensor:
+    return x.sign() * (x.abs() + EPSILON).sqrt()
+
+
+def mean_nhw(x: Tensor) -> Tensor:
+    return x.mean(dim=(0, 2, 3), keepdim=True).expand_as(x)
+
+
+def mean_c(x: Tensor) -> Tensor:
+    return x.mean(dim=1, keepdim=True).expand_as(x)
+
+
+def max_pool(x: Tensor) -> Tensor:
+    # torch pads with minus infinity, so padding never wins; of equal values the first takes the gradient.
+    return F.max_pool2d(x, kernel_size=3, stride=1, padding=1)
+
+
+def min_pool(x: Tensor) -> Tensor:
+    return -max_pool(-x)
+
+
+OPERATORS: dict[str, Operator] = {
+    row.name: row
+    for row in (
+        Operator("add", 2, torch.add, r"\left({0} + {1}\right)"),
+        Operator("mul", 2, torch.mul, r"{0} \cdot {1}"),
+        Operator("neg", 1, torch.neg, r"-{0}"),
+        Operator("abs", 1, torch.abs, r"\left|{0}\right|"),
+        Operator("inv", 1, inverse, r"\frac{{1}}{{{0}}}"),
+        Operator("log", 1, signed_log, r"\log\left({0}\right)"),
+        Operator("exp", 1, torch.exp, r"\exp\left({0}\right)"),
+        Operator("tanh", 1, torch.tanh, r"\tanh\left({0}\right)"),
+        Operator("square", 1, torch.square, r"\left({0}\right)^2"),
+        Operator("sqrt", 1, signed_sqrt, r"\sqrt{{{0}}}"),
+        Operator("mean_nhw", 1, mean_nhw, r"\mathrm{{Mean}}_{{nhw}}\left({0}\right)"),
+        Operator("mean_c", 1, mean_c, r"\mathrm{{Mean}}_{{c}}\left({0}\right)"),
+        Operator("max_pool", 1, max_pool, r"\mathrm{{MaxPool}}\left({0}\right)"),
+        Operator("min_pool", 1, min_pool, r"\mathrm{{MinPool}}\left({0}\right)"),
+    )
+}
+
+COMMUTATIVE = frozenset({"add", "mul"})
+
+
+def raised(x: Tensor) -> Tensor:
+    """Raise 16-bit tensors to float32: `EPSILON` is 0 in float16, and a loss never runs in 16 bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,0 +1,18 @@
+"""Section 4 and Appendix A: what a loss is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoloss.tasks.catalogue import get, names
+
+__all__ = ["get", "names"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from autoloss.tasks import catalogue
+
+    return getattr(catalogue, name)

@@ -1,0 +1,79 @@
+"""The tasks that come with the package, one row each: listing them imports neither torch nor any data."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autoloss.errors import unknown
+
+if TYPE_CHECKING:
+    from autoloss.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task by name.
+
+    Args:
+        description: One line for tables.
+        metrics: Names of what it can be searched for, the default first.
+        factory: `module:function`; called with `metric` and the task's own options, returns the Task.
+    """
+
+    description: str
+    metrics: tuple[str, ...]
+    factory: str
+
+    @property
+    def metric(self) -> str:
+        """The default metric."""
+        return self.metrics[0]
+
+
+CATALOGUE: Mapping[str, Row] = {
+    "digits-seg": Row(
+        "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
+        ("miou", "fwiou", "gacc", "macc", "biou", "bf1"),
+        "autoloss.tasks.digits:digits_seg",
+    ),
+    "tabular": Row(
+        "Classification or regression of the rows of a bundled data set or a CSV file",
+        ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
+        "autoloss.tasks.tabular:tabular",
+    ),
+}
+
+
+def names() -> list[str]:
+    """Return the names of all tasks."""
+    return list(CATALOGUE)
+
+
+def get(name: str, metric: str | None = None, **options: Any) -> Task:
+    """Build a task by its name.
+
+    Args:
+        name: One of `names()`.
+        metric: What to search for; the task's default when left out.
+        options: The task's own settings, such as `data` and `target` of a table.
+
+    Raises:
+        RequestError: An unknown name, metric or option, or one that the task cannot use.
+    """
+    if name not in CATALOGUE:
+        raise unknown("task", name, CATALOGUE)
+    row = CATALOGUE[name]
+    if metric is not None and metric not in row.metrics:
+        raise unknown(f"metric of the task {name}", metric, row.metrics)
+    module, _, function = row.factory.partition(":")
+    factory = getattr(importlib.import_module(module), function)
+    parameters = inspect.signature(factory).parameters.values()
+    known = [p.name for p in parameters if p.name != "metric" and p.kind is not inspect.Parameter.VAR_KEYWORD]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of the task {name}", option, known)
+    return factory(metric=metric or row.metric, **options)

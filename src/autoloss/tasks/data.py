@@ -1,0 +1,89 @@
+"""The examples of a split: pairs of input and target, from tensors, arrays or a torch data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from autoloss.errors import RequestError
+
+
+class Split:
+    """Pairs of input and target that can be drawn by their indices.
+
+    Args:
+        data: A pair (inputs, targets) of tensors or arrays with one row per example, or a `Dataset` of such pairs.
+        name: What messages call it.
+
+    Raises:
+        RequestError: It has another form, is empty, or has another number of inputs than of targets.
+    """
+
+    def __init__(self, data: Any, name: str) -> None:
+        self.name = name
+        tensors = data.tensors if isinstance(data, TensorDataset) else data
+        self._dataset: Dataset[Any] | None = None
+        if isinstance(tensors, tuple | list) and len(tensors) == 2:
+            self._inputs, self._targets = (_tensor(part, name) for part in tensors)
+            if len(self._inputs) != len(self._targets):
+                raise RequestError(
+                    f"The {name} data has {len(self._inputs)} inputs and {len(self._targets)} targets; "
+                    "each input needs one target, in the same row."
+                )
+        elif isinstance(data, Dataset) and not isinstance(data, IterableDataset) and hasattr(data, "__len__"):
+            self._dataset = data
+        else:
+            raise RequestError(
+                f"The {name} data is {_described(data)}; expected a pair (inputs, targets) of tensors or arrays, or a "
+                "torch Dataset with a length whose items are such pairs."
+            )
+        if not len(self):
+            raise RequestError(f"The {name} data holds no examples; give it at least one.")
+
+    def __len__(self) -> int:
+        return len(self._inputs) if self._dataset is None else len(self._dataset)  # type: ignore[arg-type]
+
+    def batches(self, order: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, targets) for each tensor of indices, as the data set gives them; 64-bit inputs become 32-bit."""
+        if self._dataset is None:
+            drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
+        else:
+            drawn = DataLoader(self._dataset, batch_sampler=[indices.tolist() for indices in order])
+        for batch in drawn:
+            if not isinstance(batch, tuple | list) or len(batch) != 2:
+                raise RequestError(
+                    f"An item of the {self.name} data is {_described(batch)}; expected a pair (input, target)."
+                )
+            inputs, targets = (torch.as_tensor(part) for part in batch)
+            yield inputs.float() if inputs.dtype == torch.float64 else inputs, targets
+
+    def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every example once, in the order of the data."""
+        return self.batches(torch.arange(len(self)).split(batch_size))
+
+    def first(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the first examples, fewer where there are no more."""
+        return next(self.in_order(count))
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    try:
+        tensor = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.require(part, requirements=["C", "W"]))
+    except TypeError as error:
+        raise RequestError(
+            f"The {name} data holds {_described(part)}, which is no numbers; encode text and categories first."
+        ) from error
+    if not tensor.ndim:
+        raise RequestError(f"The {name} data holds a single number; expected one row per example.")
+    return tensor
+
+
+def _described(found: Any) -> str:
+    length = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+    kind = f" of {found.dtype}" if isinstance(found, np.ndarray) else ""
+    return f"a {type(found).__name__}{length}{kind}"

@@ -1,0 +1,142 @@
+"""Scenes composed of scikit-learn's real handwritten digits: a segmentation data set that needs no download.
+
+The 1797 images of digits (8×8, Alpaydin and Kaynak 1998) are split by a fixed draw before anything is composed, so that no
+handwritten digit occurs in two splits. A scene is a grid of cells; each holds a digit at a random size and place, a piece
+of one (which counts as background), or nothing, under noise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError, unknown
+
+CLASSES = 11
+"""Background, then the digits: digit d is class d + 1."""
+
+SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
+CELL = 16
+"""Pixels; a digit stays within its cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenery:
+    """What scenes look like.
+
+    Args:
+        size: Pixels of a scene's side, a multiple of the cell's 16.
+        smallest: Pixels of a digit's side, at least.
+        largest: Pixels, at most.
+        digits: Share of cells with a digit.
+        clutter: Share of cells with a piece of a digit.
+        noise: Standard deviation, ink being 1.
+        ink: Grey above which a pixel belongs to the digit.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    size: int = 32
+    smallest: int = 14
+    largest: int = 16
+    digits: float = 0.75
+    clutter: float = 0.15
+    noise: float = 0.06
+    ink: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.size < CELL or self.size % CELL:
+            raise RequestError(f"A scene's size is {self.size} pixels; it needs to be a multiple of {CELL}.")
+        if not 4 <= self.smallest <= self.largest <= CELL:
+            raise RequestError(
+                f"Digits of {self.smallest} to {self.largest} pixels do not fit; expected 4 ≤ smallest ≤ largest ≤ {CELL}."
+            )
+        if min(self.digits, self.clutter) < 0 or self.digits + self.clutter > 1:
+            raise RequestError(f"Shares of {self.digits} digits and {self.clutter} clutter do not fit into 1.")
+
+
+def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    """Compose scenes.
+
+    Args:
+        split: train, valid or test: whose digits.
+        count: N scenes.
+        seed: Decides all that is drawn; another split with the same seed has other digits.
+
+    Returns:
+        Images (N, 1, H, W) in 32-bit floating point, about 0 for paper and 1 for ink, and classes (N, H, W).
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    images, labels = handwritten(split)
+    rng = np.random.default_rng([seed, list(SHARES).index(split)])
+    across = scenery.size // CELL
+    cells = count * across**2
+    kind = rng.random(cells)
+    is_digit = kind < scenery.digits
+    is_piece = ~is_digit & (kind < scenery.digits + scenery.clutter)
+    drawn = rng.integers(len(images), size=cells)
+    grey = _placed(images[drawn], scenery, rng)
+    grey[is_piece] = _pieces(grey[is_piece], rng)
+    grey[~(is_digit | is_piece)] = 0.0
+    classes = np.where(is_digit[:, None, None] & (grey > scenery.ink), labels[drawn][:, None, None] + 1, 0)
+    grey = _assembled(grey * rng.uniform(0.7, 1.0, size=(cells, 1, 1)), across)
+    grey += rng.normal(0, scenery.noise, size=grey.shape)
+    return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(_assembled(classes, across))
+
+
+@functools.cache
+def handwritten(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits of a split: images (N, 8, 8) with values in [0, 1], and labels 0 to 9.
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    if split not in SHARES:
+        raise unknown("split", split, SHARES)
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    # The same draw whatever the scenes' seed: digits never change sides.
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    ends = np.round(np.cumsum([0.0, *SHARES.values()]) * len(order)).astype(int)
+    place = list(SHARES).index(split)
+    chosen = order[ends[place] : ends[place + 1]]
+    return bunch.images[chosen] / 16.0, bunch.target[chosen].astype(np.int64)
+
+
+def _placed(digits: np.ndarray, scenery: Scenery, rng: np.random.Generator) -> np.ndarray:
+    """Rescale each digit (N, 8, 8) and put it somewhere in its cell (N, 16, 16)."""
+    side = rng.uniform(scenery.smallest, scenery.largest, size=(len(digits), 2))
+    slack = (CELL - side) / 2
+    shift = rng.uniform(-1, 1, size=side.shape) * slack
+    # A cell's coordinates run over [-1, 1]; the digit covers side/CELL of them, shifted by its distance from the centre.
+    scale, offset = CELL / side, -2 * shift / side
+    theta = np.zeros((len(digits), 2, 3))
+    theta[:, [0, 1], [0, 1]], theta[:, :, 2] = scale, offset
+    grid = F.affine_grid(torch.from_numpy(theta), [len(digits), 1, CELL, CELL], align_corners=False)
+    source = torch.from_numpy(digits)[:, None]
+    return F.grid_sample(source, grid, mode="bilinear", align_corners=False)[:, 0].numpy()
+
+
+def _pieces(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Keep one half of each digit, turned by a quarter, so that it reads as no digit."""
+    halves = np.zeros_like(cells)
+    upper = rng.random(len(cells)) < 0.5
+    halves[upper, : CELL // 2] = cells[upper, : CELL // 2]
+    halves[~upper, CELL // 2 :] = cells[~upper, CELL // 2 :]
+    return halves.transpose(0, 2, 1)
+
+
+def _assembled(cells: np.ndarray, across: int) -> np.ndarray:
+    """Join cells (N·across², 16, 16) into scenes (N, 16·across, 16·across)."""
+    grid = cells.reshape(-1, across, across, CELL, CELL).transpose(0, 1, 3, 2, 4)
+    return np.ascontiguousarray(grid.reshape(-1, across * CELL, across * CELL))

@@ -1,0 +1,1 @@
+"""Evaluation metrics: pure functions, higher is better."""

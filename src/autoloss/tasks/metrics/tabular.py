@@ -1,0 +1,178 @@
+"""Metrics of tables, of classes and of values: the predictions of all rows → one float, higher is better (Section 4).
+
+Each gives the number that scikit-learn or scipy gives, and NaN, never a warning, where there is none: one class or one
+value only in the target, or a prediction that is not finite. They are called on 64 rows some ten times per candidate,
+where scikit-learn's own checks cost about 1 ms a call; these take 0.02 to 0.3 ms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Kind = Literal["classification", "regression"]
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TabularMetric:
+    """One row of the table of metrics.
+
+    Args:
+        function: (prediction, target) → value. Classification: probabilities (N, C), or (N,) of the positive one of two
+            classes, and class indices (N,). Regression: values (N,) or (N, 1), both.
+        kind: What the target must be.
+        lowest: The least value it can take.
+        highest: The value of a perfect prediction.
+    """
+
+    name: str
+    function: Callable[[Tensor, Tensor], float]
+    kind: Kind
+    lowest: float
+    highest: float = 1.0
+
+
+def f1(prediction: Tensor, target: Tensor) -> float:
+    """Return the F1 of the positive class (index 1) of two, or the mean over all classes that occur of many."""
+    if (given := _classified(prediction, target)) is None:
+        return math.nan
+    probabilities, classes = given
+    counts = _confusion(probabilities, classes)
+    sizes = counts.sum(0) + counts.sum(1)
+    scores = 2 * np.diagonal(counts) / np.maximum(sizes, 1)
+    return float(scores[1] if len(counts) == 2 else scores[sizes > 0].mean())
+
+
+def balanced_accuracy(prediction: Tensor, target: Tensor) -> float:
+    """Return the mean over the target's classes of the share of their rows that are found."""
+    if (given := _classified(prediction, target)) is None:
+        return math.nan
+    counts = _confusion(*given)
+    sizes = counts.sum(1)
+    present = sizes > 0
+    return float((np.diagonal(counts)[present] / sizes[present]).mean())
+
+
+def mcc(prediction: Tensor, target: Tensor) -> float:
+    """Return Matthews' correlation of predicted and true classes; 0 when all rows are predicted the same."""
+    if (given := _classified(prediction, target)) is None:
+        return math.nan
+    counts = _confusion(*given).astype(np.float64)
+    true, predicted, rows = counts.sum(1), counts.sum(0), counts.sum()
+    spread = (rows**2 - true @ true) * (rows**2 - predicted @ predicted)
+    return float((np.trace(counts) * rows - true @ predicted) / math.sqrt(spread)) if spread > 0 else 0.0
+
+
+def auc(prediction: Tensor, target: Tensor) -> float:
+    """Return the area under the ROC curve of the positive class of two, or the one-vs-rest mean over those of many."""
+    return _one_vs_rest(prediction, target, _area)
+
+
+def average_precision(prediction: Tensor, target: Tensor) -> float:
+    """Return the average precision of the positive class of two, or the one-vs-rest mean over those of many."""
+    return _one_vs_rest(prediction, target, _step_precision)
+
+
+def r2(prediction: Tensor, target: Tensor) -> float:
+    """Return the share of the target's variance that the prediction explains; negative when the mean does better."""
+    if (given := _valued(prediction, target)) is None:
+        return math.nan
+    values, truth = given
+    deviation = truth - truth.mean()
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = values - truth
+        explained = float(1.0 - (residual @ residual) / (deviation @ deviation))
+    return explained if math.isfinite(explained) else math.nan
+
+
+def spearman(prediction: Tensor, target: Tensor) -> float:
+    """Return the correlation of the ranks of prediction and target; NaN for a constant prediction."""
+    if (given := _valued(prediction, target)) is None:
+        return math.nan
+    first, second = (_ranks(values) - (len(values) + 1) / 2 for values in given)
+    spread = math.sqrt((first @ first) * (second @ second))
+    return float(first @ second / spread) if spread > 0 else math.nan
+
+
+TABULAR_METRICS: dict[str, TabularMetric] = {
+    row.name: row
+    for row in (
+        TabularMetric("f1", f1, "classification", 0.0),
+        TabularMetric("auc", auc, "classification", 0.0),
+        TabularMetric("average_precision", average_precision, "classification", 0.0),
+        TabularMetric("balanced_accuracy", balanced_accuracy, "classification", 0.0),
+        TabularMetric("mcc", mcc, "classification", -1.0),
+        TabularMetric("r2", r2, "regression", -math.inf),
+        TabularMetric("spearman", spearman, "regression", -1.0),
+    )
+}
+
+
+def _classified(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:
+    """Return probabilities (N, C) and classes (N,), or None where no metric of classes is defined."""
+    probabilities = prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else _flat(prediction)
+    if probabilities.ndim == 1 or probabilities.shape[1] == 1:
+        positive = probabilities.reshape(-1)
+        probabilities = np.stack([1 - positive, positive], axis=1)
+    classes = target.detach().long().cpu().reshape(-1).numpy()
+    if not len(classes) or classes.min() == classes.max() or not np.isfinite(probabilities).all():
+        return None
+    return probabilities, classes
+
+
+def _valued(prediction: Tensor, target: Tensor) -> tuple[Array, Array] | None:
+    """Return the values of prediction and target (N,), or None where no metric of values is defined."""
+    values, truth = _flat(prediction), _flat(target)
+    if not len(truth) or truth.min() == truth.max() or not np.isfinite(values).all():
+        return None
+    return values, truth
+
+
+def _flat(values: Tensor) -> Array:
+    return values.detach().double().cpu().reshape(-1).numpy()
+
+
+def _confusion(probabilities: Array, classes: Indices) -> Indices:
+    """Return how many rows of each true class (row) are predicted as each class (column)."""
+    size = max(probabilities.shape[1], int(classes.max()) + 1)
+    predicted = probabilities.argmax(axis=1)
+    return np.bincount(classes * size + predicted, minlength=size * size).reshape(size, size)
+
+
+def _one_vs_rest(prediction: Tensor, target: Tensor, function: Callable[[Array, NDArray[np.bool_]], float]) -> float:
+    if (given := _classified(prediction, target)) is None:
+        return math.nan
+    probabilities, classes = given
+    if probabilities.shape[1] == 2:
+        return function(probabilities[:, 1], classes == 1)
+    return float(np.mean([function(probabilities[:, one], classes == one) for one in np.unique(classes)]))
+
+
+def _area(scores: Array, positive: NDArray[np.bool_]) -> float:
+    """Return the share of (positive, negative) pairs in the right order; ties count half."""
+    hits = int(positive.sum())
+    misses = len(positive) - hits
+    return float((_ranks(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
+
+
+def _step_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
+    """Return Σ (gain in recall) · precision over the thresholds; rows with equal scores are taken together."""
+    order = np.argsort(-scores, kind="stable")
+    found = np.cumsum(positive[order])
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    gained = np.diff(found[ends], prepend=0)
+    return float((gained * found[ends] / (ends + 1)).sum() / found[-1])
+
+
+def _ranks(values: Array) -> Array:
+    """Return the ranks from 1; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

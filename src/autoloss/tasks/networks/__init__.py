@@ -1,0 +1,1 @@
+"""Networks of the proxy and of the retraining."""

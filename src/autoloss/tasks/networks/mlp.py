@@ -1,0 +1,20 @@
+"""The network of tables: fully connected layers with rectifiers between them (for `tabular`)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import nn
+
+
+def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.Sequential:
+    """Build a network (N, inputs) → (N, outputs), without an activation at its end.
+
+    Args:
+        hidden: Units of each hidden layer.
+        layers: Hidden layers; 0 gives a linear model.
+    """
+    stages: list[nn.Module] = []
+    for entering, leaving in pairwise([inputs, *[hidden] * layers]):
+        stages += [nn.Linear(entering, leaving), nn.ReLU()]
+    return nn.Sequential(*stages, nn.Linear(hidden if layers else inputs, outputs))

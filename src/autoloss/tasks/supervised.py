@@ -1,0 +1,219 @@
+"""The ready-made task: network + data + metric + recipe → Task (Section 4), for everything with one prediction and one target."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
+from autoloss.space.branch import Activation, Criterion, Sample
+from autoloss.space.loss import MAIN
+from autoloss.tasks.data import Split
+from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
+from autoloss.tasks.outputs import built, fitted, probe
+from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.training import Recipe, fit, seeded, shuffled
+
+STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
+"""Activation → the zoo's name of the loss in common use."""
+
+DRAWS_PER_SAMPLE = 50
+"""After so many draws for each sample asked for, no more useful ones are expected."""
+
+
+@final
+class SupervisedTask(Task):
+    """A network with one output, trained on pairs of input and target.
+
+    Args:
+        network: A function without arguments that builds the network, so that every seed starts from weights of its own; or
+            a module, which is copied with the weights that it has.
+        train: A torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
+        valid: The same; what losses are compared on.
+        activation: What stands between the network's output and the prediction: softmax, sigmoid or none.
+        metric: (activated prediction, target as the data gives it) → one number, higher is better, NaN where undefined. It
+            is called once per sample in the rejection protocol and once on the whole split after training. An object with
+            update, compute and reset, such as a `torchmetrics.Metric`, is streamed.
+        test: Like `valid`; touched only when it is asked for.
+        recipe: How the proxy is trained.
+        full_recipe: How the schedule `full` trains; the proxy's recipe when left out.
+        rows_per_sample: Rows in one sample of the protocol where the prediction has no space; with space it is one image.
+        name: Shown in tables.
+        standard: Formula or zoo name of the loss in common use; by activation when left out.
+        also: Further metrics by name, reported beside the score.
+        ignore_index: Class index that counts nowhere in the loss.
+        encoding: What y is: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
+        tolerance: Half width of the band in pixels.
+        device: Where networks are trained.
+
+    Raises:
+        RequestError: Something does not fit together; the message says what, and what to do.
+    """
+
+    def __init__(
+        self,
+        network: Callable[[], nn.Module] | nn.Module,
+        train: Any,
+        valid: Any,
+        activation: Activation,
+        metric: Metric,
+        *,
+        test: Any = None,
+        recipe: Recipe = Recipe(),  # noqa: B008 - frozen
+        full_recipe: Recipe | None = None,
+        rows_per_sample: int = 64,
+        name: str = "supervised",
+        standard: str | None = None,
+        also: Mapping[str, Metric] | None = None,
+        ignore_index: int | None = None,
+        encoding: Encoding = "one_hot",
+        tolerance: int = 5,
+        device: str = "cpu",
+    ) -> None:
+        if rows_per_sample < 1:
+            raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
+        self.name = name
+        self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
+        self.rows_per_sample = rows_per_sample
+        self.device = device
+        self._network = network
+        self._metric = checked(metric, "metric")
+        self._also = {label: checked(further, label) for label, further in (also or {}).items()}
+        given = {"train": train, "valid": valid, "test": test}
+        self._splits = {label: Split(data, label) for label, data in given.items() if data is not None}
+        branch = ActivatedBranch(
+            activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
+        )
+        self.standard = {MAIN: standard or STANDARD[activation]}
+        self._branch, self._has_space = self._probed(branch)
+
+    @property
+    def branches(self) -> Mapping[str, ActivatedBranch]:
+        return {MAIN: self._branch}
+
+    def at_learning_rate(self, factor: float) -> SupervisedTask:
+        """Return the same task trained at `factor` times its learning rates: comparisons tune their baselines with it."""
+        other = copy.copy(self)
+        other.recipes = {
+            schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)
+            for schedule, recipe in self.recipes.items()
+        }
+        return other
+
+    def steps(self, schedule: str) -> int:
+        """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
+        recipe = self.recipes[schedule]
+        return recipe.epochs * max(1, len(self._splits["train"]) // recipe.batch_size)
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        found: list[Sample] = []
+        undefined = at_best = 0
+        with seeded(seed) as generator, torch.no_grad():
+            network = built(self._network).eval()
+            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, generator):
+                prediction = network(inputs)
+                context = {"target": fitted(target, prediction, self._branch.activation)}
+                sample = Sample(spatial(prediction), context)
+                initial = self._branch.metric(sample.prediction, context)
+                best = self._branch.metric(self._branch.ideal(context), context)
+                undefined += math.isnan(initial) or math.isnan(best)
+                at_best += initial >= best
+                if initial < best:
+                    found.append(sample)
+                if len(found) == count:
+                    return {MAIN: found}
+        raise self._too_few(count, len(found), undefined, at_best)
+
+    def train(
+        self,
+        criterion: Criterion,
+        seed: int,
+        *,
+        split: str = "valid",
+        schedule: str = "proxy",
+        observe: Observe | None = None,
+    ) -> Scored | Diverged:
+        measurable = [name for name in self._splits if name != "train"]
+        for kind, asked, known in (
+            ("split", split, measurable),
+            ("schedule", schedule, self.recipes),
+            ("loss for the branch", MAIN, criterion),
+        ):
+            if asked not in known:
+                raise unknown(kind, asked, known)
+        recipe = self.recipes[schedule]
+        with seeded(seed) as generator:
+            network = built(self._network).to(self.device)
+            order = shuffled(len(self._splits["train"]), recipe, generator)
+
+            def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+                inputs, target = (part.to(self.device) for part in batch)
+                prediction = network(inputs)
+                return criterion[MAIN](prediction, {"target": fitted(target, prediction, self._branch.activation)})
+
+            batches = self._splits["train"].batches(order)
+            curve = fit(network, batches, loss_of, recipe, len(order), observe=observe)
+            if isinstance(curve, Diverged):
+                return curve
+            values = self._measured(network.eval(), self._splits[split], recipe.batch_size)
+        if isinstance(values, str):
+            return Diverged(len(order), values)
+        score, *further = values
+        # What is undefined is left out: a score's record holds numbers only.
+        also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
+        return Scored(score, also, curve)
+
+    @torch.no_grad()
+    def _measured(self, network: nn.Module, split: Split, batch_size: int) -> list[float] | str:
+        """Return the score and all further metrics, in this order, or what was not finite."""
+        tally = Tally([self._metric, *self._also.values()])
+        for inputs, target in split.in_order(batch_size):
+            prediction = network(inputs.to(self.device))
+            if not bool(torch.isfinite(prediction).all()):
+                return "a prediction is not finite"
+            target = target.to(self.device)
+            tally.add(shown(prediction, target, self._branch.activation), target)
+        values = tally.values()
+        return values if math.isfinite(values[0]) else "the metric is not finite"
+
+    def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
+        """Return the branch as the network's output has it, and whether that has space."""
+        with seeded(0):
+            network = built(self._network)
+            outputs = [probe(network, split, branch) for split in self._splits.values()]
+        measure = functools.partial(_measure, self._metric, self._splits["train"].first(1)[1].dtype)
+        return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
+
+    def _draws(self, limit: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Draw what could be a sample, `limit` times; nothing comes twice before everything came once."""
+        count = len(self._splits["train"])
+        size = 1 if self._has_space else min(self.rows_per_sample, count)
+        order: list[Tensor] = []
+        while len(order) < limit:
+            order += torch.randperm(count, generator=generator)[: count // size * size].split(size)
+        return self._splits["train"].batches(order[:limit])
+
+    def _too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
+        advice = (
+            "Check that higher is better and that the metric is defined on a single image."
+            if self._has_space
+            else f"Raise rows_per_sample, now {self.rows_per_sample}, so that each sample holds enough of every class."
+        )
+        return RequestError(
+            f"Only {found} of {count} samples can be used: of {undefined + at_best + found} that were drawn, the metric is "
+            f"undefined on {undefined} and already at its best on {at_best}. An untrained network's metric needs to be a "
+            f"number below what the target itself reaches as prediction. {advice}"
+        )
+
+
+def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
+    """Measure one sample, the target in the data set's own type."""
+    return of_sample(metric, prediction, target.to(dtype))

@@ -1,0 +1,191 @@
+"""The one training loop of every proxy and retraining, with the guard against values that are no numbers (Section 3.2).
+
+A loop is given the batches of the whole training and a function from a batch to its loss, so that it serves a network
+whose criterion is called in several places as well as one with a single output.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.task import Diverged, Observe
+
+Batch = TypeVar("Batch")
+Curve = tuple[tuple[int, float], ...]
+
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("poly", "cosine", "constant")
+CURVE_POINTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a network is trained. The defaults are those of the paper's segmentation proxy (Appendix A) where it has them.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    """The last, incomplete batch of an epoch is left out unless it is the only one."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = 0.02
+    momentum: float = 0.9
+    """Of SGD; Adam keeps its own."""
+    weight_decay: float = 5e-4
+    schedule: Literal["poly", "cosine", "constant"] = "poly"
+    power: float = 0.9
+    """Of the schedule poly: the rate falls as (1 − step/steps)^power."""
+    minimum_learning_rate: float = 1e-4
+    """What the rate falls to, never above `learning_rate`."""
+    warmup_steps: int = 0
+    """Steps over which the rate rises linearly to what the schedule says."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", str(self.optimizer), OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule of the learning rate", str(self.schedule), SCHEDULES)
+        for name, holds, expected in (
+            ("epochs", self.epochs >= 1, "at least 1"),
+            ("batch_size", self.batch_size >= 1, "at least 1"),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0"),
+            ("momentum", 0 <= self.momentum < 1, "in [0, 1)"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
+            ("power", 0 <= self.power < math.inf, "at least 0"),
+            ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
+            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+        ):
+            if not holds:
+                raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, counted from 1."""
+        done = (step - 1) / steps
+        share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
+        least = min(self.minimum_learning_rate, self.learning_rate)
+        scheduled = least + (self.learning_rate - least) * share[self.schedule]
+        return scheduled * min(1.0, step / self.warmup_steps) if self.warmup_steps else scheduled
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[torch.Generator]:
+    """Run with every global generator seeded, give back their states, and provide a generator for the data order.
+
+    Initial weights, dropout and the augmentation of somebody's data set draw from global generators, Python's and NumPy's
+    among them; nothing that ran before, and nothing that runs after, may notice.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield torch.Generator().manual_seed(seed)
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def shuffled(count: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+    """Draw the indices of all batches of a training, each epoch in an order of its own.
+
+    Args:
+        count: Training examples; below the batch size, every batch holds all of them.
+    """
+    size = min(recipe.batch_size, count)
+    whole = count // size * size
+    epochs = [torch.randperm(count, generator=generator)[:whole] for _ in range(recipe.epochs)]
+    return list(torch.cat(epochs).split(size))
+
+
+def fit(
+    network: nn.Module,
+    batches: Iterable[Batch],
+    loss_of: Callable[[Batch], Tensor],
+    recipe: Recipe,
+    steps: int,
+    *,
+    groups: Iterable[Mapping[str, Any]] | None = None,
+    observe: Observe | None = None,
+) -> Curve | Diverged:
+    """Train a network; stop at the first step whose loss or gradient is not finite.
+
+    Args:
+        network: Trained in place, and left in training mode.
+        batches: The batches of the whole training, `steps` of them.
+        loss_of: A batch → the loss, a scalar that depends on the network.
+        groups: Parameter groups, each with a `factor` on the learning rate; all parameters at factor 1 when left out.
+        observe: Told (step, loss) after each step's check.
+
+    Returns:
+        The training loss by step, thinned to about a hundred points, or where and why the training stopped.
+
+    Raises:
+        RequestError: The loss is no scalar, or does not depend on the network.
+    """
+    network.train()
+    optimizer = _optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    curve = []
+    for step, batch in enumerate(batches, start=1):
+        loss = loss_of(batch)
+        _check_loss(loss)
+        value = loss.item()
+        if not math.isfinite(value):
+            return Diverged(step, "the loss is not finite")
+        optimizer.zero_grad()
+        loss.backward()
+        # The largest absolute value is finite exactly when all are; one small reduction per tensor.
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not math.isfinite(get_total_norm(gradients, norm_type=math.inf).item()):
+            return Diverged(step, "the gradient is not finite")
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step, steps) * group.get("factor", 1.0)
+        optimizer.step()
+        curve.append((step, value))
+        if observe is not None:
+            observe(step, value)
+    if not math.isfinite(get_total_norm([p.detach() for p in parameters], norm_type=math.inf).item()):
+        return Diverged(steps, "a weight is not finite")
+    return thinned(curve)
+
+
+def thinned(curve: list[tuple[int, float]]) -> Curve:
+    """Keep the first and the last point and others at equal distances, `CURVE_POINTS` at most."""
+    if len(curve) <= CURVE_POINTS:
+        return tuple(curve)
+    distance = (len(curve) - 1) / (CURVE_POINTS - 1)
+    return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))
+
+
+def _optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+    owned = [dict(group) for group in groups]
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(owned, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        owned, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(type(loss).__name__)
+        raise RequestError(f"The loss is {found}; training needs a tensor with one element. Reduce it, e.g. by mean().")
+    if not loss.requires_grad:
+        raise RequestError(
+            "The loss does not depend on the network's weights, so there is nothing to train. "
+            "Compute it from the prediction with differentiable operations, and train at least one weight."
+        )

@@ -1,0 +1,315 @@
+"""The one table of named losses: Appendix B's formulas and the baselines of the field, as text.
+
+Formulas are in the prediction `p` (the paper's ŷ, after the activation) and the target `y`, or in the areas `i`, `u` and `e`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autoloss.errors import RequestError
+
+if TYPE_CHECKING:
+    from autoloss.space.branch import Branch, BranchLoss
+    from autoloss.space.expression import Expression
+    from autoloss.space.loss import Loss
+    from autoloss.zoo.handwritten import HandWritten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One named loss: a tree, a hand-written loss, or one member per branch.
+
+    Args:
+        description: What the loss is, in one line.
+        source: Where it comes from.
+        metric: The metric it was found for; a dash where it was made for none.
+        target: The encoding of y it was found for, as in `Loss.criterion`, or what the areas are of.
+        activation: What turns the raw prediction into `p`.
+        formula: The tree of a loss for one branch.
+        factory: Makes the hand-written loss of one branch; its weight, mask and precision are its own business.
+        members: Branch → name of the entry for it, of a loss for several branches.
+    """
+
+    name: str
+    description: str
+    source: str
+    metric: str = "—"
+    target: str = "one_hot"
+    activation: str = "softmax"
+    formula: str = ""
+    factory: Callable[[Branch], BranchLoss] | None = None
+    members: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def formulas(self) -> Mapping[str, str]:
+        """Branch → formula; `main` for a loss of one branch, nothing for a hand-written one."""
+        if self.members:
+            return {branch: ENTRIES[member].formula for branch, member in self.members.items()}
+        return {"main": self.formula} if self.formula else {}
+
+    def loss(self) -> Loss | HandWritten:
+        """Return the loss by itself, without a task: both kinds have `criterion()`."""
+        from autoloss.space.loss import Loss
+        from autoloss.zoo.handwritten import HandWritten
+
+        return Loss(self.formulas) if self.factory is None else HandWritten(self)
+
+    def losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
+        """Return what `autoloss.bind` takes: one loss for each of a task's branches.
+
+        Raises:
+            RequestError: The task has other branches, or their leaves are not those of the formula.
+        """
+        if self.members:
+            if set(branches) != set(self.members):
+                raise RequestError(
+                    f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
+                    f"this task has {', '.join(branches)}."
+                )
+            return {name: ENTRIES[self.members[name]].one(name, branch) for name, branch in branches.items()}
+        name, branch = only(branches, self.name)
+        return {name: self.one(name, branch)}
+
+    def one(self, name: str, branch: Branch) -> Expression | BranchLoss:
+        """Return the loss of one branch.
+
+        Raises:
+            RequestError: The entry has several members, or the branch has other leaves.
+        """
+        from autoloss.space.parsing import parse
+
+        if self.members:
+            raise RequestError(
+                f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
+                f"branch {name!r} takes one of {', '.join(self.members.values())}."
+            )
+        return fitted(parse(self.formula), name, branch) if self.factory is None else self.factory(branch)
+
+
+def only(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
+    """Return the name of the one branch, and the branch.
+
+    Raises:
+        RequestError: A loss for one branch was asked for, and the task has several.
+    """
+    if len(branches) != 1:
+        wanted = "; ".join(f"{name}: …" for name in branches)
+        raise RequestError(
+            f"{text!r} is a loss for one branch; this task has {len(branches)}: {', '.join(branches)}. "
+            f"Give a formula for each: '{wanted}'."
+        )
+    return next(iter(branches.items()))
+
+
+def fitted(tree: Expression, name: str, branch: Branch) -> Expression:
+    """Return the tree when it can train this branch.
+
+    Raises:
+        RequestError: It has leaves that the branch lacks, or nothing that depends on the prediction.
+    """
+    from autoloss.space.branch import Role
+    from autoloss.space.expression import CONSTANT
+
+    roles = branch.leaves_and_roles
+    if strange := sorted(tree.leaves - {CONSTANT} - set(roles)):
+        raise RequestError(
+            f"{str(tree)!r} has the leaves {', '.join(strange)}; branch {name!r} knows {', '.join(roles)} and 1."
+        )
+    if all(roles[leaf] is Role.TARGET for leaf in tree.leaves - {CONSTANT}):
+        raise RequestError(f"{str(tree)!r} does not depend on the prediction, so nothing can be trained with it.")
+    return tree
+
+
+def _soft_dice(branch: Branch) -> BranchLoss:
+    from autoloss.zoo.dice import SoftDice
+
+    return SoftDice(branch)
+
+
+PAPER = "Appendix B, table of discovered loss functions"
+AREAS = "areas of predicted and target box"
+
+_ROWS = (
+    Entry(
+        name="seg/miou",
+        metric="mIoU",
+        formula="-1/2 * log(tanh(y / (1 + y) * sqrt(p)) * (p**2 + y))",
+        description="semantic segmentation, found for mean IoU",
+        source=f"{PAPER}, Seg, mIoU",
+    ),
+    Entry(
+        name="seg/fwiou",
+        metric="FWIoU",
+        formula="log(y * log(y + (y + p) / p))",
+        description="semantic segmentation, found for frequency-weighted IoU",
+        source=f"{PAPER}, Seg, FWIoU",
+    ),
+    Entry(
+        name="seg/gacc",
+        metric="gAcc",
+        formula="exp((y - sqrt(p))**2)",
+        description="semantic segmentation, found for global accuracy",
+        source=f"{PAPER}, Seg, gAcc",
+    ),
+    Entry(
+        name="seg/macc",
+        metric="mAcc",
+        formula="tanh(sqrt(mean_nhw(-log(p) * sqrt(max_pool(sqrt(2 * y))))))",
+        description="semantic segmentation, found for mean accuracy over classes",
+        source=f"{PAPER}, Seg, mAcc",
+    ),
+    Entry(
+        name="seg/biou",
+        metric="BIoU",
+        target="band",
+        formula="-log(p**3 * y * sqrt(-min_pool(-p)) * exp((p * exp(p))**2))",
+        description="semantic segmentation, found for IoU in the band around class borders",
+        source=f"{PAPER}, Seg, BIoU",
+    ),
+    Entry(
+        name="seg/bf1",
+        metric="BF1",
+        target="edge",
+        formula="exp(mean_nhw(-max_pool(y) * log(max_pool(p))) + tanh(mean_nhw(2 * p + 1)))",
+        description="semantic segmentation, found for the F1 score of class borders",
+        source=f"{PAPER}, Seg, BF1",
+    ),
+    Entry(
+        name="pose/oks",
+        metric="OKS mAP",
+        target="heatmap",
+        activation="none",
+        formula="(p - 16 * y**4)**2 + p**4",
+        description="keypoint heatmaps, found for mean AP under object keypoint similarity",
+        source=f"{PAPER}, Pose, mAP",
+    ),
+    Entry(
+        name="det/rpn_cls",
+        metric="box mAP",
+        formula="exp(tanh(y)) / p",
+        description="object detection, objectness of the region proposals",
+        source=f"{PAPER}, Det, Cls RPN",
+    ),
+    Entry(
+        name="det/rpn_reg",
+        metric="box mAP",
+        target=AREAS,
+        activation="box",
+        formula="e / (i + u)",
+        description="object detection, boxes of the region proposals",
+        source=f"{PAPER}, Det, Reg RPN",
+    ),
+    Entry(
+        name="det/rcnn_cls",
+        metric="box mAP",
+        formula="-y * log(p)",
+        description="object detection, classes of the final boxes",
+        source=f"{PAPER}, Det, Cls RCNN",
+    ),
+    Entry(
+        name="det/rcnn_reg",
+        metric="box mAP",
+        target=AREAS,
+        activation="box",
+        formula="-log(i / e)",
+        description="object detection, coordinates of the final boxes",
+        source=f"{PAPER}, Det, Reg RCNN",
+    ),
+    Entry(
+        name="det",
+        metric="box mAP",
+        target="by branch",
+        activation="by branch",
+        members={branch: f"det/{branch}" for branch in ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")},
+        description="object detection, all four branches",
+        source=f"{PAPER}, Det",
+    ),
+    Entry(
+        name="ins/rpn_cls",
+        metric="mask mAP",
+        formula="-y * p / tanh(p)",
+        description="instance segmentation, objectness of the region proposals",
+        source=f"{PAPER}, Ins, Cls RPN",
+    ),
+    Entry(
+        name="ins/rpn_reg",
+        metric="mask mAP",
+        target=AREAS,
+        activation="box",
+        formula="e / (i + u)",
+        description="instance segmentation, boxes of the region proposals",
+        source=f"{PAPER}, Ins, Reg RPN",
+    ),
+    Entry(
+        name="ins/rcnn_cls",
+        metric="mask mAP",
+        formula="-y * log(p)",
+        description="instance segmentation, classes of the final boxes",
+        source=f"{PAPER}, Ins, Cls RCNN",
+    ),
+    Entry(
+        name="ins/rcnn_reg",
+        metric="mask mAP",
+        target=AREAS,
+        activation="box",
+        formula="-sqrt(i) / sqrt(e)",
+        description="instance segmentation, coordinates of the final boxes",
+        source=f"{PAPER}, Ins, Reg RCNN",
+    ),
+    Entry(
+        name="ins/mask",
+        metric="mask mAP",
+        formula="abs(log(y * p))",
+        description="instance segmentation, foreground masks",
+        source=f"{PAPER}, Ins, Mask",
+    ),
+    Entry(
+        name="ins",
+        metric="mask mAP",
+        target="by branch",
+        activation="by branch",
+        members={branch: f"ins/{branch}" for branch in ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg", "mask")},
+        description="instance segmentation, all five branches",
+        source=f"{PAPER}, Ins",
+    ),
+    Entry(
+        name="baseline/ce",
+        formula="-y * log(p)",
+        description="cross entropy",
+        source="the standard loss of classification; Section 4 compares with it",
+    ),
+    Entry(
+        name="baseline/bce",
+        activation="sigmoid",
+        target="one_hot, or any set of classes",
+        formula="-(y * log(p) + (1 - y) * log(1 - p))",
+        description="binary cross entropy of each channel, for several labels at once",
+        source="the standard loss of multi-label classification",
+    ),
+    Entry(
+        name="baseline/mse",
+        activation="none",
+        target="values",
+        formula="(p - y)**2",
+        description="squared error",
+        source="the standard loss of regression and of heatmaps (SimpleBaseline, Xiao et al., 2018)",
+    ),
+    Entry(
+        name="baseline/focal",
+        formula="-(1 - p)**2 * y * log(p)",
+        description="focal loss with γ = 2, without class weights",
+        source="Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4",
+    ),
+    Entry(
+        name="baseline/dice",
+        metric="Dice coefficient",
+        factory=_soft_dice,
+        description="soft Dice over the classes of a batch; written by hand, since a quotient of two sums is no tree",
+        source="Milletari et al., 2016, V-Net, Section 3; per class and with plain sums as in segmentation-models-pytorch",
+    ),
+)
+
+ENTRIES: dict[str, Entry] = {row.name: row for row in _ROWS}

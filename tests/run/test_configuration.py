@@ -1,0 +1,61 @@
+"""Every setting can be changed by name, and a wrong one is answered in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoloss.errors import RequestError
+from autoloss.run.configuration import Configuration, setting_names
+
+
+def test_the_defaults_are_the_papers():
+    configuration = Configuration()
+    assert configuration.evaluations == 500
+    assert configuration.evolution.initial == 20
+    assert configuration.evolution.depth == 3
+    assert configuration.evolution.tournament == 0.05
+    assert configuration.evolution.population == 2500
+    assert (configuration.offspring.copy, configuration.offspring.fresh) == (0.1, 0.5)
+    assert configuration.rejection.samples == 5
+    assert configuration.rejection.threshold == 0.6
+    assert (configuration.rejection.steps, configuration.rejection.learning_rate) == (500, 0.001)
+    assert configuration.rejection.momentum == 0.9
+
+
+def test_a_configuration_survives_its_text():
+    changed = Configuration().changed({"evolution.lag": "7", "limits.explored": "1000", "evaluations": 3})
+    assert Configuration.from_json(changed.to_json()) == changed
+    assert changed.evolution.lag == 7
+    assert changed.limits.explored == 1000
+
+
+@pytest.mark.parametrize("name", setting_names())
+def test_every_setting_takes_its_own_value_as_text(name):
+    configuration = Configuration()
+    value = configuration
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert configuration.changed({name: str(value).lower() if value in (None, True, False) else str(value)}) == configuration
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evolution.lagg": "2"}, "no setting named 'evolution.lagg'. Did you mean 'evolution.lag'"),
+        ({"lag": "2"}, "no setting named 'lag'"),
+        ({"evolution.lag": "two"}, "evolution.lag takes a whole number; found 'two'"),
+        ({"evolution.lag": "0"}, "evolution.lag is 0; it needs to be at least 1"),
+        ({"evolution.tournament": "1.5"}, "evolution.tournament is 1.5"),
+        ({"rejection.unit": "abs"}, "rejection.unit takes 'relative' or 'absolute'; found 'abs'"),
+        ({"rejection.momentum": "1"}, "rejection.momentum is 1.0"),
+        ({"offspring.copy": "-0.1"}, "offspring.copy is -0.1; a probability is in"),
+        ({"evolution.one_branch": "perhaps"}, "evolution.one_branch takes true or false; found 'perhaps'"),
+        ({"limits.wall_clock_seconds": "0"}, "limits.wall_clock_seconds is 0.0; it needs to be above 0"),
+        ({"evaluations": "0"}, "evaluations is 0"),
+        ({"seed": "-1"}, "seed is -1"),
+        ({"final.confirm": "-2"}, "final.confirm is -2"),
+    ],
+)
+def test_a_wrong_setting_is_answered_in_a_sentence(settings, message):
+    with pytest.raises(RequestError, match=message):
+        Configuration().changed(settings)

@@ -1,0 +1,146 @@
+"""One history: the same for any number of workers, after any kill, and as the beginning of a longer one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import autoloss
+from autoloss.run.history import as_text
+from autoloss.run.records import Origin, State
+from autoloss.run.results import Search, opened
+
+from .quick import SETTINGS, QuickTask
+
+BRANCHES = ("cls", "reg")
+BUDGET = 20
+KILLED = 30
+
+
+def searched(directory: Path, task: QuickTask, workers: int = 0, evaluations: int = BUDGET, **settings) -> list[str]:
+    found = autoloss.search(
+        task,
+        evaluations=evaluations,
+        seed=3,
+        workers=workers,
+        directory=directory,
+        settings={**SETTINGS, **settings},
+        final=False,
+    )
+    return list(as_text(found.history))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory) -> list[str]:
+    return searched(tmp_path_factory.mktemp("clean") / "run", QuickTask())
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory) -> Search:
+    directory = tmp_path_factory.mktemp("long") / "run"
+    searched(directory, QuickTask(), evaluations=50, **{"evolution.lag": 8})
+    return opened(directory)
+
+
+def test_the_history_holds_copies_twins_and_diverged_losses(long):
+    origins = Counter(individual.child.origin for individual in long.history)
+    assert origins[Origin.TWIN] > 0
+    assert origins[Origin.COPIED] > 0
+    states = Counter(found.outcome.state for found in long.history if found.child.origin is Origin.TRAINED)
+    assert states[State.SCORED] == 50
+    assert states[State.DIVERGED] > 0
+
+
+def test_a_twin_shares_the_outcome_of_a_child_that_was_still_running(long):
+    twins = [found for found in long.history if found.child.origin is Origin.TWIN]
+    assert any(found.id - found.child.source < 8 for found in twins)
+    assert all(found.outcome == long.history[found.child.source].outcome for found in twins)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_number_of_workers_gives_the_same_history(workers, clean, tmp_path):
+    assert searched(tmp_path / "run", QuickTask(delay_seconds=0.1), workers) == clean
+
+
+def test_two_branches_have_one_history_too(tmp_path):
+    alone = searched(tmp_path / "a", QuickTask(BRANCHES), evaluations=10)
+    assert searched(tmp_path / "b", QuickTask(BRANCHES, delay_seconds=0.1), 2, evaluations=10) == alone
+
+
+def test_a_smaller_budget_gives_the_beginning_of_a_larger_one(clean, tmp_path):
+    shorter = searched(tmp_path / "run", QuickTask(), evaluations=9)
+    assert shorter == clean[: len(shorter)]
+    assert 9 <= len(shorter) < len(clean)
+
+
+def test_a_resumed_run_with_a_larger_budget_equals_one_long_run(clean, tmp_path):
+    searched(tmp_path / "run", QuickTask(), evaluations=9)
+    longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=BUDGET, workers=0, final=False)
+    assert list(as_text(longer.history)) == clean
+
+
+def test_another_seed_gives_another_history(clean, tmp_path):
+    found = autoloss.search(
+        QuickTask(), evaluations=5, seed=4, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    assert list(as_text(found.history))[:5] != clean[:5]
+
+
+@pytest.mark.parametrize("lag", [1, 8])
+def test_every_lag_gives_one_history_whatever_the_workers(lag, tmp_path):
+    settings = {"evolution.lag": lag}
+    alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **settings)
+    assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **settings) == alone
+
+
+def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path):
+    """SIGKILL the driver at random points and take the run up again, until it is through."""
+    began = time.monotonic()
+    expected = searched(tmp_path / "clean", QuickTask(), evaluations=KILLED)
+    whole = time.monotonic() - began
+    rng = random.Random(0)
+    directory = tmp_path / "killed"
+    kills, finished = 0, False
+    while not finished:
+        driver = os.fork()
+        if driver == 0:
+            _drive(directory)
+        delay = rng.uniform(0, whole / 10) if kills < 20 else 60
+        finished = _ends_within(driver, delay)
+        if not finished:
+            os.kill(driver, signal.SIGKILL)
+            os.waitpid(driver, 0)
+            kills += 1
+    assert kills >= 20
+    assert list(as_text(opened(directory).history)) == expected
+
+
+def _drive(directory: Path) -> None:
+    """Start or resume the run in a forked child, and leave without cleaning up."""
+    status = 1
+    try:
+        if (directory / "run.sqlite").exists():
+            autoloss.resume(directory, QuickTask(), workers=0, final=False)
+        else:
+            searched(directory, QuickTask(), evaluations=KILLED)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _ends_within(driver: int, seconds: float) -> bool:
+    """Wait for a driver; a kill before the run existed leaves nothing to resume, which is no loss."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(driver, os.WNOHANG)
+        if found:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return True
+        time.sleep(0.002)
+    return False

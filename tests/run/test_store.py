@@ -1,0 +1,169 @@
+"""The store gives back what it was given, names what is damaged, and is never written by a reader."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+
+import pytest
+
+from autoloss.errors import RequestError
+from autoloss.run.jobs import Train
+from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.store import FILE, Store, StoreError
+
+
+def child(number: int, **changes) -> Child:
+    values = {
+        "id": number,
+        "parent": None,
+        "kinds": {"main": "fresh"},
+        "attempts": {"main": 17},
+        "loss": "neg(mul(y, log(p)))",
+        "origin": Origin.TRAINED,
+        "source": None,
+        "signature": {"main": ("1.2e+00", "0")},
+        "scores": {"main": (0.75, 0.1 + 0.2, -1e-17)},
+        "counts": {"sampled": 18, "simulated": 3, "STRUCTURE": 15},
+        "rejected": {"main": b"\x00\xff" * 8},
+        "accepted": {"main": b"12345678"},
+        **changes,
+    }
+    return Child(**values)
+
+
+OUTCOMES = [
+    Outcome(state=State.SCORED, score=0.1 + 0.2, also={"gacc": 1 / 3}, curve=((1, 2.5), (100, 1e-30)), seconds=1.5),
+    Outcome(state=State.SCORED, score=-math.pi, seconds=0.25),
+    Outcome(state=State.DIVERGED, step=19, reason="loss is nan", seconds=0.1),
+    Outcome(state=State.FAILED, reason="killed: signal 9\nlast words 'x\"y'", seconds=3.0),
+]
+
+
+def test_children_and_outcomes_come_back_as_they_went_in(tmp_path):
+    children = [child(0), child(1, parent=0, origin=Origin.COPIED, source=0, attempts={"main": None}, scores={})]
+    with Store(tmp_path, write=True) as store:
+        for one in children:
+            store.add_child(one, {})
+        for number, outcome in enumerate(OUTCOMES[:2]):
+            store.add_outcome(number, outcome)
+    with Store(tmp_path) as store:
+        assert list(store.children()) == children
+        assert store.outcomes() == dict(enumerate(OUTCOMES[:2]))
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.state.value)
+def test_trials_come_back_exactly(outcome, tmp_path):
+    job = Train("baseline/ce", 2**63 - 1, "test", "proxy", 0.3, 10.0)
+    with Store(tmp_path, write=True) as store:
+        store.add_trial(job, outcome)
+        assert store.trials() == {job: outcome}
+
+
+def test_nothing_is_written_twice(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.add_child(child(0), {})
+        store.add_outcome(0, OUTCOMES[0])
+        with pytest.raises(sqlite3.IntegrityError):
+            store.add_outcome(0, OUTCOMES[2])
+        assert store.outcomes()[0] == OUTCOMES[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("outcome", "UPDATE outcome SET score = 0.9"),
+        ("outcome", "UPDATE outcome SET reason = 'x'"),
+        ("child", "UPDATE child SET loss = 'y'"),
+        ("child", "UPDATE child SET counts = '{}'"),
+        ("setting", "UPDATE setting SET value = '7'"),
+        ("trial", "UPDATE trial SET seed = 4"),
+    ],
+)
+def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.write_settings({"configuration": "{}"})
+        store.add_child(child(0), {})
+        store.add_outcome(0, OUTCOMES[0])
+        store.add_trial(Train("baseline/ce", 3), OUTCOMES[0])
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
+        store.settings()
+        list(store.children())
+        store.outcomes()
+        store.trials()
+
+
+def test_a_missing_child_is_named(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.add_child(child(0), {})
+        store.add_child(child(2), {})
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="child 1 is missing"):
+        list(store.children())
+
+
+def test_a_truncated_file_is_an_error_and_no_traceback(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        for number in range(200):
+            store.add_child(child(number), {})
+    data = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(data[: len(data) // 2])
+    with pytest.raises(StoreError), Store(tmp_path) as store:
+        list(store.children())
+
+
+def test_a_file_that_is_no_database_is_said_to_be_none(tmp_path):
+    (tmp_path / FILE).write_text("hello, this is no database" * 100)
+    with pytest.raises(StoreError, match="cannot be opened as a run"):
+        Store(tmp_path)
+
+
+def test_another_schema_is_refused_with_the_way_out(tmp_path):
+    Store(tmp_path, write=True).close()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 1"):
+        Store(tmp_path)
+
+
+def test_a_folder_without_a_run_is_a_wrong_request(tmp_path):
+    with pytest.raises(RequestError, match="There is no run in"):
+        Store(tmp_path)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_reader_cannot_write(tmp_path):
+    Store(tmp_path, write=True).close()
+    with Store(tmp_path) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.add_child(child(0), {})
+
+
+def test_readers_see_whole_rows_while_a_writer_commits(tmp_path):
+    writer = Store(tmp_path, write=True)
+    faults: list[Exception] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                with Store(tmp_path) as store:
+                    found = list(store.children())
+                    assert [one.id for one in found] == list(range(len(found)))
+            except Exception as error:
+                faults.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for number in range(100):
+        writer.add_child(child(number), {})
+    done.set()
+    for reader in readers:
+        reader.join()
+    writer.close()
+    assert not faults
