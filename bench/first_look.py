@@ -38,11 +38,11 @@ FRESH_SEEDS = 5
 def main() -> None:
     arguments = _arguments()
     began = time.monotonic()
-    task = autoloss.tasks.get(arguments.task, metric=arguments.metric)
+    task = autoloss.tasks.get("tabular", metric=arguments.metric, data=arguments.data)
     searches = {arm: [_searched(task, arm, seed, arguments) for seed in range(arguments.seeds)] for arm in ARMS}
     result = {
         "machine": machine(),
-        "task": arguments.task,
+        "task": f"tabular {arguments.data}",
         "metric": arguments.metric,
         "evaluations": arguments.evaluations,
         "seeds": arguments.seeds,
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", default="tabular")
+    parser.add_argument("--data", default="breast_cancer_hard", help="a data set of the task tabular")
     parser.add_argument("--metric", default="f1")
     parser.add_argument("--evaluations", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=10)

@@ -15,10 +15,12 @@ from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
 from autoloss.algorithm.mutation import mutate
 from autoloss.errors import RequestError
-from autoloss.report.export import BranchForm, infix, to_json, to_python
+from autoloss.report.export import to_json, to_python
+from autoloss.report.infix import infix
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf
+from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
@@ -105,7 +107,7 @@ USES = {
     "bfloat16": Use(MAPS, lambda g: classes(g, MAP), dtype=torch.bfloat16, autocast=True),
 }
 # Every loss of the zoo in every use, and all on many batches where it was found; trees of all kinds beside them.
-CASES = [(name, use, BATCHES if use == "softmax" else 4) for name in NAMES for use in USES]
+CASES = [(name, use, BATCHES if use == "softmax" else 2) for name in NAMES for use in USES]
 CASES += [(name, list(USES)[number % len(USES)], 20) for number, name in enumerate(TREES)]
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""What any Task must satisfy: claims about one, as functions, so that every task of the package and of its users can be held to them."""
+"""What any Task must satisfy: claims about one, as functions, so that a user's own can be held to them too."""
 
 from __future__ import annotations
 

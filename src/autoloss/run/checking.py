@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import mean
 from typing import Any
+
+import torch
 
 from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
@@ -112,11 +115,12 @@ def check(
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []
     seconds = []
-    for name, branch in loaded.branches.items():
-        tested = TestedBranch(branch, measured(branch, drawn[name]), configuration)
-        branches.append(_standard(name, loaded, tested))
-        seconds.append(_seconds_per_candidate(branch, tested, configuration))
-    outcome, training = _training(loaded)
+    with _one_thread():
+        for name, branch in loaded.branches.items():
+            tested = TestedBranch(branch, measured(branch, drawn[name]), configuration)
+            branches.append(_standard(name, loaded, tested))
+            seconds.append(_seconds_per_candidate(branch, tested, configuration))
+        outcome, training = _training(loaded)
     per_candidate = sum(seconds)
     # About one simulated tree in ten passes: a tenth of all hold both roles, a hundredth pass.
     accepted = per_candidate * 0.11 / PASSING
@@ -179,6 +183,17 @@ def _seconds_per_candidate(branch: Branch, tested: TestedBranch, configuration: 
     for tree in trees:
         tested.verdict(tree)
     return (time.perf_counter() - began) / len(trees)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run as a worker does, so that the times fit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Enough(Exception):

@@ -21,6 +21,7 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
 from autoloss.space.loss import Loss
+from autoloss.space.parsing import parse
 
 KEPT = 1_000
 """One in so many rejected attempts keeps its text."""
@@ -49,12 +50,13 @@ class History:
     """The children so far, what is known from them, and the next one's draft.
 
     Args:
-        branches: Names of the task's branches, in order.
+        leaves: Branch → names of its leaves, in the task's order.
     """
 
-    def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
+    def __init__(self, leaves: Mapping[str, Sequence[str]], configuration: Configuration) -> None:
         self.configuration = configuration
-        self.branches = tuple(branches)
+        self.branches = branches = tuple(leaves)
+        self._leaves = leaves
         self.children: list[Child] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
@@ -111,7 +113,9 @@ class History:
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
-        return None if plan.parent is None else str(Loss.parse(self.children[plan.parent].loss)[branch])
+        if plan.parent is None:
+            return None
+        return str(Loss.parse(self.children[plan.parent].loss, self._leaves)[branch])
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -192,7 +196,7 @@ class History:
             parent=plan.parent,
             kinds={branch: kind.value for branch, kind in plan.kinds.items()},
             attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
-            loss=str(Loss(trees)),
+            loss=str(Loss({branch: parse(tree, self._leaves[branch]) for branch, tree in trees.items()})),
             origin=origin,
             source=source,
             signature=signature,

@@ -26,18 +26,20 @@ class Found:
         formula: Its text.
         score: The metric of its proxy training on the valid split.
         confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
+        leaves: Branch → names of its leaves.
     """
 
     id: int
     score: float
     formula: str
     confirmed: float | None = None
+    leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def loss(self) -> Loss:
         from autoloss.space.loss import Loss
 
-        return Loss.parse(self.formula)
+        return Loss.parse(self.formula, self.leaves)
 
     @property
     def size(self) -> int:
@@ -86,8 +88,10 @@ class Search:
     def top(self, count: int) -> list[Found]:
         """Return the best by score, each signature once."""
         means = {row.entrant.loss: row.mean for row in self.confirmed}
+        leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
         return [
-            Found(best.id, best.score, best.formula, means.get(best.formula)) for best in ranking(self.history)[:count]
+            Found(best.id, best.score, best.formula, means.get(best.formula), leaves)
+            for best in ranking(self.history)[:count]
         ]
 
 

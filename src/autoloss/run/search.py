@@ -24,6 +24,7 @@ from autoloss.run.store import Store
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workers import InlineWorkers, ProcessWorkers, Workers
 from autoloss.run.workshop import Workshop
+from autoloss.space.form import BranchForm
 from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
@@ -138,7 +139,7 @@ def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[
         "configuration": configuration.to_json(),
         "task": name.to_json(),
         "title": task.name,
-        "standard": json.dumps(dict(task.standard)),
+        "branches": json.dumps({branch: BranchForm.of(found).to_dict() for branch, found in task.branches.items()}),
         "release": __version__,
     }
 
@@ -158,7 +159,8 @@ def _drive(
     observe: Observe | None,
     say: Say | None,
 ) -> Search:
-    history = History(list(task.branches), configuration)
+    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
+    history = History(leaves, configuration)
     history.restore(store.children(), store.outcomes())
     workshop = Workshop(task, drawn, configuration)
     with started(workshop, workers) as pool:

@@ -66,6 +66,10 @@ class Split:
         """Yield every example once, in the order of the data."""
         return self.batches(torch.arange(len(self)).split(batch_size))
 
+    def targets(self) -> Tensor:
+        """Return what is known of the targets without reading a whole data set: all in tensors, else the first two."""
+        return self._targets if self._dataset is None else self.first(2)[1]
+
     def first(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the first examples, fewer where there are no more."""
         return next(self.in_order(count))
@@ -73,7 +77,9 @@ class Split:
 
 def _tensor(part: Any, name: str) -> Tensor:
     try:
-        tensor = part.detach() if isinstance(part, Tensor) else torch.as_tensor(np.require(part, requirements=["C", "W"]))
+        # torch cannot share memory that is read-only or runs backwards; only such arrays are copied.
+        found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
+        tensor = torch.as_tensor(found)
     except TypeError as error:
         raise RequestError(
             f"The {name} data holds {_described(part)}, which is no numbers; encode text and categories first."

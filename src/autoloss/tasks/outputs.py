@@ -68,27 +68,10 @@ def probe(network: nn.Module, split: Split, branch: ActivatedBranch) -> Output:
         )
     shape = spatial(prediction).shape
     context = {"target": fitted(target, prediction, branch.activation)}
-    check_classes(context["target"], shape[1], branch, split.name)
+    if not context["target"].is_floating_point():
+        _check_classes(split.targets(), shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
-
-
-def check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
-    """Check that every class index has a channel.
-
-    Raises:
-        RequestError: One has none.
-    """
-    if target.is_floating_point():
-        return
-    classes = max(channels, 2) if branch.activation != "none" else channels
-    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
-    if counted.numel() and not (0 <= int(counted.min()) and int(counted.max()) < classes):
-        raise RequestError(
-            f"The {name} targets hold class indices from {int(counted.min())} to {int(counted.max())}, but the network's "
-            f"prediction has channels for the classes 0 to {classes - 1}. Give the network one channel per class, or name "
-            "what counts nowhere with ignore_index=…"
-        )
 
 
 def _predicted(network: nn.Module, inputs: Tensor, name: str) -> Tensor:
@@ -119,3 +102,17 @@ def _check_target(branch: ActivatedBranch, prediction: Tensor, target: Tensor, n
             f"shape {tuple(prediction.shape)}: {error}. Expected class indices without the channel dimension, or the "
             "same shape."
         ) from error
+
+
+def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
+    classes = max(channels, 2) if branch.activation != "none" else channels
+    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
+    if not counted.numel():
+        return
+    least, most = int(counted.min()), int(counted.max())
+    if least < 0 or most >= classes:
+        raise RequestError(
+            f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
+            f"for the classes 0 to {classes - 1}. Give the network one channel per class, or name what counts nowhere "
+            "with ignore_index=…"
+        )

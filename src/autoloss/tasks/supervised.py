@@ -1,4 +1,4 @@
-"""The ready-made task: network + data + metric + recipe → Task (Section 4), for everything with one prediction and one target."""
+"""The ready-made task of Section 4: network + data + metric + recipe → Task, for one prediction and one target."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class SupervisedTask(Task):
         return {MAIN: self._branch}
 
     def at_learning_rate(self, factor: float) -> SupervisedTask:
-        """Return the same task trained at `factor` times its learning rates: comparisons tune their baselines with it."""
+        """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
         other = copy.copy(self)
         other.recipes = {
             schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)

@@ -31,7 +31,7 @@ CURVE_POINTS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a network is trained. The defaults are those of the paper's segmentation proxy (Appendix A) where it has them.
+    """How a network is trained; the defaults are those of the paper's segmentation proxy (Appendix A).
 
     Raises:
         RequestError: A value is outside its range.
@@ -175,9 +175,7 @@ def _optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.opt
     owned = [dict(group) for group in groups]
     if recipe.optimizer == "adam":
         return torch.optim.Adam(owned, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(
-        owned, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+    return torch.optim.SGD(owned, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _check_loss(loss: object) -> None:

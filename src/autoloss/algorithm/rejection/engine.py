@@ -17,12 +17,12 @@ from torch import Tensor
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
 from autoloss.algorithm.rejection import prepared, protocol
+from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.interpreter import NO_GRADIENT, NOT_FINITE, PLAIN, descent
 from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.algorithm.rejection.prepared import Packed, Prepared
 from autoloss.algorithm.rejection.program import Program, place
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, Verdict
-from autoloss.algorithm.rejection.tape import COMPILED, record
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch
 from autoloss.space.expression import CONSTANT, Expression
@@ -106,7 +106,8 @@ class Engine:
         """
         if not self.compiles(expression):
             return equivalence.gradient(expression, self.branch, self.reference.samples, self.towards)
-        norms, products = [], []
+        norms: list[float] = []
+        products: list[float] = []
         for sample in self.samples:
             program = self.program(expression, sample)
             if program is None:
@@ -115,7 +116,7 @@ class Engine:
                 continue
             slope = np.zeros_like(sample.prediction)
             end = self.run(sample, program, sample.prediction.copy(), slope, (0, 1), 0.0)
-            norms.append(math.nan if end == NOT_FINITE else float(np.sqrt(slope @ slope)))
+            norms.append(math.nan if end == NOT_FINITE else float(np.linalg.norm(slope)))
             products.append(math.nan if end == NOT_FINITE else float(slope @ sample.towards))
         return Gradient(tuple(norms), tuple(products))
 
@@ -135,7 +136,7 @@ class Engine:
                 raise unknown("leaf of this branch", name, self.branch.leaves_and_roles)
         obstacle = self._obstacle
         for operator in expression.operators:
-            if operator.name not in COMPILED or operator.function is not OPERATORS[operator.name].function:
+            if operator.name not in FORWARD or operator.function is not OPERATORS[operator.name].function:
                 obstacle = obstacle or f"the operator {operator.name!r} is not of Table 1"
         if obstacle is not None and obstacle not in self._logged:
             self._logged.add(obstacle)

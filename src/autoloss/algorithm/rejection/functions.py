@@ -1,3 +1,4 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
 """Table 1's exp, log and tanh as polynomials that LLVM vectorises, in single and double precision.
 
 A call of `np.exp` inside a compiled loop is scalar. These are branch-free instead: each precision has its own polynomial,

@@ -1,3 +1,4 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
 """The compiled loop: runs a program's blocks, takes the steps of SGD on the raw prediction, and stops at what is not finite.
 
 One function is called from outside, `descent()`, in single precision for the protocol and in double for the signature.
@@ -18,7 +19,7 @@ from autoloss.algorithm.rejection import kernels as k
 from autoloss.algorithm.rejection.functions import OPTIONS
 from autoloss.algorithm.rejection.kernels import U
 from autoloss.algorithm.rejection.pools import pool, pool_slope
-from autoloss.algorithm.rejection.program import A, A_STRIDE, B, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES
+from autoloss.algorithm.rejection.program import A_STRIDE, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES, A, B
 from autoloss.algorithm.rejection.tape import CHANNEL, POSITION, Op
 
 DONE, NOT_FINITE, NO_GRADIENT = range(3)
@@ -154,7 +155,9 @@ def _run_block(w, code, factors, block, shape):
 
 
 @njit(**OPTIONS, inline="always")
-def _descend(w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses):
+def _descend(
+    w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses
+):
     """Take a portion of the positions through all steps; return how that ended.
 
     Only where no position depends on another may a portion be less than the whole sample.
@@ -215,7 +218,21 @@ def descent() -> Callable[..., int]:
         for first in range(U(0), whole, size):
             portion = (first, min(first + size, whole))
             found = _descend(
-                w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses
+                w,
+                code,
+                factors,
+                blocks,
+                once,
+                areas,
+                slope,
+                factor,
+                activation,
+                shape,
+                portion,
+                span,
+                momentum,
+                rate,
+                losses,
             )
             if found == NOT_FINITE:
                 return NOT_FINITE

@@ -1,3 +1,4 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
 """Table 1 in compiled loops: each operator and its derivative over one stretch of a flat workspace.
 
 Every loop reads and writes `workspace` at unsigned offsets, which LLVM vectorises. A result never overlaps an operand.

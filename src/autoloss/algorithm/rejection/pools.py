@@ -1,3 +1,4 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
 """Table 1's max_pool and its slope in compiled loops, in two one-dimensional passes: along rows, then across them.
 
 The first largest of a 3×3 window in reading order is the first row that holds the largest number, and in that row the first

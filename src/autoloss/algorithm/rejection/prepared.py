@@ -69,7 +69,9 @@ def prepare(branch: Branch, sample: Sample, towards: Tensor) -> Prepared:
     return Prepared(
         sample=sample,
         layout=layout,
-        activation=ONE_LOGIT if one_logit else {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN}[branch.activation],
+        activation=ONE_LOGIT
+        if one_logit
+        else {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN}[branch.activation],
         prediction=pack(raw),
         target={np.float32: pack(single.cpu()).astype(np.float32), np.float64: pack(double.cpu())},
         mask=None if mask is None or bool(mask.all()) else pack(mask.cpu().expand(single.shape)),

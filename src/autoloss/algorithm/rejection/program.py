@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.algorithm.rejection.layout import MASK, P, Y, Z, Layout, padded
+from autoloss.algorithm.rejection.layout import MASK, Layout, P, Y, Z, padded
 from autoloss.algorithm.rejection.tape import (
     CHANNEL,
     MASK_REGISTER,
@@ -93,7 +93,9 @@ def _blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint6
     """Cut the instructions where their time changes; the block at `end`, which takes the step, is always there."""
     times = [one[:2] for one in instructions]
     starts = sorted({*times, (1, end)})
-    rows = [(time % 2 == 0, bisect_left(times, (stage, time)), bisect_right(times, (stage, time))) for stage, time in starts]
+    rows = [
+        (time % 2 == 0, bisect_left(times, (stage, time)), bisect_right(times, (stage, time))) for stage, time in starts
+    ]
     return np.array(rows, np.uint64), sum(stage == 0 for stage, _ in starts)
 
 
@@ -131,10 +133,8 @@ def _new(kind: tuple[bool, int], layout: Layout, size: int) -> tuple[tuple[int, 
     return (size, stride), size + padded(channels * positions)
 
 
-def _lifetimes(
-    instructions: list[Instruction], tape: Tape
-) -> tuple[dict[int, int], set[int]]:
-    """Return where each register is used last, and which are used in another block than they are made in.
+def _lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, int], set[int]]:
+    """Return where each register is used last, and which are needed whole: by a pool, or in another block.
 
     What is made once and used in the steps is needed to the end.
     """
@@ -147,7 +147,7 @@ def _lifetimes(
     for register, when, index in uses:
         if register is None or register not in made:
             continue
-        if made[register] != when:
+        if made[register] != when or when[1] % 2:
             shared.add(register)
         outlives = made[register][0] != when[0]
         last[register] = max(last.get(register, 0), len(instructions) if outlives else index)

@@ -62,7 +62,7 @@ class Scenery:
             raise RequestError(f"Shares of {self.digits} digits and {self.clutter} clutter do not fit into 1.")
 
 
-def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> tuple[Tensor, Tensor]:  # noqa: B008
+def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> tuple[Tensor, Tensor]:
     """Compose scenes.
 
     Args:
@@ -71,7 +71,7 @@ def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> t
         seed: Decides all that is drawn; another split with the same seed has other digits.
 
     Returns:
-        Images (N, 1, H, W) in 32-bit floating point, about 0 for paper and 1 for ink, and classes (N, H, W).
+        Images (N, 1, H, W) in 32-bit floating point, about 0 for paper and 1 for ink, and classes (N, H, W) in 8 bits.
 
     Raises:
         RequestError: There is no such split.
@@ -90,7 +90,9 @@ def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> t
     classes = np.where(is_digit[:, None, None] & (grey > scenery.ink), labels[drawn][:, None, None] + 1, 0)
     grey = _assembled(grey * rng.uniform(0.7, 1.0, size=(cells, 1, 1)), across)
     grey += rng.normal(0, scenery.noise, size=grey.shape)
-    return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(_assembled(classes, across))
+    return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(
+        _assembled(classes, across).astype(np.uint8)
+    )
 
 
 @functools.cache
@@ -104,13 +106,13 @@ def handwritten(split: str) -> tuple[np.ndarray, np.ndarray]:
         raise unknown("split", split, SHARES)
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    images, labels = load_digits(return_X_y=True)
     # The same draw whatever the scenes' seed: digits never change sides.
-    order = np.random.default_rng(0).permutation(len(bunch.target))
+    order = np.random.default_rng(0).permutation(len(labels))
     ends = np.round(np.cumsum([0.0, *SHARES.values()]) * len(order)).astype(int)
     place = list(SHARES).index(split)
     chosen = order[ends[place] : ends[place + 1]]
-    return bunch.images[chosen] / 16.0, bunch.target[chosen].astype(np.int64)
+    return images[chosen].reshape(-1, 8, 8) / 16.0, labels[chosen].astype(np.int64)
 
 
 def _placed(digits: np.ndarray, scenery: Scenery, rng: np.random.Generator) -> np.ndarray:

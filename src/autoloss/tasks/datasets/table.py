@@ -62,7 +62,9 @@ class Cells:
     lines: Sequence[int]
 
 
-def read_csv(path: Path, target: str, kind: Kind, *, drop: Sequence[str] = (), positive: str | None = None) -> Table:
+def read_csv(
+    path: Path, target: str | None, kind: Kind, *, drop: Sequence[str] = (), positive: str | None = None
+) -> Table:
     """Read a CSV file with a header.
 
     Args:
@@ -76,6 +78,10 @@ def read_csv(path: Path, target: str, kind: Kind, *, drop: Sequence[str] = (), p
     """
     faults = Faults(path)
     cells = _cells(path, faults)
+    if target is None:
+        raise RequestError(
+            f"Which column of {path.name} is to be predicted? Give target=<one of {', '.join(cells.header)}>."
+        )
     for name in (target, *drop):
         if name not in cells.header:
             raise unknown(f"column in {path.name}", name, cells.header)

@@ -41,13 +41,14 @@ def of_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample; NaN where the metric is undefined."""
     if not streams(metric):
         return number(metric(prediction, target))
+    update, compute, reset = metric.update, metric.compute, metric.reset
     if callable(metric):
         value = metric(prediction, target)
     else:
-        metric.update(prediction, target)
-        value = metric.compute()
+        update(prediction, target)
+        value = compute()
     # Calling a torchmetrics.Metric also adds to its state.
-    metric.reset()
+    reset()
     return number(value)
 
 
@@ -59,7 +60,8 @@ class Tally:
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
-        self._streamed = [metric for metric in metrics if streams(metric)]
+        # The score is often among the further metrics; one object is fed once.
+        self._streamed = list({id(metric): metric for metric in metrics if streams(metric)}.values())
         self._kept: list[tuple[Tensor, Tensor]] = []
         for metric in self._streamed:
             metric.reset()
@@ -67,7 +69,7 @@ class Tally:
     def add(self, prediction: Tensor, target: Tensor) -> None:
         for metric in self._streamed:
             metric.update(prediction, target)
-        if len(self._streamed) < len(self._metrics):
+        if not all(map(streams, self._metrics)):
             self._kept.append((prediction, target))
 
     def values(self) -> list[float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import unknown
-from autoloss.space.activated import inner_band
+from autoloss.space.activated import Encoding, inner_band
 
 Counts = Tensor
 """A confusion matrix (C, C), rows the target's classes; or boundary counts (C, 4), see `boundary`. 64-bit integers."""
@@ -61,9 +61,7 @@ def boundary(prediction: Tensor, target: Tensor, setting: Setting) -> Counts:
     """
     counted = _counted(target, setting)
     count = prediction.shape[1]
-    found, wanted = (
-        inner_band(_one_hot(labels, counted, count), 1) for labels in (_labels(prediction), target)
-    )
+    found, wanted = (inner_band(_one_hot(labels, counted, count), 1) for labels in (_labels(prediction), target))
     columns = (found, found * _grown(wanted, setting.tolerance), wanted, wanted * _grown(found, setting.tolerance))
     return torch.stack([column.sum(dim=(0, 2, 3)) for column in columns], dim=1).long()
 
@@ -110,7 +108,7 @@ class Definition:
 
     count: Callable[[Tensor, Tensor, Setting], Counts]
     value: Callable[..., Tensor]
-    encoding: str = "one_hot"
+    encoding: Encoding = "one_hot"
     of_boundary: bool = False
     """Only these leave a class out, and only these have a tolerance."""
 

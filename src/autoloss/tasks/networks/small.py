@@ -9,8 +9,8 @@ from torch.nn import functional as F
 class SmallSegmenter(nn.Module):
     """Three scales, each of which votes for classes; the votes are added (as in FCN-8s), then spread over 2×2 pixels.
 
-    Adding votes, rather than features, gives the coarse scale a short way to the loss: the network leaves the plateau where
-    it only tells ink from paper after some dozens of steps instead of hundreds.
+    Adding votes, rather than features, gives the coarse scale a short way to the loss, so that the network soon leaves
+    the plateau on which it only tells ink from paper.
 
     Args:
         classes: Channels of the prediction.

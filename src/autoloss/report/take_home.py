@@ -1,0 +1,64 @@
+"""A loss of a run as a file: read from the store alone, so neither the task nor its data need to be at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autoloss.errors import RequestError, unknown
+from autoloss.report.export import to_json, to_python
+from autoloss.report.leaderboard import figure
+from autoloss.run.results import Search, opened
+from autoloss.space.form import BranchForm
+from autoloss.space.loss import Loss
+
+FORMATS = ("python", "json")
+
+
+def exported(directory: Path, individual: int | None, to: str) -> str:
+    """Return a loss of a run as text.
+
+    Args:
+        individual: Its number; the winner when left out.
+        to: `python`, one file that imports torch alone, or `json`.
+
+    Raises:
+        RequestError: No such run, loss or format.
+    """
+    if to not in FORMATS:
+        raise unknown("export format", to, FORMATS)
+    found = opened(directory)
+    number, score, formula = _chosen(found, individual)
+    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
+    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()})
+    facts = _facts(found, number, score)
+    if to == "json":
+        return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
+    return to_python(loss, forms, title=f"Found loss {number}", facts=facts)
+
+
+def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, str]:
+    if individual is None:
+        if not found.top(1):
+            raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
+        return found.best.id, found.best.score, found.best.formula
+    if not 0 <= individual < len(found.history):
+        raise RequestError(
+            f"There is no loss #{individual} in {found.directory}; it has {len(found.history)}, counted from 0."
+        )
+    chosen = found.history[individual]
+    return chosen.id, chosen.outcome.score, chosen.formula
+
+
+def _facts(found: Search, number: int, score: float | None) -> dict[str, str]:
+    options = json.loads(found.settings["task"])["options"]
+    confirmed = next((best.confirmed for best in found.top(len(found.history)) if best.id == number), None)
+    facts = {
+        "task": found.settings["title"],
+        "metric": str(options.get("metric", "the task's own")),
+        "score of the proxy training, valid split": figure(score),
+        "mean over fresh seeds, valid split": figure(confirmed),
+        "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
+        "found by": f"autoloss {found.settings['release']}",
+    }
+    return {name: text for name, text in facts.items() if text != "–"}

@@ -1,0 +1,88 @@
+"""digits-seg: real digits in one split each, scenes that follow from the seed, a task that learns."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from autoloss.errors import RequestError
+from autoloss.space.loss import Loss, bind
+from autoloss.tasks import get
+from autoloss.tasks.datasets.digits import CELL, CLASSES, SHARES, Scenery, handwritten, scenes
+from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS
+from autoloss.tasks.networks.small import SmallSegmenter
+from autoloss.tasks.task import Scored
+
+
+def test_no_handwritten_digit_is_in_two_splits_and_all_are_in_one():
+    seen = {split: {image.tobytes() for image in handwritten(split)[0]} for split in SHARES}
+    for one, other in itertools.combinations(seen.values(), 2):
+        assert not one & other
+    assert sum(len(handwritten(split)[0]) for split in SHARES) == 1797
+
+
+def test_every_split_has_every_digit():
+    for split in SHARES:
+        assert set(handwritten(split)[1].tolist()) == set(range(10))
+
+
+def test_scenes_follow_from_the_seed():
+    images, classes = scenes("train", 20, 0)
+    again = scenes("train", 20, 0)
+    assert images.equal(again[0])
+    assert classes.equal(again[1])
+    assert not images.equal(scenes("train", 20, 1)[0])
+    assert not images.equal(scenes("valid", 20, 0)[0])
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
+    images, classes = scenes("test", 6400 // size, 0, Scenery(size=size))
+    assert images.shape == (6400 // size, 1, size, size)
+    assert images.dtype == torch.float32
+    assert classes.shape == (6400 // size, size, size)
+    assert set(classes.unique().tolist()) == set(range(CLASSES))
+
+
+def test_ink_is_a_digit_clutter_is_background():
+    quiet = {"noise": 0.0, "digits": 0.0}
+    images, classes = scenes("train", 50, 0, Scenery(clutter=1.0, **quiet))
+    assert images.max() > 0.5
+    assert classes.max() == 0
+    images, classes = scenes("train", 50, 0, Scenery(digits=1.0, clutter=0.0, noise=0.0))
+    assert bool((images[:, 0][classes > 0] > 0.2).all())
+    for cell in classes.unfold(1, CELL, CELL).unfold(2, CELL, CELL).reshape(-1, CELL * CELL):
+        assert len(set(cell.tolist()) - {0}) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 20}, {"smallest": 3}, {"largest": 20}, {"digits": 0.9, "clutter": 0.2}], ids=str
+)
+def test_scenery_that_does_not_fit_is_refused(wrong: dict[str, float]):
+    with pytest.raises(RequestError):
+        Scenery(**wrong)
+
+
+def test_the_network_keeps_the_images_size():
+    assert SmallSegmenter(11)(torch.zeros(2, 1, 32, 48)).shape == (2, 11, 32, 48)
+
+
+@pytest.mark.parametrize("metric", SEGMENTATION_METRICS)
+def test_samples_start_low_and_can_reach_one(metric: str):
+    task = get("digits-seg", metric, train=64, valid=16, test=16)
+    branch = task.branches["main"]
+    for sample in task.samples(5, seed=0)["main"]:
+        assert branch.metric(sample.prediction, sample.context) < 0.3 or metric in ("gacc", "fwiou")
+        assert branch.metric(branch.ideal(sample.context), sample.context) == 1.0
+
+
+def test_cross_entropy_learns_and_all_six_metrics_are_reported():
+    task = get("digits-seg", train=512, valid=64, test=16)
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), seed=0)
+    assert isinstance(outcome, Scored)
+    assert list(outcome.also) == list(SEGMENTATION_METRICS)
+    assert outcome.score == outcome.also["miou"]
+    assert outcome.also["macc"] > 2 / CLASSES
+    assert outcome.curve[-1][1] < outcome.curve[0][1] / 3

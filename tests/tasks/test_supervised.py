@@ -1,0 +1,256 @@
+"""SupervisedTask: its forms of data, network and metric, what its metric is given, its defaults, and what wrong input gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
+
+from autoloss.errors import RequestError
+from autoloss.space.loss import Loss, bind
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Diverged, Scored
+from autoloss.tasks.training import Recipe
+from tests.tasks.toy import accuracy
+
+RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)
+ROWS = 96
+
+
+def rows(seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(ROWS, 4, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def network() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+def task(
+    build: Callable[[], nn.Module] | nn.Module = network,
+    train: Any = None,
+    valid: Any = None,
+    activation: Any = "softmax",
+    metric: Any = accuracy,
+    **others: Any,
+) -> SupervisedTask:
+    given = {"recipe": RECIPE, "rows_per_sample": 16, **others}
+    return SupervisedTask(build, train or rows(0), valid or rows(1), activation, metric, **given)
+
+
+def trained(made: SupervisedTask, formula: str = "-y * log(p)", **arguments: Any) -> Scored:
+    outcome = made.train(bind(Loss(formula), made.branches), 0, **arguments)
+    assert isinstance(outcome, Scored)
+    return outcome
+
+
+class Items(Dataset):
+    """A data set in Python, its targets plain numbers."""
+
+    def __init__(self, pair: tuple[Tensor, Tensor]) -> None:
+        self.pair = pair
+
+    def __len__(self) -> int:
+        return len(self.pair[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.pair[0][index], int(self.pair[1][index])
+
+
+def test_tensors_arrays_and_data_sets_of_the_same_rows_train_alike():
+    expected = trained(task())
+    for form in (
+        lambda pair: tuple(part.numpy() for part in pair),
+        lambda pair: (pair[0].double().numpy(), pair[1].numpy()),
+        lambda pair: TensorDataset(*pair),
+        Items,
+    ):
+        assert trained(task(train=form(rows(0)), valid=form(rows(1)))) == expected
+
+
+def test_cross_entropy_learns():
+    assert trained(task()).score > 0.9
+
+
+def test_a_module_is_copied_with_its_weights():
+    module = network()
+    before = module.weight.clone()
+    made = task(module)
+    assert trained(made) == trained(made)
+    assert bool((module.weight == before).all())
+    raw = made.samples(1, seed=0)["main"][0].prediction
+    assert made.samples(1, seed=0)["main"][0].prediction.equal(raw)
+
+
+def test_the_metric_gets_activated_predictions_and_the_targets_own_type():
+    seen: list[tuple[tuple[int, ...], torch.dtype, torch.dtype]] = []
+
+    def metric(prediction: Tensor, target: Tensor) -> float:
+        assert bool((prediction.sum(dim=1) - 1).abs().max() < 1e-5)
+        seen.append((tuple(prediction.shape), prediction.dtype, target.dtype))
+        return accuracy(prediction, target)
+
+    made = task(
+        train=(rows(0)[0], rows(0)[1].to(torch.uint8)),
+        valid=(rows(1)[0], rows(1)[1].to(torch.uint8)),
+        metric=metric,
+    )
+    made.samples(1, seed=0)
+    sampled = len(seen)
+    trained(made)
+    assert set(seen[:sampled]) == {((16, 2), torch.float32, torch.uint8)}
+    assert seen[sampled:] == [((ROWS, 2), torch.float32, torch.uint8)]
+
+
+def test_a_torchmetrics_metric_is_streamed_and_agrees_with_the_function():
+    streamed = task(metric=MulticlassAccuracy(2, average="micro"), also={"own": accuracy})
+    outcome = trained(streamed)
+    assert outcome.score == pytest.approx(outcome.also["own"])
+    assert trained(streamed) == outcome
+    for one, other in zip(streamed.samples(2, 0)["main"], task().samples(2, 0)["main"], strict=True):
+        assert one.prediction.equal(other.prediction)
+
+
+@pytest.mark.parametrize(
+    ("activation", "outputs", "target", "shape"),
+    [
+        ("softmax", 1, lambda x: (x[:, 0] > 0).long(), (ROWS,)),
+        ("sigmoid", 1, lambda x: x[:, 0] > 0, (ROWS,)),
+        ("sigmoid", 3, lambda x: (x[:, :3] > 0).long(), (ROWS, 3)),
+        ("none", 1, lambda x: x[:, 0].double(), (ROWS,)),
+        ("none", 1, lambda x: (3 * x[:, 0]).round().long(), (ROWS,)),
+        ("none", 2, lambda x: x[:, :2], (ROWS, 2)),
+    ],
+)
+def test_predictions_reach_the_metric_in_the_targets_shape(
+    activation: str, outputs: int, target: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+):
+    seen = []
+
+    def metric(prediction: Tensor, target: Tensor) -> float:
+        seen.append(tuple(prediction.shape))
+        return -(prediction.float() - target.float()).square().mean().item()
+
+    pairs = [(rows(seed)[0], target(rows(seed)[0])) for seed in (0, 1)]
+    made = task(lambda: nn.Linear(4, outputs), *pairs, activation, metric)
+    samples = made.samples(2, seed=0)["main"]
+    branch = made.branches["main"]
+    for sample in samples:
+        assert sample.prediction.shape == (16, outputs, 1, 1)
+        assert branch.ideal(sample.context).shape == sample.prediction.shape
+        assert branch.metric(branch.ideal(sample.context), sample.context) == pytest.approx(0.0, abs=1e-6)
+    outcome = trained(made, "(p - y) ** 2")
+    assert seen[-1] == shape
+    assert outcome.score > -0.5
+
+
+@pytest.mark.parametrize(
+    ("activation", "standard"), [("softmax", "baseline/ce"), ("sigmoid", "baseline/bce"), ("none", "baseline/mse")]
+)
+def test_the_standard_loss_follows_from_the_activation(activation: str, standard: str):
+    assert task(activation=activation).standard == {"main": standard}
+    assert task(activation=activation, standard="-y*log(p)").standard == {"main": "-y*log(p)"}
+
+
+def test_another_learning_rate_is_another_task_with_the_same_rest():
+    made = task(full_recipe=Recipe(epochs=1, batch_size=8, learning_rate=0.5))
+    slower = made.at_learning_rate(0.1)
+    rates = [recipe.learning_rate for recipe in slower.recipes.values()]
+    assert rates == pytest.approx([0.01, 0.05])
+    assert made.recipes["proxy"] is RECIPE
+    assert trained(made) != trained(slower)
+    assert trained(made) != trained(made, schedule="full")
+
+
+def test_samples_that_are_undefined_or_already_at_their_best_are_redrawn():
+    def metric(prediction: Tensor, target: Tensor) -> float:
+        mean = target.float().mean().item()
+        return math.nan if mean < 0.5 else accuracy(prediction, target)
+
+    samples = task(metric=metric).samples(4, seed=0)["main"]
+    assert len(samples) == 4
+    assert all(sample.context["target"].float().mean() >= 0.5 for sample in samples)
+
+
+def test_no_usable_samples_ask_for_more_rows():
+    with pytest.raises(RequestError, match=r"Only 0 of 2 .* undefined on 100 .* Raise rows_per_sample, now 16"):
+        task(metric=lambda prediction, target: math.nan).samples(2, seed=0)
+    with pytest.raises(RequestError, match="already at its best on 100"):
+        task(metric=lambda prediction, target: 1.0).samples(2, seed=0)
+
+
+def test_predictions_and_metrics_that_are_no_numbers_have_reasons_of_their_own():
+    class Breaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.broken = False
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.broken = self.broken or self.training
+            return self.linear(inputs) * (math.nan if self.broken and not self.training else 1.0)
+
+    made = task(Breaks)
+    criterion = bind(Loss("-y * log(p)"), made.branches)
+    assert made.train(criterion, 0) == Diverged(48, "a prediction is not finite")
+    for value in (math.nan, math.inf):
+        made = task(metric=lambda prediction, target, value=value: value)
+        assert made.train(criterion, 0) == Diverged(48, "the metric is not finite")
+
+
+def test_a_further_metric_that_is_undefined_is_left_out():
+    outcome = trained(task(also={"undefined": lambda prediction, target: math.nan, "own": accuracy}))
+    assert outcome.also == {"own": outcome.score}
+
+
+def test_images_are_samples_of_their_own():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(6, 1, 4, 4, generator=generator)
+    pair = (images, (images[:, 0] > 0).long())
+    made = task(lambda: nn.Conv2d(1, 2, 1), pair, pair)
+    assert [sample.prediction.shape for sample in made.samples(3, 0)["main"]] == [(1, 2, 4, 4)] * 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"train": (torch.zeros(0, 4), torch.zeros(0).long())}, "holds no examples"),
+        ({"train": (torch.zeros(3, 4), torch.zeros(2).long())}, "3 inputs and 2 targets"),
+        ({"train": 5}, "expected a pair"),
+        ({"train": (np.array([["a"], ["b"]]), np.array([0, 1]))}, "encode text"),
+        ({"train": TensorDataset(torch.zeros(3, 4))}, "expected a pair"),
+        ({"valid": (torch.zeros(3, 5), torch.zeros(3).long())}, r"cannot take the valid inputs.*\(3, 5\)|\(2, 5\)"),
+        ({"train": (torch.zeros(3, 4), torch.full((3,), 2))}, "class indices from 2 to 2.*0 to 1"),
+        ({"train": (torch.zeros(3, 4), torch.zeros(3, 7))}, r"\(2, 7\).*does not fit"),
+        ({"build": 3}, "expected a torch.nn.Module"),
+        ({"build": lambda: 3}, "expected a torch.nn.Module"),
+        ({"build": lambda: nn.LSTM(4, 2)}, "returns a tuple"),
+        ({"metric": 3}, "metric.*int"),
+        ({"activation": "softmaks"}, "Did you mean 'softmax'"),
+        ({"rows_per_sample": 0}, "at least 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_what_does_not_fit_together_is_named(wrong: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
+        task(**wrong)
+
+
+def test_a_metric_that_returns_no_number_is_named():
+    with pytest.raises(RequestError, match=r"Tensor of shape \(16, 2\)"):
+        task(metric=lambda prediction, target: prediction).samples(1, seed=0)
+
+
+def test_a_class_index_out_of_range_anywhere_in_a_tensor_is_found():
+    inputs, target = rows(0)
+    target[-1] = 7
+    with pytest.raises(RequestError, match="class indices from 0 to 7"):
+        task(train=(inputs, target))

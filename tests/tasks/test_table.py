@@ -1,0 +1,199 @@
+"""A CSV file is read, or refused with the line and the column; the split depends on the table alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoloss.errors import RequestError
+from autoloss.tasks.datasets.rows import Table, build, fewer, split, spoiled, standardised
+from autoloss.tasks.datasets.table import read_csv
+
+ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    def write(*lines: str, raw: bytes | None = None) -> Path:
+        path = tmp_path / "people.csv"
+        path.write_bytes(raw if raw is not None else "\n".join(lines).encode())
+        return path
+
+    return write
+
+
+def refused(path: Path, target: str = "y", kind="classification", **options) -> str:
+    with pytest.raises(RequestError) as caught:
+        read_csv(path, target, kind, **options)
+    return str(caught.value)
+
+
+def changed(line: int, text: str) -> list[str]:
+    """The file with another text in one line, counted from 1 as the messages do."""
+    lines = ["age,color,y", *ROWS]
+    lines[line - 1] = text
+    return lines
+
+
+def test_numbers_stay_numbers_text_becomes_one_hot_and_classes_are_sorted(file):
+    table = read_csv(file("age,color,y", *ROWS), "y", "classification")
+    assert table.columns == ("age", "color=blue", "color=red")
+    assert table.classes == ("a", "b")
+    assert table.inputs[1].tolist() == [1.0, 1.0, 0.0]
+    assert table.target.tolist() == [0] * 8 + [1] * 12
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", ", "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_other_delimiters_line_ends_quotes_blank_lines_and_a_byte_order_mark_are_read(file, delimiter: str, end: str):
+    lines = [f'"{x}"{delimiter}"b, c; d"{delimiter}{x % 3}' for x in range(12)]
+    raw = end.join([f"x{delimiter}text{delimiter}y", "", *lines, "", ""]).encode("utf-8-sig")
+    table = read_csv(file(raw=raw), "y", "classification")
+    assert table.columns == ("x", "text=b, c; d")
+    assert table.inputs[:, 0].tolist() == list(range(12))
+    assert table.classes == ("0", "1", "2")
+
+
+def test_a_column_can_be_dropped_and_the_positive_class_chosen(file):
+    table = read_csv(file("age,color,y", *ROWS), "y", "classification", drop=["color"], positive="a")
+    assert table.columns == ("age",)
+    assert table.classes == ("b", "a")
+    assert table.target.tolist() == [1] * 8 + [0] * 12
+
+
+def test_values_are_read_for_a_regression(file):
+    table = read_csv(file("x,y", *(f"{x},{x / 2}" for x in range(12))), "y", "regression")
+    assert table.classes == ()
+    assert table.target.tolist() == [x / 2 for x in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("abc,red,b", "line 17, column 'age': 'abc' is not a finite number"),
+        ("inf,red,b", "line 17, column 'age': 'inf' is not a finite number"),
+        ("1_000,red,b", "line 17, column 'age': '1_000' is not a finite number"),
+        (",red,b", "line 17, column 'age': the value is missing"),
+        ("3,NA,b", "line 17, column 'color': the value is missing ('NA')"),
+        ("3,red,", "line 17, column 'y': the value is missing"),
+        ("3,red", "line 17: 2 values where the header has 3 columns"),
+        ("3,red,b,4", "line 17: 4 values where the header has 3 columns"),
+    ],
+)
+def test_a_faulty_row_is_named_by_line_and_column(file, text: str, expected: str):
+    message = refused(file(*changed(17, text)))
+    assert message.startswith("people.csv cannot be used as it is:")
+    assert expected in message
+
+
+def test_a_line_is_counted_by_line_ends_inside_quotes_too(file):
+    lines = changed(3, '1,"red\nor so",a')
+    lines[16] = "abc,red,b"
+    assert "line 18, column 'age': 'abc'" in refused(file(*lines))
+
+
+def test_up_to_twenty_faults_are_listed_at_once_in_the_order_of_the_lines(file):
+    lines = ["age,color,y", *("1,,a" if line in (3, 5) else "1,red" for line in range(2, 30))]
+    listed = refused(file(*lines)).splitlines()
+    assert len(listed) == 1 + 20 + 1 + 1
+    assert listed[2] == "  line 3, column 'color': the value is missing"
+    assert listed[-2] == "  and 8 more"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], "people.csv is empty"),
+        (["", "  ", ""], "people.csv is empty"),
+        (["age,y"], "people.csv holds no rows: line 1 is its header"),
+        (["1,2,3", "4,5,6"], "people.csv, line 1: only numbers; expected a header"),
+        (["x,x,y", "1,2,a"], "line 1, column 'x': the name stands for columns 1 and 2"),
+        (["x,,y", "1,2,a"], "line 1: column 2 has no name"),
+        (["y", *"abab"], "no input column beside the target 'y'"),
+        (["x,yy", "1,a"], "There is no column in people.csv named 'y'. Did you mean 'yy'? Known: x, yy."),
+        (["x,y", "1,a", '2,"b', "3,c"], "people.csv, line 3: unexpected end of data"),
+        (["x,y", *["1,a"] * 9], "Every row in column 'y' of people.csv (lines 2 to 10) is 'a'"),
+        (
+            ["x,y", *["1,a"] * 9, "3,b", "4,b"],
+            "fewer than 3 rows in column 'y' of people.csv (lines 2 to 12): 'b' in line 11 and 12",
+        ),
+        (["x,y", *(f"{x},{x / 7}" for x in range(40))], "Found 40 different numbers in column 'y'"),
+        (["x,y", *(f"text{x},{x % 2}" for x in range(60))], "line 1, column 'x': 60 different texts; at most 50"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(file, lines: list[str], expected: str):
+    assert expected in refused(file(*lines))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["red", "blue", "green"] * 5, "Found text (red, blue, green) in column 'y'"),
+        (["0", "1"] * 8, "Found only two values (0, 1) in column 'y'"),
+        (["1", "2", "3.5"], "Found 3 rows in column 'y'"),
+    ],
+)
+def test_a_target_that_is_no_regression_is_refused(file, values: list[str], expected: str):
+    message = refused(file("x,y", *(f"{x},{value}" for x, value in enumerate(values))), kind="regression")
+    assert expected in message
+
+
+def test_a_file_that_is_not_utf_8_is_named_by_line_and_byte(file):
+    assert "people.csv, line 3: byte 0xe9 is not UTF-8" in refused(file(raw=b"x,y\n1,a\n2,caf\xe9\n"))
+
+
+def test_a_missing_file_an_unknown_positive_class_and_a_missing_target_are_refused(file, tmp_path: Path):
+    assert "cannot be read: No such file" in refused(tmp_path / "none.csv")
+    path = file("age,color,y", *ROWS)
+    assert "There is no class in column 'y'" in refused(path, positive="c")
+    assert "Give target=<one of age, color, y>" in refused(path, target=None)  # pyright: ignore[reportArgumentType]
+
+
+def table_of(counts: list[int]) -> Table:
+    labels = [f"c{index}" for index, count in enumerate(counts) for _ in range(count)]
+    return build(np.arange(len(labels), dtype=float)[:, None], ["x"], labels, "classification")
+
+
+@pytest.mark.parametrize("counts", [[3, 3], [50, 3], [100, 60, 30], [7, 11, 13, 4]])
+def test_the_split_is_disjoint_complete_and_stratified(counts: list[int]):
+    table = table_of(counts)
+    parts = split(table)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(sum(counts)))
+    for index, count in enumerate(counts):
+        train, valid, test = ((table.target[part] == index).sum() for part in parts)
+        assert valid == test == max(1, round(0.2 * count))
+        assert train >= 1
+
+
+def test_the_split_is_the_same_every_time_and_known():
+    parts = [part.tolist() for part in split(table_of([6, 6]))]
+    assert parts == [part.tolist() for part in split(table_of([6, 6]))]
+    assert parts == [[0, 1, 3, 5, 7, 8, 9, 11], [4, 10], [2, 6]]
+
+
+def test_a_subset_keeps_every_class_in_its_share_and_an_imbalance_thins_the_last():
+    table = table_of([100, 100, 40])
+    rows = np.arange(240)
+    assert np.bincount(table.target[fewer(table, rows, 24, 1.0, 0)]).tolist() == [10, 10, 4]
+    assert np.bincount(table.target[fewer(table, rows, 3, 1.0, 0)]).tolist() == [1, 1, 1]
+    assert np.bincount(table.target[fewer(table, rows, None, 4.0, 0)]).tolist() == [100, 50, 10]
+    assert fewer(table, rows, None, 1.0, 0).tolist() == rows.tolist()
+    with pytest.raises(RequestError, match="train_rows is 241; there are 240"):
+        fewer(table, rows, 241, 1.0, 0)
+
+
+def test_label_noise_changes_exactly_its_share_of_the_rows_and_leaves_the_table_alone():
+    table = table_of([50, 50, 50])
+    before = table.target.copy()
+    noisy = spoiled(table, np.arange(150), 0.2, 0)
+    assert (noisy != before).sum() == 30
+    assert set(noisy.tolist()) == {0, 1, 2}
+    assert (table.target == before).all()
+
+
+def test_inputs_get_mean_0_and_deviation_1_on_the_reference_and_constant_columns_become_0():
+    values = np.array([[1.0, 5.0, 1e9], [3.0, 5.0, 1e9], [100.0, 6.0, 1e9]])
+    scaled = standardised(values, values[:2])
+    assert scaled[:2, 0].tolist() == [-1.0, 1.0]
+    assert scaled[2].tolist() == [98.0, 0.0, 0.0]
+    assert scaled.dtype == np.float32
