@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -80,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Namespace) -> Search:
     with tempfile.TemporaryDirectory() as folder:
-        return autoloss.search(
+        found = autoloss.search(
             task,
             evaluations=arguments.evaluations,
             seed=seed,
@@ -89,6 +90,8 @@ def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Name
             settings=ARMS[arm],
             final=False,
         )
+    print(f"{arm}, seed {seed}: best on valid {found.top(1)[0].score:.4f}", file=sys.stderr, flush=True)
+    return found
 
 
 def _curve(runs: Sequence[Search], evaluations: int) -> list[float]:

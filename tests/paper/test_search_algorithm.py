@@ -1,4 +1,4 @@
-"""PAPER.md section 2, claim by claim; mutations, the protocol and the keys have their tests in tests/algorithm."""
+"""The search algorithm of Section 3.2 and Appendix A, claim by claim; mutations, the protocol and the keys have their tests in tests/algorithm."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""PAPER.md section 1, claim by claim; what single operators do is in tests/space."""
+"""The search space of Section 3.1, claim by claim; what single operators do is in tests/space."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""PAPER.md sections 4 and 5: the 16 published losses and the baselines, at points computed by hand, and by name."""
+"""Appendix B: the 16 published losses and the baselines, at points computed by hand, and by name."""
 
 import math
 import subprocess

@@ -35,7 +35,10 @@ def test_every_setting_takes_its_own_value_as_text(name):
     value = configuration
     for part in name.split("."):
         value = getattr(value, part)
-    assert configuration.changed({name: str(value).lower() if value in (None, True, False) else str(value)}) == configuration
+    assert (
+        configuration.changed({name: str(value).lower() if value in (None, True, False) else str(value)})
+        == configuration
+    )
 
 
 @pytest.mark.parametrize(

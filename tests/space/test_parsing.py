@@ -140,7 +140,7 @@ def test_numbers_are_trees_over_the_constant_one(number):
     assert len(tree.symbols) < 120
 
 
-# PAPER.md section 4, each formula transcribed into NumPy by hand; y is 0 or 1, p in (0, 1).
+# Appendix B, each formula transcribed into NumPy by hand; y is 0 or 1, p in (0, 1).
 def dilated(x):
     wide = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
     height, width = x.shape[2:]

@@ -209,15 +209,20 @@ def _encoded(form: BranchForm) -> str:
             "                values = torch.cat([1 - values, values], dim=1)",
         ]
     lines.append("        else:")
-    if form.ignore_index is None:
-        lines.append("            classes = F.one_hot(target, channels)")
-    else:
-        lines += [
-            f"            ignored = target == {form.ignore_index}",
-            "            classes = F.one_hot(target.masked_fill(ignored, 0), channels)",
-            "            classes = classes.masked_fill(ignored.unsqueeze(-1), 0)",
-        ]
-    lines.append("            values = spatial(classes.movedim(-1, 1).float())")
+    known = "(target >= 0) & (target < channels)"
+    if form.ignore_index is not None:
+        lines.append(f"            ignored = target == {form.ignore_index}")
+        known = f"({known}) | ignored"
+    lines += [
+        f"            known = {known}",
+        "            if not torch.compiler.is_compiling() and not bool(known.all()):",
+        '                raise ValueError(f"expected class indices below {channels}")',
+        "            indices = torch.arange(channels, device=target.device)",
+        "            indices = indices.view(-1, *[1] * (target.ndim - 1))",
+        "            classes = target.unsqueeze(1) == indices",
+        *(["            classes = classes & ~ignored.unsqueeze(1)"] if form.ignore_index is not None else []),
+        "            values = spatial(classes.float())",
+    ]
     lines.append(f"        return values{'' if width is None else f' * inner_band(values, {width})'}")
     return "\n".join(lines) + "\n"
 

@@ -99,6 +99,12 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def comparison_table(title: str, rows: Sequence[Row]) -> Table:
     """Show entrants beside each other, the best first."""
+    tested = any(row.reference is not None for row in rows)
+    reference = (
+        next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), "")
+        if tested
+        else ""
+    )
     return table(
         title,
         {"loss": "left", "mean": "right", "± sd": "right", "p": "right", "seeds": "right", "formula": "left"},
@@ -113,7 +119,7 @@ def comparison_table(title: str, rows: Sequence[Row]) -> Table:
             )
             for row in rows
         ),
-        "p: two-sided paired t-test against the standard loss, same seeds",
+        f"p: two-sided paired t-test against {reference}, same seeds" if reference else None,
     )
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import mean
 from typing import Any
-
-import torch
 
 from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
@@ -18,7 +15,7 @@ from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration
 from autoloss.run.naming import named
-from autoloss.run.workshop import TestedBranch
+from autoloss.run.workshop import TestedBranch, one_thread
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
@@ -115,7 +112,7 @@ def check(
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []
     seconds = []
-    with _one_thread():
+    with one_thread():
         for name, branch in loaded.branches.items():
             tested = TestedBranch(branch, measured(branch, drawn[name]), configuration)
             branches.append(_standard(name, loaded, tested))
@@ -183,17 +180,6 @@ def _seconds_per_candidate(branch: Branch, tested: TestedBranch, configuration: 
     for tree in trees:
         tested.verdict(tree)
     return (time.perf_counter() - began) / len(trees)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run as a worker does, so that the times fit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _Enough(Exception):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,23 +130,6 @@ def setting_names() -> list[str]:
     plain = [setting.name for setting in dataclasses.fields(Configuration) if setting.name not in _groups()]
     grouped = [f"{group}.{setting.name}" for group, kind in _groups().items() for setting in dataclasses.fields(kind)]
     return plain + grouped
-
-
-def split_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Read `key=value` texts.
-
-    Raises:
-        RequestError: A text has no '=', or a key comes twice.
-    """
-    found: dict[str, str] = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key.strip():
-            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {assignment!r}.")
-        if key.strip() in found:
-            raise RequestError(f"--set {key.strip()} comes twice; keep one of them.")
-        found[key.strip()] = value.strip()
-    return found
 
 
 def _groups() -> dict[str, type]:

@@ -69,6 +69,14 @@ class Dispatcher:
         self._start()
         return ticket
 
+    def abandon(self) -> None:
+        """Stop everything that is queued or under way; nothing is told of it any more."""
+        for ticket in self._jobs:
+            if ticket in self._workers.busy:
+                self._workers.cancel(ticket)
+        self._queue.clear()
+        self._jobs.clear()
+
     def wait(self, timeout_seconds: float | None) -> list[Done]:
         """Return what ended; at least one job unless the time ran out or nothing is under way."""
         self._start()

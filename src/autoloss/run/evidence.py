@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
+from typing import Any
 
 from autoloss.algorithm.chance import derived_seed
 from autoloss.run.jobs import Train
@@ -77,8 +78,8 @@ class Row:
         differences = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
         if len(differences) < 2 or max(differences) - min(differences) < 1e-12:
             return None
-        _statistic, p_value = ttest_1samp(differences, 0.0)
-        return float(p_value)
+        tested: Any = ttest_1samp(differences, 0.0)
+        return float(tested.pvalue)
 
 
 def seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:

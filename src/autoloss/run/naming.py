@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ def named(task: str | Task, options: Mapping[str, Any]) -> tuple[Task, TaskName]
                 f"A task object takes no options; found {', '.join(options)}. Give them when you make it."
             )
         return task, TaskName(None)
-    name = TaskName(_absolute(task), dict(options))
+    name = TaskName(_absolute(task), {option: _found(value) for option, value in options.items()})
     return name.load(), name
 
 
@@ -67,6 +68,12 @@ def _absolute(name: str) -> str:
     """Return `file.py:name` with the file's full path, so that a run can be resumed from any folder."""
     path, colon, attribute = name.rpartition(":")
     return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
+
+
+def _found(value: Any) -> Any:
+    """Return the full path of a file or folder that exists, so that a run can be resumed from elsewhere."""
+    looks_like_one = isinstance(value, str) and (os.sep in value or Path(value).suffix != "")
+    return str(Path(value).resolve()) if looks_like_one and Path(value).exists() else value
 
 
 def _from_file(name: str, options: Mapping[str, Any]) -> Task:

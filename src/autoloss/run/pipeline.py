@@ -17,8 +17,8 @@ from autoloss.run.records import Child, Origin, Outcome, State
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
-HOPELESS = 3
-"""So many trainings that raise before any has a score end the run: the task itself is at fault."""
+HOPELESS_FAILED, HOPELESS = 3, 50
+"""So many trainings that fail, or come to no score at all, before any has one end the run: the task is at fault."""
 
 Observe = Callable[[Progress], None]
 
@@ -73,6 +73,7 @@ class _Search:
         """Return why the search is over; what still trains is waited for, except past the wall-clock limit."""
         limit = self.history.configuration.limits.wall_clock_seconds
         if limit is not None and time.monotonic() - self.started > limit:
+            self.dispatcher.abandon()
             return f"the wall-clock limit of {limit:g} s is reached"
         return None if self.history.running else self.history.end
 
@@ -113,5 +114,9 @@ class _Search:
 
     def _give_up_when_hopeless(self) -> None:
         outcomes = list(self.history.outcomes.values())
-        if len(outcomes) == HOPELESS and all(outcome.state is State.FAILED for outcome in outcomes):
-            raise RunError(f"The first {HOPELESS} trainings failed. The last one: {outcomes[-1].reason}")
+        failed = len(outcomes) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in outcomes)
+        if failed or (len(outcomes) == HOPELESS and self.history.best is None):
+            raise RunError(
+                f"None of the first {len(outcomes)} losses came to a score. The last one {outcomes[-1].state.value}: "
+                f"{outcomes[-1].reason}. Look at what `autoloss check` says of the task."
+            )

@@ -14,7 +14,7 @@ class State(Enum):
     SCORED = "scored"
     DIVERGED = "diverged"
     FAILED = "failed"
-    """The machine's fault: killed three times, or past its deadline."""
+    """No fault of the loss for sure: killed three times, past its deadline, or the task's own code raised."""
 
 
 class Origin(Enum):

@@ -126,8 +126,9 @@ def read(directory: Path, store: Store, end: str = "it is not finished") -> Sear
     known = store.trials()
     again = seeds(seed, CONFIRMATION, final["confirm_seeds"])
     confirmed = rows(confirmation(history, final["confirm"]), again, "valid", known)
-    entrants = [Entrant(**entrant) for entrant in json.loads(settings.get(COMPARISON, "[]"))]
-    comparison = rows(entrants, seeds(seed, COMPARISON, final["compare_seeds"]), "test", known)
+    listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
+    entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
+    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), "test", known)
     return Search(directory, settings, history, end, by_mean(confirmed), by_mean(comparison))
 
 

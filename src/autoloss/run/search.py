@@ -166,7 +166,7 @@ def _drive(
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         end = run(history, store, dispatcher, observe)
-        if final and history.end is not None:
+        if final:
             _finalise(history, store, task, dispatcher, say or (lambda text: None))
     return read(path, store, end)
 

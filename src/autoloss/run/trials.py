@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from autoloss.algorithm.chance import derived_seed
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher, run_all
 from autoloss.run.evidence import COMPARISON, Entrant, Row, by_mean, rows, seeds
@@ -22,8 +20,9 @@ from autoloss.run.store import Store
 from autoloss.space.branch import Branch
 from autoloss.tasks.task import Task
 
-LEARNING_RATES = (0.3, 1.0, 3.0)
+LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate that a baseline is tuned on."""
+TUNING_SEEDS = 2
 SCALES = (0.3, 3.0, 10.0)
 """Factors in which the standard loss stands beside itself; 1 is the standard loss."""
 DICE = "baseline/dice"
@@ -75,11 +74,10 @@ def tuned(
     """
     setting = "learning_rate" if hasattr(task, "at_learning_rate") else "scale"
     grid = {entrant: [replace(entrant, **{setting: factor}) for factor in LEARNING_RATES] for entrant in entrants}
-    seed = derived_seed(seed, "tuning")
-    trained([choice.job(seed, "valid") for choices in grid.values() for choice in choices], dispatcher, known, keep)
+    fresh = seeds(seed, "tuning", TUNING_SEEDS)
     best = []
-    for choices in grid.values():
-        choice = max(choices, key=lambda choice: _score(known[choice.job(seed, "valid")]))
+    for found in _in_order(grid.values(), compared(_flat(grid.values()), fresh, "valid", dispatcher, known, keep)):
+        choice = by_mean(found)[0].entrant
         factor = getattr(choice, setting)
         named = "lr" if setting == "learning_rate" else "scale"
         best.append(choice if factor == 1 else replace(choice, label=f"{choice.label} ({named} × {factor:g})"))
@@ -115,13 +113,20 @@ def against_baselines(
     plain = baselines(task)
     rivals = tuned(plain, task, configuration.seed, dispatcher, known, store.add_trial)
     entrants = [*best, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
-    store.change_setting(COMPARISON, json.dumps([dataclasses.asdict(entrant) for entrant in entrants]))
+    listed = {"seeds": seed_count, "entrants": [dataclasses.asdict(entrant) for entrant in entrants]}
+    store.change_setting(COMPARISON, json.dumps(listed))
     fresh = seeds(configuration.seed, COMPARISON, seed_count)
     return by_mean(compared(entrants, fresh, "test", dispatcher, known, store.add_trial))
 
 
-def _score(outcome: Outcome) -> float:
-    return -math.inf if outcome.score is None else outcome.score
+def _flat(groups: Iterable[Sequence[Entrant]]) -> list[Entrant]:
+    return [entrant for group in groups for entrant in group]
+
+
+def _in_order(groups: Iterable[Sequence[Entrant]], found: Sequence[Row]) -> list[list[Row]]:
+    """Put the rows of a flat list back into groups of the same sizes."""
+    rest = iter(found)
+    return [[next(rest) for _ in group] for group in groups]
 
 
 def _one_softmax(branches: Mapping[str, Branch]) -> bool:

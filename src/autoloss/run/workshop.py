@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
 
 from autoloss import zoo
 from autoloss.algorithm.equivalence import Gradient, directions, gradient
@@ -38,11 +41,12 @@ class Workshop:
         self._branches: dict[str, TestedBranch] = {}
 
     def perform(self, job: Job) -> list[Attempt] | Trained:
-        match job:
-            case TestAttempts():
-                return self.test(job)
-            case Train():
-                return self.train(job)
+        with one_thread():
+            match job:
+                case TestAttempts():
+                    return self.test(job)
+                case Train():
+                    return self.train(job)
 
     def branch(self, name: str) -> TestedBranch:
         """Return what tests trees on a branch; made when first needed."""
@@ -143,6 +147,17 @@ class TestedBranch:
         if self._engine is not None:
             return self._engine.verdict(tree)
         return simulate(tree, self.branch, self.reference, self._settings)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: sums round differently on several, and a score must not depend on where it was trained."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def at_learning_rate(task: Task, factor: float) -> Task:

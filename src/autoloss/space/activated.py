@@ -148,8 +148,8 @@ def activate(prediction: Tensor, activation: str) -> Tensor:
 def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
     """Return the activated prediction as a metric expects it.
 
-    It has the network's own channels, the target's own shape where the two have equally many elements, and no spatial
-    dimensions where the target has none.
+    It has the network's own channels, the target's own shape where the two have equally many elements, and as many
+    spatial dimensions as the target.
     """
     raw = spatial(prediction)
     activated = activate(raw, activation)
@@ -157,7 +157,8 @@ def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
         activated = activated[:, 1:]
     if activated.numel() == target.numel():
         return activated.reshape(target.shape)
-    return activated.flatten(1) if activated.shape[2:].numel() == 1 and target.ndim <= 2 else activated
+    # Class indices lack the channel dimension; dimensions beyond theirs were added by `spatial`.
+    return activated if target.is_floating_point() else activated.reshape(activated.shape[: target.ndim + 1])
 
 
 def fitting(target: Tensor, prediction: Tensor) -> Tensor:
@@ -182,15 +183,23 @@ def encode(target: Tensor, channels: int, activation: str, ignore_index: int | N
         values = raised(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
         one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
         return torch.cat([1 - values, values], dim=1) if one_logit else values
-    ignored = torch.zeros_like(target, dtype=torch.bool) if ignore_index is None else target == ignore_index
-    try:
-        classes = F.one_hot(target.masked_fill(ignored, 0), channels)
-    except RuntimeError:
+    indices = torch.arange(channels, device=target.device).view(-1, *[1] * (target.ndim - 1))
+    classes = target.unsqueeze(1) == indices
+    ignored = None if ignore_index is None else target == ignore_index
+    if not torch.compiler.is_compiling():
+        _check_range(target, ignored, channels)
+    if ignored is not None:
+        classes = classes & ~ignored.unsqueeze(1)
+    return spatial(classes.float())
+
+
+def _check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
+    strange = (target < 0) | (target >= channels)
+    if bool((strange if ignored is None else strange & ~ignored).any()):
         raise RequestError(
             f"The target holds class indices from {int(target.min())} to {int(target.max())}; the prediction has the "
             f"channels 0 to {channels - 1}. Name the index to leave out as ignore_index; give values as floating point."
-        ) from None
-    return spatial(classes.masked_fill(ignored.unsqueeze(-1), 0).movedim(-1, 1).float())
+        )
 
 
 def inner_band(values: Tensor, width: int) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autoloss.errors import unknown
+from autoloss.errors import RequestError, unknown
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task
@@ -71,9 +71,25 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
     module, _, function = row.factory.partition(":")
     factory = getattr(importlib.import_module(module), function)
-    parameters = inspect.signature(factory).parameters.values()
+    parameters = list(inspect.signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not inspect.Parameter.VAR_KEYWORD]
     for option in options:
         if option not in known:
             raise unknown(f"option of the task {name}", option, known)
-    return factory(metric=metric or row.metric, **options)
+    annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
+    return factory(
+        metric=metric or row.metric,
+        **{option: _read(option, value, annotations[option]) for option, value in options.items()},
+    )
+
+
+def _read(option: str, value: Any, annotation: str) -> Any:
+    """Return a text, as a command line gives it, as the number that the option takes."""
+    kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
+    if not isinstance(value, str) or annotation not in kinds:
+        return value
+    kind, expected = kinds[annotation]
+    try:
+        return kind(value)
+    except ValueError:
+        raise RequestError(f"{option} takes {expected}; found {value!r}.") from None

@@ -12,7 +12,7 @@ from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.training import Recipe
 
 PAPER_TOLERANCE, PAPER_SIZE = 5, 128
-"""Pixels of Section 4.1's boundary tolerance, and of the side of the proxy's images."""
+"""Pixels of the tolerance of the boundary metrics (as in Auto-Seg-Loss), and of the side of Appendix A.1's proxy images."""
 
 
 def digits_seg(
@@ -25,7 +25,7 @@ def digits_seg(
     seed: int = 0,
     epochs: int = 2,
     batch_size: int = 16,
-    learning_rate: float = 0.2,
+    learning_rate: float = 0.5,
     weight_decay: float = 2e-3,
 ) -> SupervisedTask:
     """Compose the scenes and make the task.

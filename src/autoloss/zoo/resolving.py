@@ -51,7 +51,7 @@ def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tu
     """Read a loss for a task.
 
     Args:
-        text: A name of the zoo; a formula, `branch: formula; …` for several branches; or the path of a text file with a
+        text: A name of the zoo; a formula, `branch: formula or name; …` for several branches; or the path of a text file with a
             formula. As a mapping, such as `Task.standard`: a name or a formula for each branch.
         branches: The task's.
 
@@ -70,6 +70,11 @@ def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tu
     text = text.strip()
     if text in ENTRIES:
         return text, ENTRIES[text].losses(branches)
+    parts = {
+        name.strip(): rest.strip() for name, colon, rest in (part.partition(":") for part in text.split(";")) if colon
+    }
+    if any(part in ENTRIES for part in parts.values()):
+        return text, resolve(parts, branches)[1]
     try:
         return text, _from_formula(text, branches)
     except FormulaError as error:

@@ -217,8 +217,11 @@ class Attempt:
         self._steps[number] = step
         return self._engine.run(sample, program, *self._states[number], span, self._engine.settings.momentum)
 
+    def prediction(self, number: int) -> Tensor:
+        """Return the raw prediction of a sample where it is now, in the shape of the sample's own."""
+        return self._engine.samples[number].shown(self._states[number][0])
+
     def gain(self, number: int) -> float:
         """Measure how far the metric of a sample has risen."""
-        sample = self._engine.samples[number]
-        found = self._engine.branch.metric(sample.shown(self._states[number][0]), sample.sample.context)
-        return found - self._engine.reference.initial[number]
+        context = self._engine.reference.samples[number].context
+        return self._engine.branch.metric(self.prediction(number), context) - self._engine.reference.initial[number]

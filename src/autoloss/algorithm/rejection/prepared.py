@@ -47,7 +47,7 @@ class Prepared:
         array = self.layout.unpack(packed)
         if self.activation == ONE_LOGIT:
             array = array[:, 1:]
-        return torch.from_numpy(np.ascontiguousarray(array)).reshape(self.sample.prediction.shape)
+        return torch.as_tensor(np.ascontiguousarray(array)).reshape(self.sample.prediction.shape)
 
 
 def prepare(branch: Branch, sample: Sample, towards: Tensor) -> Prepared:

@@ -85,7 +85,7 @@ def place(tape: Tape, layout: Layout, plain: bool) -> Program:
         once=once,
         slope=places[tape.slope.register],
         slope_factor=tape.slope[1:],
-        size=max(place for place, _ in places.values()) + layout.area,
+        size=max(layout.head, *(place for place, _ in places.values())) + layout.area,
     )
 
 
@@ -119,7 +119,7 @@ def _places(
                 places[one.to] = free[kind].pop()
             else:
                 places[one.to], size = _new(kind, layout, size)
-        for register in {one.a, one.b} - {None}:
+        for register in {register for register in (one.a, one.b) if register is not None}:
             if last.get(register) == index and tape.varies[register] & POSITION:
                 free.setdefault((register in shared, tape.varies[register]), []).append(places[register])
     return places

@@ -98,18 +98,20 @@ class Writer:
             return self.add(b, a)
         if b.register is None:
             return self.emit(Op.SHIFT, self.varies[a.register], a, factor=a, second=b)
+        varies = self.varies[a.register] | self.varies[b.register]
         if a.register > b.register:
             a, b = b, a
-        return self.emit(Op.COMBINE, self.varies[a.register] | self.varies[b.register], a, b, factor=a, second=b)
+        return self.emit(Op.COMBINE, varies, a, b, factor=a, second=b)
 
     def multiply(self, a: Scaled, b: Scaled) -> Scaled:
         if b.register is None:
             return self.scaled(a, b)
         if a.register is None:
             return self.scaled(b, a)
+        varies = self.varies[a.register] | self.varies[b.register]
         if a.register > b.register:
             a, b = b, a
-        product = self.emit(Op.MULTIPLY, self.varies[a.register] | self.varies[b.register], a, b)
+        product = self.emit(Op.MULTIPLY, varies, a, b)
         return self.scaled(self.scaled(product, a), b)
 
     def scaled(self, value: Scaled, factor: Scaled) -> Scaled:
