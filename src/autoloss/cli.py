@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -60,7 +61,7 @@ def search(
     from autoloss.run import search as runs
 
     console = _console(to_stderr=as_json)
-    with Status(console) as status:
+    with _stoppable(), Status(console) as status:
         found = runs.search(
             task,
             metric=metric,
@@ -91,7 +92,7 @@ def resume(
 
     budget = _budget(evaluations, directory)
     console = _console(to_stderr=as_json)
-    with Status(console) as status:
+    with _stoppable(), Status(console) as status:
         found = runs.resume(
             directory,
             evaluations=budget,
@@ -299,8 +300,25 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-class Interrupted(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal other than Ctrl-C."""
+
+
+class Stopped(Exception):
+    """A run that was interrupted, with everything finished saved; its text says how to go on."""
+
+    def __init__(self, interruption: KeyboardInterrupt) -> None:
+        self.code = 143 if isinstance(interruption, Terminated) else 130
+        super().__init__(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    # The framework below would turn an interrupt into a bare exit.
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        raise Stopped(interruption) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -318,14 +336,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()
         sys.exit(0)
-    except KeyboardInterrupt as error:
-        print("\nInterrupted.", *getattr(error, "__notes__", ()), file=sys.stderr)
-        sys.exit(143 if isinstance(error, Interrupted) else 130)
+    except Stopped as stopped:
+        _fail(stopped, stopped.code)
     sys.exit(0)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Interrupted
+    raise Terminated
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
@@ -420,3 +437,7 @@ def _conclude(found: Search, as_json: bool) -> None:
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", markup=False, soft_wrap=True)
         console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

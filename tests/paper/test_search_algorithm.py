@@ -1,4 +1,4 @@
-"""The search algorithm of Section 3.2 and Appendix A, claim by claim; mutations, the protocol and the keys have their tests in tests/algorithm."""
+"""The search algorithm of Section 3.2 and Appendix A, claim by claim; operators of change are tested in tests/algorithm."""
 
 from collections import Counter
 

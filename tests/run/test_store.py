@@ -92,10 +92,7 @@ def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     connection.commit()
     connection.close()
     with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
-        store.settings()
-        list(store.children())
-        store.outcomes()
-        store.trials()
+        [list(read()) for read in (store.settings, store.children, store.outcomes, store.trials)]
 
 
 def test_a_missing_child_is_named(tmp_path):
@@ -112,8 +109,13 @@ def test_a_truncated_file_is_an_error_and_no_traceback(tmp_path):
             store.add_child(child(number), {})
     data = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(data[: len(data) // 2])
-    with pytest.raises(StoreError), Store(tmp_path) as store:
-        list(store.children())
+    with pytest.raises(StoreError):
+        _read_all(tmp_path)
+
+
+def _read_all(directory):
+    with Store(directory) as store:
+        return list(store.children())
 
 
 def test_a_file_that_is_no_database_is_said_to_be_none(tmp_path):

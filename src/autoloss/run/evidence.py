@@ -15,6 +15,8 @@ from autoloss.run.records import Outcome
 CONFIRMATION = "confirmation"
 COMPARISON = "comparison"
 """Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
+TEST = "test"
+"""The split of final figures; no search looks at it."""
 
 
 @dataclass(frozen=True, slots=True)

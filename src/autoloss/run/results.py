@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoloss.run.evidence import COMPARISON, CONFIRMATION, Entrant, Row, by_mean, rows, seeds
+from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_mean, rows, seeds
 from autoloss.run.records import Individual, Origin
 from autoloss.run.store import Store
 
@@ -128,7 +128,7 @@ def read(directory: Path, store: Store, end: str = "it is not finished") -> Sear
     confirmed = rows(confirmation(history, final["confirm"]), again, "valid", known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
-    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), "test", known)
+    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
     return Search(directory, settings, history, end, by_mean(confirmed), by_mean(comparison))
 
 

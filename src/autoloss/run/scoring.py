@@ -12,7 +12,7 @@ from autoloss.errors import RequestError
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import Entrant, Row, by_mean
+from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
 from autoloss.run.results import read
@@ -89,6 +89,8 @@ def compare(directory: Path, *, task: Task | None = None, top: int = 3, seeds: i
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
             best.sort(key=lambda loss: -1.0 if loss.confirmed is None else loss.confirmed, reverse=True)
             loaded = task if task is not None else TaskName.from_json(found.settings["task"]).load()
+            if TEST not in loaded.splits:
+                raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
             workshop = Workshop(loaded, sample_files.load(directory), found.configuration)
             with started(workshop, workers) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)

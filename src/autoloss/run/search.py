@@ -14,7 +14,7 @@ from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import CONFIRMATION, by_mean, seeds
+from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.run.history import History
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
@@ -190,6 +190,9 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         )
         best = [row.entrant for row in by_mean(confirmed)]
     if not settings.compare or not settings.compare_seeds:
+        return
+    if TEST not in task.splits:
+        say("The task has no test split, so nothing is compared with the baselines.")
         return
     say(
         f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."

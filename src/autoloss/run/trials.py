@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher, run_all
-from autoloss.run.evidence import COMPARISON, Entrant, Row, by_mean, rows, seeds
+from autoloss.run.evidence import COMPARISON, TEST, Entrant, Row, by_mean, rows, seeds
 from autoloss.run.jobs import Train
 from autoloss.run.records import Outcome
 from autoloss.run.store import Store
@@ -112,11 +112,13 @@ def against_baselines(
     known = store.trials()
     plain = baselines(task)
     rivals = tuned(plain, task, configuration.seed, dispatcher, known, store.add_trial)
-    entrants = [*best, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
+    # The standard loss at the recipe's own learning rate comes first: it is what the others are tested against.
+    own = [rival for rival in plain[:1] if rival not in rivals]
+    entrants = [*best, *own, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
     listed = {"seeds": seed_count, "entrants": [dataclasses.asdict(entrant) for entrant in entrants]}
     store.change_setting(COMPARISON, json.dumps(listed))
     fresh = seeds(configuration.seed, COMPARISON, seed_count)
-    return by_mean(compared(entrants, fresh, "test", dispatcher, known, store.add_trial))
+    return by_mean(compared(entrants, fresh, TEST, dispatcher, known, store.add_trial))
 
 
 def _flat(groups: Iterable[Sequence[Entrant]]) -> list[Entrant]:

@@ -89,6 +89,7 @@ class SupervisedTask(Task):
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
         given = {"train": train, "valid": valid, "test": test}
         self._splits = {label: Split(data, label) for label, data in given.items() if data is not None}
+        self.splits = tuple(label for label in self._splits if label != "train")
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
@@ -141,9 +142,8 @@ class SupervisedTask(Task):
         schedule: str = "proxy",
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        measurable = [name for name in self._splits if name != "train"]
         for kind, asked, known in (
-            ("split", split, measurable),
+            ("split", split, self.splits),
             ("schedule", schedule, self.recipes),
             ("loss for the branch", MAIN, criterion),
         ):

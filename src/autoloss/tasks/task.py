@@ -46,11 +46,13 @@ class Task(ABC):
 
     Attributes:
         name: Shown in tables and stored with a run.
+        splits: What `train` can measure; without `test` there are no comparisons on held-out data.
         standard: Branch → formula or name in the zoo of the loss in common use; the baseline of `check` and of comparisons.
     """
 
     name: str = "task"
     standard: Mapping[str, str] = {}
+    splits: Sequence[str] = ("valid", "test")
 
     @property
     @abstractmethod

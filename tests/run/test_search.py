@@ -1,0 +1,273 @@
+"""A search as its caller sees it: what it returns, what it refuses, and what trainings that go wrong do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+
+import autoloss
+from autoloss.algorithm.chance import derived_seed
+from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.run.jobs import Train
+from autoloss.run.lock import Ownership
+from autoloss.run.records import Origin, State
+from autoloss.run.results import opened, ranking
+from autoloss.run.scoring import compare, score
+from autoloss.run.store import Store
+from autoloss.run.workshop import Workshop
+from autoloss.space.loss import bind
+from autoloss.tasks.task import Scored
+
+from .quick import SETTINGS, QuickTask
+
+FINAL = {**SETTINGS, "final.confirm": 3, "final.compare": 2, "final.compare_seeds": 2}
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("search") / "run"
+    autoloss.search(QuickTask(), evaluations=15, seed=1, workers=0, directory=directory, settings=FINAL)
+    return directory
+
+
+def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
+    found = opened(run_directory)
+    task = QuickTask()
+    seed = derived_seed(1, "training")
+    for best in found.top(10):
+        outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), seed)
+        assert isinstance(outcome, Scored)
+        assert outcome.score == best.score
+
+
+def test_digits_trained_again_from_text_agree_exactly():
+    task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
+    workshop = Workshop(task, {}, autoloss.run.configuration.Configuration())
+    jobs = [Train("neg(mul(y, log(p)))", 5), Train("-y * log(p)", 5)]
+    first, second = (workshop.perform(job) for job in jobs)
+    assert first == second
+    assert first.state == "scored"
+
+
+def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
+    top = opened(run_directory).top(10)
+    assert [best.score for best in top] == sorted((best.score for best in top), reverse=True)
+    assert len({best.formula for best in top}) == len(top)
+    history = opened(run_directory).history
+    assert all(history[best.id].child.origin is Origin.TRAINED for best in top)
+
+
+def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_directory):
+    found = opened(run_directory)
+    assert len(found.confirmed) == 3
+    assert all(len(row.scores) == 2 for row in found.confirmed)
+    assert found.best.confirmed == max(row.mean for row in found.confirmed if row.mean is not None)
+    labels = {row.entrant.label for row in found.comparison}
+    assert "baseline/ce" in labels
+    assert {"baseline/ce × 0.3", "baseline/ce × 3", "baseline/ce × 10"} <= labels
+    assert any(label.startswith("baseline/dice") for label in labels)
+    assert sum(not row.entrant.baseline for row in found.comparison) == 2
+
+
+def test_the_search_never_measured_the_test_split(run_directory):
+    with Store(run_directory) as store:
+        trials = store.trials()
+    # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
+    fresh = {job.seed for job in trials if job.split == "test"}
+    assert derived_seed(1, "training") not in fresh
+    assert not fresh & {job.seed for job in trials if job.split == "valid"}
+
+
+def test_a_finished_run_is_resumed_without_training_anything_again(run_directory):
+    with Store(run_directory) as store:
+        before = store.trials(), store.outcomes()
+    again = autoloss.resume(run_directory, QuickTask(), workers=0)
+    with Store(run_directory) as store:
+        assert (store.trials(), store.outcomes()) == before
+    assert again.best == opened(run_directory).best
+
+
+def test_compare_trains_on_more_seeds_and_keeps_what_it_found(run_directory):
+    rows = compare(run_directory, task=QuickTask(), top=1, seeds=3, workers=0)
+    assert all(len(row.scores) == 3 for row in rows)
+    assert [row.scores for row in opened(run_directory).comparison] == [row.scores for row in rows]
+
+
+def test_score_repeats_a_search_exactly(run_directory):
+    best = opened(run_directory).top(1)[0]
+    (row,) = score(QuickTask(), [best.formula], seed=1, workers=0)
+    assert row.scores == (best.score,)
+
+
+def test_a_run_is_never_overwritten(run_directory):
+    with pytest.raises(RequestError, match=f"already holds a run. Go on with it: autoloss resume {run_directory}"):
+        autoloss.search(QuickTask(), evaluations=5, workers=0, directory=run_directory)
+
+
+def test_a_budget_cannot_shrink(run_directory):
+    with pytest.raises(RequestError, match="budget is 15 trainings; 4 is less"):
+        autoloss.resume(run_directory, QuickTask(), evaluations=4, workers=0)
+
+
+def test_a_task_object_is_asked_for_on_resume(run_directory):
+    with pytest.raises(RequestError, match=r"resume it with autoloss.resume\(directory, task=…\)"):
+        autoloss.resume(run_directory, workers=0)
+
+
+def test_a_second_driver_is_refused_and_told_the_owner(run_directory):
+    owner = Ownership(run_directory)
+    try:
+        with pytest.raises(OwnedError, match=f"is driven by process {os.getpid()} on "):
+            autoloss.resume(run_directory, QuickTask(), workers=0)
+    finally:
+        owner.close()
+
+
+class Hanging(QuickTask):
+    """Its third training, counted by a file, never ends."""
+
+    def __init__(self, counter) -> None:
+        super().__init__(diverging=10**6)
+        self.counter = str(counter)
+
+    def train(self, criterion, seed, **options):
+        with open(self.counter, "a", encoding="utf-8") as file:
+            file.write("x")
+        if os.path.getsize(self.counter) == 3:
+            time.sleep(600)
+        return super().train(criterion, seed, **options)
+
+
+def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp_path):
+    settings = {**SETTINGS, "limits.training_seconds": 2}
+    task = Hanging(tmp_path / "count")
+    found = autoloss.search(
+        task, evaluations=5, seed=1, workers=1, directory=tmp_path / "run", settings=settings, final=False
+    )
+    states = [one.outcome.state for one in found.history if one.child.origin is Origin.TRAINED]
+    assert states.count(State.FAILED) == 1
+    assert states.count(State.SCORED) == 5
+    failed = next(one for one in found.history if one.outcome.state is State.FAILED)
+    assert "deadline" in failed.outcome.reason
+    assert failed.outcome.score is None
+    assert failed.id not in {best.id for best in ranking(found.history)}
+
+
+class Raising(QuickTask):
+    def train(self, criterion, seed, **options):
+        raise OSError("no such disk")
+
+
+def test_a_task_that_only_raises_ends_the_run_with_its_message(tmp_path):
+    with pytest.raises(RunError, match=r"(?s)None of the first 3 losses came to a score.*no such disk"):
+        autoloss.search(Raising(), evaluations=5, workers=0, directory=tmp_path / "run", settings=SETTINGS)
+
+
+class NotANumber(QuickTask):
+    """Scores that are no numbers: half NaN, half infinite."""
+
+    def train(self, criterion, seed, **options):
+        outcome = super().train(criterion, seed, **options)
+        if isinstance(outcome, Scored) and outcome.also["digest"] > 0.5:
+            return Scored(float("nan") if outcome.also["digest"] > 0.75 else float("inf"))
+        return outcome
+
+
+def test_a_score_that_is_no_number_never_wins_and_is_never_a_parent(tmp_path):
+    found = autoloss.search(
+        NotANumber(), evaluations=15, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    diverged = {one.id for one in found.history if "the metric is" in one.outcome.reason}
+    assert diverged
+    assert all(found.history[number].outcome.state is State.DIVERGED for number in diverged)
+    assert not diverged & {one.child.parent for one in found.history}
+    assert found.best.score == max(one.score for one in found.history)
+
+
+class Hopeless(QuickTask):
+    """A metric that nothing can raise by much: every loss is rejected."""
+
+    def samples(self, count, seed):
+        import dataclasses
+
+        from autoloss.space.branch import Sample
+
+        found = super().samples(count, seed)
+        far = {name: [Sample(1000 * one.prediction, one.context) for one in many] for name, many in found.items()}
+        return {name: [dataclasses.replace(one) for one in many] for name, many in far.items()}
+
+
+def test_a_search_that_finds_nothing_ends_with_the_funnel_and_what_to_change(tmp_path):
+    settings = {**SETTINGS, "evolution.attempts": 300}
+    with pytest.raises(
+        RunError, match=r"Of 300 losses drawn .* none passed .* simulated.*Look at what `autoloss check`"
+    ):
+        autoloss.search(Hopeless(), evaluations=5, workers=0, directory=tmp_path / "run", settings=settings)
+
+
+def test_a_search_of_copies_ends_and_says_so(tmp_path):
+    settings = {**SETTINGS, "offspring.copy": 1.0, "evolution.idle_children": 20}
+    found = autoloss.search(
+        QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
+    )
+    assert "20 children in a row were copies or twins" in found.end
+
+
+def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
+    settings = {**SETTINGS, "limits.explored": 150}
+    ends = [
+        autoloss.search(
+            QuickTask(),
+            evaluations=50,
+            workers=workers,
+            directory=tmp_path / str(workers),
+            settings=settings,
+            final=False,
+        )
+        for workers in (0, 2)
+    ]
+    assert len(ends[0].history) == len(ends[1].history)
+    assert "150" in ends[0].end
+
+
+def test_the_wall_clock_limit_ends_a_search_and_it_can_go_on(tmp_path):
+    settings = {**FINAL, "limits.wall_clock_seconds": 1.0}
+    task = QuickTask(delay_seconds=0.3)
+    found = autoloss.search(
+        task, evaluations=400, workers=0, directory=tmp_path / "run", settings=settings, final=False
+    )
+    assert "wall-clock limit" in found.end
+    assert len(found.history) < 400
+    more = autoloss.resume(tmp_path / "run", task, workers=0, final=False)
+    assert len(more.history) > len(found.history)
+    assert more.history[: len(found.history)] == found.history
+
+
+def test_an_interrupt_leaves_a_run_that_says_how_it_is_resumed(tmp_path):
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        autoloss.search(
+            QuickTask(delay_seconds=0.2), evaluations=10_000, workers=0, directory=tmp_path / "run", settings=SETTINGS
+        )
+    assert f"autoloss resume {tmp_path / 'run'}" in interrupted.value.__notes__[0]
+    assert opened(tmp_path / "run").history
+
+
+def test_one_in_a_thousand_of_the_rejected_keeps_its_text(run_directory):
+    connection = sqlite3.connect(run_directory / "run.sqlite")
+    sampled = sum(
+        json.loads(counts)["sampled"] for (counts,) in connection.execute("SELECT counts FROM child") if counts != "{}"
+    )
+    kept = connection.execute("SELECT formula, reason FROM rejected").fetchall()
+    connection.close()
+    assert len(kept) <= max(5, sampled / 100)
+    for formula, reason in kept:
+        assert str(autoloss.parse(formula)) == formula
+        assert reason

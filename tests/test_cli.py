@@ -1,0 +1,224 @@
+"""The command line: what it prints, and the one screen that a wrong request gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import autoloss
+from autoloss.cli import main
+from autoloss.run.lock import Ownership
+from tests.run.quick import SETTINGS, QuickTask
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "run"
+    settings = {**SETTINGS, "final.confirm": 2, "final.compare": 1, "final.compare_seeds": 2}
+    autoloss.search(QuickTask(), evaluations=8, seed=1, workers=0, directory=path, settings=settings)
+    return path
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "table.csv"
+
+    def write(text: str):
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_top_as_json_is_a_list_of_objects(directory, capsys):
+    assert run("top", directory, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all({"id", "score", "formula"} <= set(row) for row in rows)
+    assert rows[0]["score"] == max(row["score"] for row in rows)
+
+
+def test_top_prints_a_table_with_every_formula(directory, capsys):
+    assert run("top", directory, "-n", 3) == 0
+    printed = "".join(capsys.readouterr().out.split())
+    for row in autoloss.run.results.opened(directory).top(3):
+        assert "".join(row.formula.split())[:20] in printed
+
+
+def test_show_tells_lineage_and_how_to_train_it_again(directory, capsys):
+    best = autoloss.run.results.opened(directory).top(1)[0]
+    assert run("show", directory, best.id) == 0
+    printed = capsys.readouterr().out
+    assert best.formula in printed
+    assert "Lineage" in printed
+    assert "Train it again: autoloss score TASK --loss" in printed
+    assert run("show", directory, best.id, "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["id"] == best.id
+    assert values["lineage"][0]["formula"] == best.formula
+
+
+def test_export_writes_once_and_never_over_a_file(directory, tmp_path, capsys):
+    out = tmp_path / "loss.py"
+    assert run("export", directory, "--out", out) == 0
+    text = out.read_text()
+    assert run("export", directory, "--out", out) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert out.read_text() == text
+    assert run("export", directory, 0, "--to", "json") == 0
+    assert json.loads(capsys.readouterr().out)["id"] == 0
+
+
+@pytest.mark.parametrize("command", ["tasks", "zoo"])
+def test_lists_come_as_json_too(command, capsys):
+    assert run(command, "--json") == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert run(command) == 0
+    assert capsys.readouterr().out
+
+
+def test_score_trains_given_losses(capsys):
+    arguments = ["--loss", "baseline/ce", "--loss", "(p - y)**2", "--set", "steps=20", "--set", "data=iris", "--json"]
+    assert run("score", "tabular", "--workers", 0, *arguments) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["label"] for row in rows} == {"baseline/ce", "(p - y)**2"}
+    assert all(0 <= row["mean"] <= 1 for row in rows)
+
+
+GOOD = "age,color,churned\n" + "".join(
+    f"{n},{'red' if n % 3 else 'blue'},{'yes' if n % 2 else 'no'}\n" for n in range(40)
+)
+
+
+def test_a_csv_is_checked(csv, capsys):
+    path = csv(GOOD)
+    assert run("check", "tabular", "--data", path, "--set", "target=churned", "--evaluations", 10, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["branches"][0]["branch"] == "main"
+    assert found["search_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "digit-seg"], "There is no task named 'digit-seg'. Did you mean 'digits-seg'?"),
+        (
+            ["search", "digits-seg", "--metric", "mio"],
+            "no metric of the task digits-seg named 'mio'. Did you mean 'miou'?",
+        ),
+        (["search", "digits-seg", "--set", "evolution.lagg=3"], "Did you mean 'evolution.lag'?"),
+        (["search", "digits-seg", "--set", "evolution.lag"], "--set takes key=value"),
+        (
+            ["search", "digits-seg", "--set", "sized=3"],
+            "no option of the task digits-seg named 'sized'. Did you mean 'size'?",
+        ),
+        (["search", "digits-seg", "--set", "size=big"], "size takes a whole number; found 'big'"),
+        (["search", "digits-seg", "--evaluations", "0"], "evaluations is 0"),
+        (["search", "nothing.py:task"], "There is no file"),
+        (["score", "digits-seg", "--loss", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
+        (["score", "digits-seg", "--loss", "seg/mio"], "Did you mean 'seg/miou'?"),
+        (["score", "digits-seg", "--loss", "y"], "does not depend on the prediction"),
+        (["zoo", "seg/mio"], "no loss in the zoo named 'seg/mio'. Did you mean 'seg/miou'?"),
+        (["top", "no/such/run"], "There is no run in no/such/run"),
+        (["resume", "no/such/run"], "There is no run in no/such/run"),
+        (["check", "tabular", "--set", "data=irs"], "iris"),
+    ],
+)
+def test_a_wrong_request_gets_one_screen_and_exit_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert len(error) < 2000
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("7,red", ",red", 1), "line 9"),
+        (GOOD.replace("17,red", "abc,red", 1), "'abc'"),
+        (GOOD.replace("no\n", "yes\n"), "at least two different values"),
+        ("age,color,churned\n", "no rows"),
+        ("", "empty"),
+    ],
+)
+def test_a_broken_csv_names_line_and_column(text, message, csv, capsys):
+    assert run("check", "tabular", "--data", csv(text), "--set", "target=churned") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_an_unknown_column_is_answered_with_the_nearest(csv, capsys):
+    assert run("check", "tabular", "--data", csv(GOOD), "--set", "target=churn") == 2
+    assert "churned" in capsys.readouterr().err
+
+
+def test_a_directory_with_a_run_is_refused_with_the_resume_command(directory, capsys):
+    assert run("search", "digits-seg", "--out", directory) == 2
+    assert f"autoloss resume {directory}" in capsys.readouterr().err
+
+
+def test_another_drivers_run_exits_3_and_names_the_owner(directory, capsys):
+    owner = Ownership(directory)
+    try:
+        assert run("resume", directory) == 3
+    finally:
+        owner.close()
+    assert f"process {os.getpid()} on" in capsys.readouterr().err
+
+
+def test_an_unknown_individual_is_answered_with_what_there_is(directory, capsys):
+    assert run("show", directory, 999) == 2
+    assert re.search(r"no loss #999 .* #0 to #\d+", capsys.readouterr().err)
+
+
+def test_listing_and_wrong_names_import_no_torch():
+    program = (
+        "import sys, autoloss.cli as c\n"
+        "for words in (['tasks'], ['zoo'], ['search', 'nope'], ['--help']):\n"
+        "    try:\n        c.main(words)\n    except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'numba' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_top_imports_no_torch(directory):
+    program = (
+        "import sys, autoloss.cli as c\n"
+        f"try:\n    c.main(['top', {str(directory)!r}])\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_search_says_how_to_resume(number, code, tmp_path):
+    arguments = ["search", "tabular", "--workers", "1", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autoloss.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "run" / "run.sqlite").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == code, error
+    assert f"Go on with: autoloss resume {tmp_path / 'run'}" in error
+    assert "Traceback" not in error
