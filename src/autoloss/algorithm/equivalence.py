@@ -74,7 +74,8 @@ def gradient(expression: Expression, branch: Branch, samples: Sequence[Sample], 
 
     Source: Section 3.2, gradient-equivalence check.
     """
-    norms, products = [], []
+    norms: list[float] = []
+    products: list[float] = []
     for sample, direction in zip(samples, towards, strict=True):
         prediction = sample.prediction.detach().double().cpu().requires_grad_(True)
         value = plain_sum(output(expression, branch, prediction, sample.context), branch.mask(sample.context))
@@ -83,7 +84,7 @@ def gradient(expression: Expression, branch: Branch, samples: Sequence[Sample], 
             products.append(0.0)
             continue
         (slope,) = torch.autograd.grad(value, prediction)
-        norms.append(float(slope.norm()) if math.isfinite(value.item()) else math.nan)
+        norms.append(float(torch.linalg.vector_norm(slope)) if math.isfinite(value.item()) else math.nan)
         products.append(float((slope * direction).sum()))
     return Gradient(tuple(norms), tuple(products))
 

@@ -67,6 +67,7 @@ class Engine:
         self.operator_cap = operator_cap
         self.towards = tuple(equivalence.directions(reference.samples, seed=0) if towards is None else towards)
         self._workspaces: dict[type[np.floating[Any]], Packed] = {}
+        self._programs: tuple[Expression | None, dict[tuple[Layout, bool], Program | None]] = (None, {})
         self._logged: set[str] = set()
         self._obstacle = prepared.obstacle(branch, reference.samples)
         self.samples: tuple[Prepared, ...] = ()
@@ -144,10 +145,15 @@ class Engine:
         return obstacle is None
 
     def program(self, expression: Expression, sample: Prepared) -> Program | None:
-        """Translate a tree; None where it does not depend on the prediction."""
-        layout = sample.layout
-        tape = record(expression, layout.channels, layout.positions, layout.flat, sample.mask is not None)
-        return None if tape is None else place(tape, layout, sample.activation == PLAIN)
+        """Translate a tree, once for all samples of one shape; None where it does not depend on the prediction."""
+        if self._programs[0] is not expression:
+            self._programs = (expression, {})
+        held = self._programs[1]
+        layout, masked = sample.layout, sample.mask is not None
+        if (layout, masked) not in held:
+            tape = record(expression, layout.channels, layout.positions, layout.flat, masked)
+            held[layout, masked] = None if tape is None else place(tape, layout, sample.activation == PLAIN)
+        return held[layout, masked]
 
     def run(
         self, sample: Prepared, program: Program, z: Packed, velocity: Packed, span: tuple[int, int], momentum: float
@@ -197,7 +203,6 @@ class Attempt:
 
     def __init__(self, engine: Engine, expression: Expression) -> None:
         self._engine = engine
-        self._programs: dict[Layout, Program | None] = {}
         self._expression = expression
         self._states: dict[int, tuple[Packed, Packed]] = {}
         self._steps: dict[int, int] = {}
@@ -205,9 +210,7 @@ class Attempt:
     def advance(self, number: int, step: int) -> int:
         """Take a sample as far as `step`; return how the descent ended."""
         sample = self._engine.samples[number]
-        if sample.layout not in self._programs:
-            self._programs[sample.layout] = self._engine.program(self._expression, sample)
-        program = self._programs[sample.layout]
+        program = self._engine.program(self._expression, sample)
         if program is None:
             return NO_GRADIENT
         if number not in self._states:

@@ -145,7 +145,7 @@ def simulate(expression: Expression, branch: Branch, reference: Reference, setti
 
     Source: Section 3.2, Eq. 5 and 6; Appendix A.
     """
-    gains = []
+    gains: list[float] = []
     silent = 0
     for sample, initial in zip(reference.samples, reference.initial, strict=True):
         optimised = descend(expression, branch, sample, settings)
