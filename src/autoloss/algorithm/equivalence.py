@@ -84,7 +84,7 @@ def gradient(expression: Expression, branch: Branch, samples: Sequence[Sample], 
             products.append(0.0)
             continue
         (slope,) = torch.autograd.grad(value, prediction)
-        norms.append(float(torch.linalg.vector_norm(slope)) if math.isfinite(value.item()) else math.nan)
+        norms.append(math.sqrt(float(slope.square().sum())) if math.isfinite(value.item()) else math.nan)
         products.append(float((slope * direction).sum()))
     return Gradient(tuple(norms), tuple(products))
 

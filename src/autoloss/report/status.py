@@ -63,6 +63,7 @@ def line(progress: Progress) -> str:
         f"sampled {progress.sampled}",
         f"simulated {progress.simulated}",
         f"reused {progress.reused}",
+        f"rejected {_rejected(progress)}",
         f"best {figure(best.score) if best else '–'}"
         + (f" (#{best.id}, {progress.best_age} losses ago)" if best else ""),
         f"busy {progress.busy}/{progress.workers}",
@@ -78,11 +79,10 @@ def panel(progress: Progress) -> Table:
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     best = progress.best
-    rejected = ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
     rows = {
         "trained": f"{progress.trained} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
         "sampled": f"{progress.sampled} · simulated {progress.simulated} · verdict reused {progress.reused}",
-        "rejected": rejected,
+        "rejected": _rejected(progress),
         "best": f"{figure(best.score)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",
         "workers": f"{progress.busy} of {progress.workers} busy",
@@ -91,6 +91,10 @@ def panel(progress: Progress) -> Table:
     for name, text in rows.items():
         grid.add_row(name, escape(text))
     return grid
+
+
+def _rejected(progress: Progress) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
 
 
 def duration(seconds: float | None) -> str:

@@ -113,9 +113,11 @@ class _Search:
         self._give_up_when_hopeless()
 
     def _give_up_when_hopeless(self) -> None:
+        if self.history.best is not None:
+            return
         outcomes = list(self.history.outcomes.values())
         failed = len(outcomes) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in outcomes)
-        if failed or (len(outcomes) == HOPELESS and self.history.best is None):
+        if failed or len(outcomes) >= HOPELESS:
             raise RunError(
                 f"None of the first {len(outcomes)} losses came to a score. The last one {outcomes[-1].state.value}: "
                 f"{outcomes[-1].reason}. Look at what `autoloss check` says of the task."

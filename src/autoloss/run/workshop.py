@@ -14,6 +14,7 @@ from autoloss.algorithm.evolution import Plan, attempt
 from autoloss.algorithm.mutation import Kind
 from autoloss.algorithm.rejection.engine import Engine
 from autoloss.algorithm.rejection.protocol import Reason, Reference, Verdict, measured, simulate
+from autoloss.algorithm.rejection.screen import screened
 from autoloss.errors import RequestError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
@@ -134,7 +135,7 @@ class TestedBranch:
             return Attempt(0, "", (Reason.NO_GRADIENT if found.finite else Reason.NOT_FINITE).name)
         if found.key in self._known:
             return Attempt(0, "", None, found.key, found.signature)
-        verdict = self.verdict(tree)
+        verdict = self.verdict(tree) if self._engine is None else screened(self._engine, tree)
         reason = verdict.reason.name if verdict.reason else None
         return Attempt(0, "", reason, found.key, found.signature, True, verdict.score, verdict.gains)
 
@@ -144,6 +145,7 @@ class TestedBranch:
         return gradient(tree, self.branch, self.reference.samples, self._directions)
 
     def verdict(self, tree: Expression) -> Verdict:
+        """Run the whole protocol, without the screen."""
         if self._engine is not None:
             return self._engine.verdict(tree)
         return simulate(tree, self.branch, self.reference, self._settings)

@@ -18,7 +18,7 @@ from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
 from autoloss.algorithm.rejection import prepared, protocol
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
-from autoloss.algorithm.rejection.interpreter import NO_GRADIENT, NOT_FINITE, PLAIN, descent
+from autoloss.algorithm.rejection.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, descent
 from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.algorithm.rejection.prepared import Packed, Prepared
 from autoloss.algorithm.rejection.program import Program, place
@@ -31,7 +31,8 @@ from autoloss.space.operators import OPERATORS
 OPERATOR_CAP = 64
 """Operators of the largest tree; it guards memory."""
 
-_REASONS = {NOT_FINITE: Reason.NOT_FINITE, NO_GRADIENT: Reason.NO_GRADIENT}
+ROUNDING = 1e-9
+"""Of g: a sum within it of the threshold is not decided by a bound."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,10 +84,20 @@ class Engine:
         """
         if not self.compiles(expression):
             return protocol.simulate(expression, self.branch, self.reference, self.settings)
-        attempt = Attempt(self, expression)
+        return self.conclude(Attempt(self, expression))
+
+    def conclude(self, attempt: Attempt, limits: Sequence[float] | None = None) -> Verdict:
+        """Take an attempt through all steps on all samples.
+
+        Args:
+            limits: What each sample can gain at most. A sum that can no longer reach the threshold then ends the run, with
+                `LOW_GAIN` and no score, unless nothing has moved so far.
+        """
         gains: list[float] = []
         silent = 0
         for number in range(len(self.samples)):
+            if limits is not None and silent < number and self.misses(gains, limits):
+                return Verdict(Reason.LOW_GAIN)
             end = attempt.advance(number, self.settings.steps)
             if end == NOT_FINITE:
                 return Verdict(Reason.NOT_FINITE)
@@ -98,6 +109,11 @@ class Engine:
         if not math.isfinite(score):
             return Verdict(Reason.NOT_FINITE, None, tuple(gains))
         return Verdict(None if score >= self.settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
+
+    def misses(self, gains: Sequence[float], limits: Sequence[float]) -> bool:
+        """Say whether the first samples' gains leave the threshold out of reach of the other samples' limits."""
+        most = self.reference.score([*gains, *limits[len(gains) :]], self.settings.unit)
+        return most < self.settings.threshold - ROUNDING
 
     def gradient(self, expression: Expression) -> Gradient:
         """Differentiate the plain sum with respect to the raw initial predictions, as `equivalence.gradient` does.
@@ -117,8 +133,9 @@ class Engine:
                 continue
             slope = np.zeros_like(sample.prediction)
             end = self.run(sample, program, sample.prediction.copy(), slope, (0, 1), 0.0)
-            norms.append(math.nan if end == NOT_FINITE else float(np.linalg.norm(slope)))
-            products.append(math.nan if end == NOT_FINITE else float(slope @ sample.towards))
+            with np.errstate(over="ignore"):
+                norms.append(math.nan if end == NOT_FINITE else float(np.linalg.norm(slope)))
+                products.append(math.nan if end == NOT_FINITE else float(slope @ sample.towards))
         return Gradient(tuple(norms), tuple(products))
 
     def compiles(self, expression: Expression) -> bool:
@@ -206,9 +223,15 @@ class Attempt:
         self._expression = expression
         self._states: dict[int, tuple[Packed, Packed]] = {}
         self._steps: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
 
     def advance(self, number: int, step: int) -> int:
-        """Take a sample as far as `step`; return how the descent ended."""
+        """Take a sample as far as `step`; return how the descent ended: what ended before the last step stays ended."""
+        if self._ends.get(number, DONE) == DONE:
+            self._ends[number] = self._advance(number, step)
+        return self._ends[number]
+
+    def _advance(self, number: int, step: int) -> int:
         sample = self._engine.samples[number]
         program = self._engine.program(self._expression, sample)
         if program is None:
@@ -224,7 +247,18 @@ class Attempt:
         """Return the raw prediction of a sample where it is now, in the shape of the sample's own."""
         return self._engine.samples[number].shown(self._states[number][0])
 
-    def gain(self, number: int) -> float:
-        """Measure how far the metric of a sample has risen."""
-        context = self._engine.reference.samples[number].context
-        return self._engine.branch.metric(self.prediction(number), context) - self._engine.reference.initial[number]
+    def gain(self, number: int, reach: float = 1.0) -> float:
+        """Measure how far the metric of a sample has risen.
+
+        Args:
+            reach: Measure at so many times the way gone; where that is not finite the gain is infinite.
+        """
+        engine = self._engine
+        way = self._states[number][0]
+        if reach != 1.0:
+            start = engine.samples[number].prediction
+            way = (start + reach * (way - start)).astype(np.float32)
+            if not np.isfinite(way).all():
+                return math.inf
+        shown = engine.samples[number].shown(way)
+        return engine.branch.metric(shown, engine.reference.samples[number].context) - engine.reference.initial[number]

@@ -1,0 +1,339 @@
+"""How fast losses are rejected: the compiled engine with its screen beside the reference, on the same candidates.
+
+Three measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
+direction-aware key are decided by the reference and by the engine, one after the other, so that other load meets both.
+*Explored*: all that is drawn, from a cold memory. *Screen*: the screened decision beside the engine's own full run, on
+branches of several kinds and on fresh and mutated trees, since the reference would take days for as many.
+
+Rates are losses per minute of processor time, times the number of processes: what so many quiet cores do. The wall clock of
+the explored run stands beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import autoloss
+from autoloss.algorithm.evolution import EvolutionSettings, Plan, attempt
+from autoloss.algorithm.mutation import Kind, mutate
+from autoloss.algorithm.rejection.engine import Engine
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Verdict, measured, simulate
+from autoloss.algorithm.rejection.screen import screened
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch, Sample
+from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.parsing import parse
+from machine import machine
+
+CLASSES, SIDE, SAMPLES, DISCS = 21, 32, 5, 8
+SEED = 0
+MUTATED = 0.5
+"""Share of mutations of accepted losses among the candidates of the screen's measurement."""
+BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "scenes, mIoU": ("", {}),
+    "digits-seg, mIoU": ("digits-seg", {"metric": "miou", "size": 16}),
+    "digits-seg, BF1": ("digits-seg", {"metric": "bf1", "size": 16}),
+    "digits-seg, gAcc": ("digits-seg", {"metric": "gacc", "size": 16}),
+    "tabular, F1": ("tabular", {"metric": "f1", "data": "breast_cancer_hard"}),
+    "tabular, AUC": ("tabular", {"metric": "auc", "data": "breast_cancer"}),
+    "tabular, balanced accuracy": ("tabular", {"metric": "balanced_accuracy", "data": "wine"}),
+    "tabular, R²": ("tabular", {"metric": "r2", "data": "diabetes"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    compared: int
+    """Candidates for the reference."""
+    drawn: int
+    """Draws from a cold memory, over all processes."""
+    screen_seconds: float
+    """Processor time for each branch of the screen's measurement."""
+    accepts: int = 0
+    """Reference's accepts to go on for."""
+
+
+QUICK = Size(compared=16, drawn=8_000, screen_seconds=2.0)
+USUAL = Size(compared=80, drawn=40_000, screen_seconds=20.0)
+FULL = Size(compared=10**9, drawn=100_000, screen_seconds=600.0, accepts=600)
+
+
+def main() -> None:
+    arguments = _arguments()
+    size = QUICK if arguments.quick else FULL if arguments.full else USUAL
+    began = time.monotonic()
+    result: dict[str, Any] = {"machine": machine(), "processes": arguments.processes, "steps": ProtocolSettings().steps}
+    result["shape"] = [SAMPLES, CLASSES, SIDE, SIDE]
+    with ProcessPoolExecutor(arguments.processes, get_context("spawn"), _start) as pool:
+        result |= _compared(pool, size, arguments.processes)
+        result |= _explored(pool, size.drawn // arguments.processes, arguments.processes)
+        names = list(BRANCHES)
+        tables = pool.map(screen, names, [size.screen_seconds] * len(names))
+        result["screen"] = dict(zip(names, tables, strict=True))
+    result["seconds"] = round(time.monotonic() - began, 1)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        _print(result)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="How fast losses are rejected.")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="at most a minute on two quiet cores")
+    parser.add_argument("--full", action="store_true", help="until the reference accepted 600; hours")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def _start() -> None:
+    """Make a process ready, so that neither compiling nor loading is measured."""
+    torch.set_num_threads(1)
+    engine, tree = scenes(), parse("-y * log(p)")
+    engine.gradient(tree)
+    screened(engine, tree)
+    simulate(tree, engine.branch, engine.reference, ProtocolSettings(steps=1))
+
+
+@cache
+def scenes() -> Engine:
+    """Return the engine on a background with discs of eight of twenty other classes, and coarse random logits."""
+    generator = torch.Generator().manual_seed(SEED)
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    samples: list[Sample] = []
+    for _ in range(SAMPLES):
+        target = torch.zeros(SIDE, SIDE, dtype=torch.long)
+        for label in (torch.randperm(CLASSES - 1, generator=generator)[:DISCS] + 1).tolist():
+            row, column, radius = torch.randint(2, SIDE - 2, (3,), generator=generator).tolist()
+            target[(rows - row) ** 2 + (columns - column) ** 2 <= (3 + radius / 6) ** 2] = label
+        coarse = torch.randn(1, CLASSES, SIDE // 4, SIDE // 4, generator=generator)
+        logits = 0.3 * F.interpolate(coarse, size=(SIDE, SIDE), mode="bilinear")
+        samples.append(Sample(logits, {"target": target.unsqueeze(0)}))
+    return _engine(ActivatedBranch(measure=mean_iou, channels=CLASSES), samples)
+
+
+def mean_iou(prediction: Tensor, target: Tensor) -> float:
+    """Average the intersection over union of the target's classes."""
+    count = prediction.shape[1]
+    pairs = (target * count + prediction.argmax(dim=1)).flatten().numpy()
+    confusion = np.bincount(pairs, minlength=count * count).reshape(count, count)
+    hit, wanted = confusion.diagonal(), confusion.sum(axis=1)
+    there = wanted > 0
+    return float((hit[there] / (wanted + confusion.sum(axis=0) - hit)[there]).mean())
+
+
+def _engine(branch: Branch, samples: list[Sample]) -> Engine:
+    return Engine(branch, measured(branch, samples), ProtocolSettings())
+
+
+class Memory:
+    """What was met before, by canonical text and by direction-aware key; the time of each stage beside."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.counts: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._texts: set[str] = set()
+        self._keys: set[bytes] = set()
+        self._last = time.process_time()
+
+    def new(self, tree: Expression) -> Expression | None:
+        """Return what is to be simulated, or None when a tree is decided without."""
+        self.lap("drawing")
+        self.counts["drawn"] += 1
+        holds = tree.holds(self.engine.branch.leaves_and_roles)
+        tree = tree.canonical() if holds else tree
+        text = str(tree)
+        known = text in self._texts
+        self.lap("structure and text")
+        if not holds:
+            return self.counted("no prediction or no target")
+        if known:
+            return self.counted("text known")
+        self._texts.add(text)
+        gradient = self.engine.gradient(tree)
+        self.lap("gradient")
+        if not gradient.finite or gradient.zero:
+            return self.counted("gradient zero or not finite")
+        if gradient.key in self._keys:
+            return self.counted("key known")
+        self._keys.add(gradient.key)
+        self.counts["simulated"] += 1
+        return tree
+
+    def counted(self, reason: str) -> None:
+        self.counts[reason] += 1
+
+    def lap(self, stage: str) -> None:
+        now = time.process_time()
+        self.seconds[stage] += now - self._last
+        self._last = now
+
+
+def _draws(engine: Engine, stream: int) -> Iterator[Expression]:
+    """Draw fresh trees as the search does."""
+    alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
+    plan = Plan(stream, None, {"main": Kind.FRESH})
+    for number in range(10**9):
+        yield attempt(plan, "main", number, None, alphabet, settings, SEED)
+
+
+def _compared(pool: ProcessPoolExecutor, size: Size, processes: int) -> dict[str, Any]:
+    rows: list[tuple[bool, bool, float, float]] = []
+    parts = [size.compared // processes] * processes
+    share = size.accepts // processes
+    for found in pool.map(compare, range(processes), parts, [share] * processes):
+        rows += found
+    table = Counter((reference, engine) for reference, engine, _, _ in rows)
+    reference, engine = (sum(row[column] for row in rows) for column in (2, 3))
+    rate = 60 * processes * len(rows)
+    return {
+        "candidates": len(rows),
+        "simulated_per_minute": {"reference": rate / reference, "engine": rate / engine},
+        "ratio": reference / engine,
+        "reference_accepts": table[True, True] + table[True, False],
+        "false_accepts": table[False, True],
+        "false_rejects": table[True, False],
+    }
+
+
+def compare(stream: int, count: int, accepts: int) -> list[tuple[bool, bool, float, float]]:
+    """Decide candidates twice; per candidate what reference and engine say and their processor time."""
+    engine = scenes()
+    memory = Memory(engine)
+    rows: list[tuple[bool, bool, float, float]] = []
+    for drawn in _draws(engine, stream):
+        tree = memory.new(drawn)
+        if tree is None:
+            continue
+        found, engine_seconds = _timed(lambda tree=tree: screened(engine, tree))
+        expected, reference_seconds = _timed(
+            lambda tree=tree: simulate(tree, engine.branch, engine.reference, engine.settings)
+        )
+        rows.append((expected.passed, found.passed, reference_seconds, engine_seconds))
+        if len(rows) >= count or (accepts and sum(row[0] for row in rows) >= accepts):
+            break
+    return rows
+
+
+def _timed(decide: Callable[[], Verdict]) -> tuple[Verdict, float]:
+    began = time.process_time()
+    verdict = decide()
+    return verdict, time.process_time() - began
+
+
+def _explored(pool: ProcessPoolExecutor, count: int, processes: int) -> dict[str, Any]:
+    began = time.monotonic()
+    memories = list(pool.map(explore, range(processes), [count] * processes))
+    wall = time.monotonic() - began
+    counts = sum((found for found, _ in memories), Counter())
+    seconds = {stage: sum(found[stage] for _, found in memories) for stage in memories[0][1]}
+    busy = sum(seconds.values())
+    return {
+        "explored": counts["drawn"],
+        "explored_per_minute": 60 * processes * counts["drawn"] / busy,
+        "explored_per_minute_wall": 60 * counts["drawn"] / wall,
+        "simulated_per_minute_while_exploring": 60 * processes * counts["simulated"] / busy,
+        "seconds_per_accept": busy / counts["passed"] if counts["passed"] else None,
+        "funnel": dict(counts.most_common()),
+        "seconds_by_stage": {
+            stage: round(spent, 3) for stage, spent in sorted(seconds.items(), key=lambda row: -row[1])
+        },
+    }
+
+
+def explore(stream: int, count: int) -> tuple[Counter[str], defaultdict[str, float]]:
+    """Draw and decide so many losses from a cold memory; return what became of them, and the time of each stage."""
+    engine = scenes()
+    memory = Memory(engine)
+    for number, drawn in enumerate(_draws(engine, stream)):
+        if number == count:
+            break
+        tree = memory.new(drawn)
+        if tree is None:
+            continue
+        verdict = screened(engine, tree)
+        if verdict.passed:
+            memory.counts["passed"] += 1
+            memory.lap("simulated: passed")
+        elif verdict.score is None and verdict.reason is Reason.LOW_GAIN:
+            memory.counts["dropped early"] += 1
+            memory.lap("simulated: dropped early")
+        else:
+            memory.counts["rejected at the end"] += 1
+            memory.lap("simulated: to the end in vain")
+    return memory.counts, memory.seconds
+
+
+def screen(name: str, seconds: float) -> dict[str, int]:
+    """Compare the screened decision with the engine's full run, on fresh trees and on mutations of accepted ones."""
+    engine = _branch(name)
+    memory, rng = Memory(engine), Random(SEED)
+    alphabet = Alphabet(engine.branch.leaves_and_roles)
+    accepted: list[Expression] = []
+    counts: Counter[str] = Counter(candidates=0, accepts=0, lost=0, gained=0, dropped_early=0)
+    began = time.process_time()
+    draws = _draws(engine, 0)
+    while time.process_time() - began < seconds:
+        mutated = bool(accepted) and rng.random() < MUTATED
+        tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(draws))
+        if tree is None or len(tree.operators) > engine.operator_cap:
+            continue
+        found, full = screened(engine, tree), engine.verdict(tree)
+        counts["candidates"] += 1
+        counts["accepts"] += full.passed
+        counts["lost"] += full.passed and not found.passed
+        counts["gained"] += found.passed and not full.passed
+        counts["dropped_early"] += found.reason is Reason.LOW_GAIN and found.score is None
+        if full.passed:
+            accepted.append(tree)
+    return dict(counts)
+
+
+def _branch(name: str) -> Engine:
+    task_name, options = BRANCHES[name]
+    if not task_name:
+        return scenes()
+    task = autoloss.tasks.get(task_name, **options)
+    return _engine(task.branches["main"], list(task.samples(SAMPLES, SEED)["main"]))
+
+
+def _print(result: dict[str, Any]) -> None:
+    rates = result["simulated_per_minute"]
+    print(f"{result['machine']['processor']}, {result['processes']} processes, {result['machine']['date']}")
+    print(f"simulated per minute: reference {rates['reference']:.0f}, engine {rates['engine']:.0f}, ", end="")
+    print(f"ratio {result['ratio']:.1f} on {result['candidates']} candidates")
+    print(f"  the reference accepts {result['reference_accepts']}; ", end="")
+    print(f"false accepts {result['false_accepts']}, false rejects {result['false_rejects']}")
+    print(f"explored per minute: {result['explored_per_minute']:.0f} of {result['explored']} draws ", end="")
+    print(f"(wall clock here and now: {result['explored_per_minute_wall']:.0f})")
+    for title in ("funnel", "seconds_by_stage"):
+        print(f"  {title.replace('_', ' ')}: " + ", ".join(f"{name} {value}" for name, value in result[title].items()))
+    print("screen against the engine's full run")
+    for name, row in result["screen"].items():
+        print(f"  {name:<28}" + ", ".join(f"{key} {value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()

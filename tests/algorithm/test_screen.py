@@ -1,0 +1,214 @@
+"""The screen rejects early and changes no decision: zoo losses pass, their negations and flat trees go, bounds are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+import autoloss
+from autoloss import zoo
+from autoloss.algorithm.initialization import initial_expression
+from autoloss.algorithm.mutation import mutate
+from autoloss.algorithm.rejection import engine as engines
+from autoloss.algorithm.rejection import screen
+from autoloss.algorithm.rejection.engine import Attempt, Engine
+from autoloss.algorithm.rejection.interpreter import NO_GRADIENT
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, Verdict, measured
+from autoloss.algorithm.rejection.screen import limits, screened
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Sample
+from autoloss.space.expression import Alphabet, Expression, build
+from autoloss.space.loss import Loss
+from autoloss.space.parsing import parse
+from tests.algorithm import scenes
+
+METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
+
+
+@cache
+def digits(metric: str) -> Engine:
+    task = autoloss.tasks.get("digits-seg", metric=metric, train=48, valid=16, test=16)
+    return ready(task.branches["main"], task.samples(5, seed=0)["main"])
+
+
+@cache
+def rows(metric: str, seed: int = 0) -> Engine:
+    data = "diabetes" if metric == "r2" else "breast_cancer_hard"
+    task = autoloss.tasks.get("tabular", metric=metric, data=data)
+    return ready(task.branches["main"], task.samples(5, seed)["main"])
+
+
+@cache
+def discs() -> Engine:
+    return ready(scenes.BRANCH, scenes.samples(5))
+
+
+def ready(branch: autoloss.Branch, samples: Sequence[Sample]) -> Engine:
+    return Engine(branch, measured(branch, samples), ProtocolSettings())
+
+
+class Steps:
+    """Counts the steps that attempts take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken = 0
+        run = Engine.run
+
+        def counted(engine: Engine, sample, program, z, velocity, span, momentum) -> int:
+            self.taken += span[1] - span[0]
+            return run(engine, sample, program, z, velocity, span, momentum)
+
+        monkeypatch.setattr(Engine, "run", counted)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(monkeypatch)
+
+
+def searched(engine: Engine, count: int, seed: int) -> list[tuple[Expression, Verdict]]:
+    """Draw as a search does, fresh trees and mutations of accepted ones; each with the verdict of the full run."""
+    rng, alphabet = Random(seed), Alphabet(engine.branch.leaves_and_roles)
+    good = parse("square(p + -y)")
+    found = [(good, engine.verdict(good))]
+    while len(found) < count:
+        accepted = [tree for tree, verdict in found if verdict.passed]
+        fresh = not accepted or rng.random() < 0.5
+        tree = initial_expression(alphabet, 3, rng) if fresh else mutate(rng.choice(accepted), alphabet, rng)
+        if tree.holds(engine.branch.leaves_and_roles) and tree not in [other for other, _ in found]:
+            found.append((tree, engine.verdict(tree)))
+    return found
+
+
+@pytest.mark.parametrize("engine", [discs, lambda: rows("f1"), lambda: rows("auc"), lambda: rows("r2")])
+def test_screened_decisions_are_those_of_the_full_run(engine):
+    found = searched(engine(), 40, seed=1)
+    assert any(verdict.passed for _, verdict in found)
+    for tree, verdict in found:
+        decided = screened(engine(), tree)
+        assert decided.passed == verdict.passed, tree
+        if verdict.passed:
+            assert decided == verdict
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_published_losses_pass_and_their_negations_do_not(metric: str):
+    engine = digits(metric)
+    published = zoo.get(f"seg/{metric}")
+    assert isinstance(published, Loss)
+    loss = published["main"]
+    assert screened(engine, loss).passed
+    assert not screened(engine, build("neg", loss)).passed
+
+
+@pytest.mark.parametrize("text", ["-p * p", "y * log(p)", "square(p + y)", "p * mean_nhw(y)"])
+def test_what_goes_nowhere_is_dropped_at_the_first_look(text: str, steps: Steps):
+    assert screened(discs(), parse(text)) == Verdict(Reason.LOW_GAIN)
+    assert steps.taken == 10 * 3
+
+
+def test_what_passes_took_all_steps_on_all_samples(steps: Steps):
+    verdict = screened(discs(), parse("-y * log(p)"))
+    assert verdict.passed
+    assert len(verdict.gains) == 5
+    assert steps.taken == 500 * 5
+
+
+def test_a_metric_that_stands_still_until_late_is_followed_along_the_way():
+    # F1 counts decisions for a rare class: a good loss changes none of them for hundreds of steps.
+    engine, tree = rows("f1", seed=1), parse("log(tanh(-(1 + p) * y))")
+    attempt = Attempt(engine, tree)
+    for number in range(3):
+        attempt.advance(number, 200)
+        assert attempt.gain(number) <= 0 < attempt.gain(number, 3)
+    assert screened(engine, tree).passed
+
+
+@pytest.mark.parametrize("text", ["(p + inv(p)) * (p + y)", "(1 + p + inv(p)) * mean_c(p + y + p)"])
+def test_what_is_thrown_far_off_may_come_back(text: str):
+    engine = rows("r2")
+    assert screened(engine, parse(text)) == engine.verdict(parse(text))
+
+
+def test_few_steps_and_a_threshold_of_nothing_are_not_looked_at():
+    reference, flat = scenes.reference(2), parse("y * log(p)")
+    for settings in (ProtocolSettings(steps=99), ProtocolSettings(threshold=-9.0)):
+        engine = Engine(scenes.BRANCH, reference, settings)
+        verdict = engine.verdict(flat)
+        assert screened(engine, flat).passed == verdict.passed
+
+
+def likeness(prediction: Tensor, target: Tensor) -> float:
+    return float((prediction.argmax(dim=1) == target).float().mean())
+
+
+def test_a_sum_out_of_reach_ends_the_run(steps: Steps):
+    branch = ActivatedBranch(measure=likeness, channels=scenes.CLASSES)
+    engine = ready(branch, scenes.samples(5))
+    attempt = Attempt(engine, parse("y * log(p)"))
+    assert engine.conclude(attempt, limits(engine.reference)) == Verdict(Reason.LOW_GAIN)
+    assert steps.taken < 500 * 5
+
+
+def test_bounds_stand_at_the_target_s_metric_and_never_below_one():
+    reference = Reference(scenes.samples(2), initial=(0.2, -3.0), best=(0.9, 4.0))
+    assert limits(reference) == pytest.approx((0.8, 7.0))
+    engine = discs()
+    room = limits(engine.reference)
+    assert engine.misses([0.0, 0.0, 0.0], room)
+    assert not engine.misses([0.0, 0.0], room)
+    # Exactly at the threshold nothing is decided.
+    needed = engine.settings.threshold * engine.reference.room - sum(room[1:])
+    assert not engine.misses([needed], room)
+    assert engine.misses([needed - 1e-6], room)
+
+
+def test_what_is_not_finite_or_has_no_gradient_keeps_its_reason():
+    engine = rows("r2")
+    for text, reason in (
+        ("exp(exp(square(p + 1 + 1 + 1))) + y", Reason.NOT_FINITE),
+        ("y + p + -p", Reason.NO_GRADIENT),
+    ):
+        assert screened(engine, parse(text)).reason is engine.verdict(parse(text)).reason is reason
+
+
+def test_an_attempt_that_ended_stays_ended():
+    engine = rows("r2")
+    attempt = Attempt(engine, parse("y + p + -p"))
+    assert [attempt.advance(0, step) for step in (1, 5)] == [NO_GRADIENT, NO_GRADIENT]
+
+
+def test_samples_with_and_without_ignored_positions_are_told_apart():
+    generator = torch.Generator().manual_seed(0)
+    branch = ActivatedBranch(measure=likeness, channels=3, ignore_index=255)
+    samples = []
+    for ignored in (True, False):
+        target = torch.randint(0, 3, (1, 8, 8), generator=generator)
+        if ignored:
+            target[:, :5] = 255
+        samples.append(Sample(torch.randn(1, 3, 8, 8, generator=generator), {"target": target}))
+    engine = ready(branch, samples)
+    together, alone = (Attempt(engine, parse("p * y + square(p)")) for _ in range(2))
+    together.advance(0, 20)
+    together.advance(1, 20)
+    alone.advance(1, 20)
+    assert torch.equal(together.prediction(1), alone.prediction(1))
+
+
+def test_a_screen_is_a_function_of_the_tree():
+    first, second = (Engine(scenes.BRANCH, scenes.reference(5), ProtocolSettings()) for _ in range(2))
+    trees = [parse(text) for text in ("-y * log(p)", "max_pool(p) * y", "p * log(y)", "square(p + -y)")]
+    found = [screened(first, tree) for tree in trees]
+    assert [screened(second, tree) for tree in reversed(trees)] == found[::-1]
+
+
+def test_other_operators_run_in_the_reference(monkeypatch: pytest.MonkeyPatch):
+    expected = Verdict(Reason.LOW_GAIN, 0.5)
+    monkeypatch.setattr(engines.Engine, "compiles", lambda engine, tree: False)
+    monkeypatch.setattr(screen.protocol, "simulate", lambda *given: expected)
+    assert screened(discs(), parse("p * y")) is expected
