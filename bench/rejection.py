@@ -47,9 +47,9 @@ MUTATED = 0.5
 """Share of mutations of accepted losses among the candidates of the screen's measurement."""
 BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "scenes, mIoU": ("", {}),
-    "digits-seg, mIoU": ("digits-seg", {"metric": "miou", "size": 16}),
-    "digits-seg, BF1": ("digits-seg", {"metric": "bf1", "size": 16}),
-    "digits-seg, gAcc": ("digits-seg", {"metric": "gacc", "size": 16}),
+    "digits-seg, mIoU": ("digits-seg", {"metric": "miou", "size": 16, "train": 64, "valid": 16, "test": 16}),
+    "digits-seg, BF1": ("digits-seg", {"metric": "bf1", "size": 16, "train": 64, "valid": 16, "test": 16}),
+    "digits-seg, gAcc": ("digits-seg", {"metric": "gacc", "size": 16, "train": 64, "valid": 16, "test": 16}),
     "tabular, F1": ("tabular", {"metric": "f1", "data": "breast_cancer_hard"}),
     "tabular, AUC": ("tabular", {"metric": "auc", "data": "breast_cancer"}),
     "tabular, balanced accuracy": ("tabular", {"metric": "balanced_accuracy", "data": "wine"}),
@@ -71,8 +71,8 @@ class Size:
     """Reference's accepts to go on for."""
 
 
-QUICK = Size(compared=16, drawn=8_000, screen_seconds=2.0)
-USUAL = Size(compared=80, drawn=40_000, screen_seconds=20.0)
+QUICK = Size(compared=16, drawn=6_000, screen_seconds=1.5)
+USUAL = Size(compared=32, drawn=14_000, screen_seconds=6.0)
 FULL = Size(compared=10**9, drawn=100_000, screen_seconds=600.0, accepts=600)
 
 

@@ -185,6 +185,7 @@ def compare(
 ) -> None:
     """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
     from autoloss.report.leaderboard import comparison_rows, comparison_table, verdict
+    from autoloss.run.results import opened
     from autoloss.run.scoring import compare as compared
 
     rows = compared(directory, top=top, seeds=seeds, workers=workers)
@@ -193,7 +194,7 @@ def compare(
     else:
         console = _console()
         console.print(comparison_table(f"{directory}, test split", rows))
-        console.print(verdict(rows), soft_wrap=True)
+        console.print(verdict(rows, f"#{opened(directory).best.id}"), soft_wrap=True)
 
 
 @app.command()
@@ -287,7 +288,10 @@ def export(
         return
     if out.exists():
         raise RequestError(f"{out} exists already, and nothing is overwritten. Name another file with --out.")
-    out.write_text(text, encoding="utf-8")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
     _console(to_stderr=True).print(f"Wrote {out}", markup=False, soft_wrap=True)
 
 
@@ -353,7 +357,9 @@ def _fail(error: Exception, code: int) -> NoReturn:
 def _console(to_stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=to_stderr, highlight=False)
+    console = Console(stderr=to_stderr, highlight=False)
+    # What is piped is read by programs or copied: formulas stay whole.
+    return console if console.is_terminal else Console(stderr=to_stderr, highlight=False, width=200)
 
 
 def _print_json(value: Any) -> None:
@@ -433,7 +439,7 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(top_table(found, 10))
     if found.comparison:
         console.print(comparison_table("On the test split, fresh seeds", found.comparison))
-        console.print(verdict(found.comparison), soft_wrap=True)
+        console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", markup=False, soft_wrap=True)
         console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", markup=False, soft_wrap=True)

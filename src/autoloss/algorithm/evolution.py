@@ -48,9 +48,14 @@ class EvolutionSettings:
     """So many children in a row that cost no training end the run."""
 
     def __post_init__(self) -> None:
-        for name in ("initial", "population", "lag", "maximum_operators", "mutation_attempts", "attempts"):
+        for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
             if getattr(self, name) < 1:
                 raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
+        if not 1 <= self.maximum_operators <= 64:
+            raise RequestError(
+                f"evolution.maximum_operators is {self.maximum_operators}; it needs to be from 1 to 64: texts of deeper "
+                "trees are not read, and memory grows with the tree."
+            )
         if self.depth < 1 or self.depth > 6:
             raise RequestError(f"evolution.depth is {self.depth}; it needs to be from 1 to 6.")
         if not 0 < self.tournament <= 1:

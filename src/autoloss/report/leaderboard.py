@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoloss.run.evidence import Row
+from autoloss.run.evidence import Row, by_mean
 from autoloss.run.records import Individual, Origin
 from autoloss.run.results import Search
 
@@ -59,13 +59,14 @@ def top_table(search: Search, count: int) -> Table:
     """Show the best losses of a run."""
     rows = top_rows(search, count)
     confirmed = any(row["confirmed"] is not None for row in rows)
+    winner = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {len(search.history)} losses in {search.directory}",
         {**columns, "size": "right", "found": "right", "formula": "left"},
         (
             (
-                row["id"],
+                f"{'★ ' if row['id'] == winner else ''}{row['id']}",
                 figure(row["score"]),
                 *([figure(row["confirmed"])] if confirmed else []),
                 row["size"],
@@ -74,7 +75,8 @@ def top_table(search: Search, count: int) -> Table:
             )
             for row in rows
         ),
-        "score: metric of the proxy training on the valid split · size: operators · found: how often, with twins and copies",
+        "score: metric of the proxy training on the valid split · size: operators · found: how often, with twins and copies"
+        + (" · ★ best on fresh seeds" if confirmed else ""),
     )
 
 
@@ -88,6 +90,7 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "scale": row.entrant.scale,
             "baseline": row.entrant.baseline,
             "scores": list(row.scores),
+            "reasons": list(row.reasons),
             "mean": row.mean,
             "sd": row.deviation,
             "interval": row.interval,
@@ -119,7 +122,11 @@ def comparison_table(title: str, rows: Sequence[Row]) -> Table:
             )
             for row in rows
         ),
-        f"p: two-sided paired t-test against {reference}, same seeds" if reference else None,
+        "\n".join(
+            [f"p: two-sided paired t-test against {reference}, same seeds"] * bool(reference)
+            + [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons]
+        )
+        or None,
     )
 
 
@@ -128,28 +135,30 @@ def _seeds(row: Row) -> str:
     return f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else "")
 
 
-def verdict(rows: Sequence[Row]) -> str:
-    """Say in a sentence whether a found loss beat the best baseline, and how sure that is."""
-    found = [row for row in rows if not row.entrant.baseline and row.mean is not None]
-    rivals = [row for row in rows if row.entrant.baseline and row.mean is not None]
+def verdict(rows: Sequence[Row], winner: str) -> str:
+    """Say in a sentence whether the winner beat the best baseline, and how sure that is.
+
+    Args:
+        winner: Label of the loss that was best on fresh seeds of the valid split; the best *on test* would flatter.
+    """
+    found = [row for row in by_mean(rows) if not row.entrant.baseline and row.mean is not None]
+    rivals = [row for row in by_mean(rows) if row.entrant.baseline and row.mean is not None]
     if not found:
         return "No found loss trained on every seed."
-    best = max(found, key=lambda row: row.mean or -math.inf)
+    best = next((row for row in found if row.entrant.label == winner), found[0])
     if not rivals:
         return f"{best.entrant.label} reaches {figure(best.mean)}; the task names no standard loss to compare with."
-    rival = max(rivals, key=lambda row: row.mean or -math.inf)
+    rival = rivals[0]
     difference = (best.mean or 0.0) - (rival.mean or 0.0)
-    if difference <= 0:
-        return (
-            f"Nothing found beats the best baseline: {best.entrant.label} reaches {figure(best.mean)}, "
-            f"{rival.entrant.label} {figure(rival.mean)} on test."
-        )
     spread = max(best.deviation or 0.0, rival.deviation or 0.0)
-    sure = "more than" if difference > spread else "within"
-    return (
-        f"{best.entrant.label} beats the best baseline on test: {figure(best.mean)} against {figure(rival.mean)} of "
-        f"{rival.entrant.label}, {sure} the spread over {len(best.scores)} seeds."
-    )
+    sure = "more than" if abs(difference) > spread else "within"
+    numbers = f"{figure(best.mean)} against {figure(rival.mean)} of {rival.entrant.label}"
+    seeds = f"{sure} the spread over {len(best.scores)} seeds"
+    if difference > 0:
+        return f"The winner {best.entrant.label} beats the best baseline on test: {numbers}, {seeds}."
+    if difference == 0:
+        return f"The winner {best.entrant.label} equals the best baseline on test: {numbers}."
+    return f"The winner {best.entrant.label} does not beat the best baseline on test: {numbers}, {seeds}."
 
 
 def show_values(search: Search, individual: Individual) -> dict[str, Any]:

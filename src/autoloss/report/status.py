@@ -37,8 +37,7 @@ class Status:
     ) -> None:
         if self._live:
             self._live.stop()
-        if self._last is not None:
-            self._console.print(escape(line(self._last)), soft_wrap=True)
+        self._conclude()
 
     def observe(self, progress: Progress) -> None:
         self._last = progress
@@ -52,7 +51,14 @@ class Status:
         """Write a line above the panel; the panel has nothing more to tell."""
         if self._live:
             self._live.stop()
+        self._conclude()
         self._console.print(escape(text), soft_wrap=True)
+
+    def _conclude(self) -> None:
+        """Write the last progress, once."""
+        if self._last is not None:
+            self._console.print(escape(line(self._last)), soft_wrap=True)
+            self._last = None
 
 
 def line(progress: Progress) -> str:
@@ -62,6 +68,7 @@ def line(progress: Progress) -> str:
         f"trained {progress.trained}/{progress.budget}",
         f"sampled {progress.sampled}",
         f"simulated {progress.simulated}",
+        f"passed {progress.passed}",
         f"reused {progress.reused}",
         f"rejected {_rejected(progress)}",
         f"best {figure(best.score) if best else '–'}"
@@ -81,7 +88,8 @@ def panel(progress: Progress) -> Table:
     best = progress.best
     rows = {
         "trained": f"{progress.trained} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
-        "sampled": f"{progress.sampled} · simulated {progress.simulated} · verdict reused {progress.reused}",
+        "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
+        f"{progress.reused} by a known verdict",
         "rejected": _rejected(progress),
         "best": f"{figure(best.score)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",

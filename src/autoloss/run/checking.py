@@ -13,9 +13,11 @@ from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
 from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
 from autoloss.run import samples as sample_files
-from autoloss.run.configuration import Configuration
+from autoloss.run.configuration import Configuration, FinalSettings
 from autoloss.run.naming import named
-from autoloss.run.workshop import TestedBranch, one_thread
+from autoloss.run.threads import one_thread
+from autoloss.run.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
+from autoloss.run.workshop import TestedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
@@ -59,6 +61,7 @@ class TaskCheck:
     Args:
         training_seconds: Of one whole training, estimated where it was cut off; None where that cannot be told.
         search_seconds: Estimated time of a search with this budget and so many workers.
+        final_seconds: Likewise, of what is trained when it is over.
     """
 
     task: str
@@ -67,6 +70,7 @@ class TaskCheck:
     training_seconds: float | None
     seconds_per_candidate: float
     search_seconds: float | None
+    final_seconds: float | None
     evaluations: int
     threshold: float
     unit: str
@@ -87,6 +91,8 @@ class TaskCheck:
                 yield f"    rejected: {branch.reason}. {advice(branch, self.unit)}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
+        if self.final_seconds is not None:
+            yield f"  the best again and beside the baselines, at the end: about {self.final_seconds:.0f} s"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
         if self.search_seconds is not None:
             yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
@@ -129,10 +135,19 @@ def check(
         training,
         per_candidate,
         None if training is None else evaluations * (accepted + training) / busy,
+        None if training is None else final_trainings(configuration.final) * training / max(1, workers),
         evaluations,
         configuration.rejection.threshold,
         configuration.rejection.unit,
     )
+
+
+def final_trainings(settings: FinalSettings) -> int:
+    """Return about how many trainings follow a search: confirmations, the baselines' grid, the comparison."""
+    tuning = 2 * len(LEARNING_RATES) * TUNING_SEEDS
+    entrants = settings.compare + 3 + len(SCALES)
+    compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
+    return settings.confirm * settings.confirm_seeds + compared
 
 
 def advice(branch: BranchCheck, unit: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -83,8 +84,8 @@ class Configuration:
     def __post_init__(self) -> None:
         if self.evaluations < 1:
             raise RequestError(f"evaluations is {self.evaluations}; a search needs at least 1.")
-        if self.seed < 0:
-            raise RequestError(f"seed is {self.seed}; it needs to be 0 or above.")
+        if not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed is {self.seed}; it needs to be from 0 to 2**63 - 1.")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -168,7 +169,10 @@ def _converted(kind: Any, value: Any) -> Any:
         ]
     if value is None or isinstance(value, bool):
         raise ValueError
-    return kind(value)
+    found = kind(value)
+    if (kind is int and float(value) != found) or (kind is float and not math.isfinite(found)):
+        raise ValueError
+    return found
 
 
 def _described(kind: Any) -> str:

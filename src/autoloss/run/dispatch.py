@@ -27,6 +27,10 @@ class Done:
     seconds: float
 
 
+class Again:
+    """A job is tried once more."""
+
+
 class Dispatcher:
     """Gives jobs to workers, the first in first, and tries again what the machine killed.
 
@@ -40,6 +44,7 @@ class Dispatcher:
         self._queue: deque[int] = deque()
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, list[str]] = {}
+        self._error: RunError | None = None
 
     @property
     def slots(self) -> int:
@@ -76,17 +81,28 @@ class Dispatcher:
                 self._workers.cancel(ticket)
         self._queue.clear()
         self._jobs.clear()
+        self._failures.clear()
 
     def wait(self, timeout_seconds: float | None) -> list[Done]:
         """Return what ended; at least one job unless the time ran out or nothing is under way."""
+        if self._error is not None:
+            raise self._error
         self._start()
         done = []
         for outcome in self._workers.wait(timeout_seconds):
             if outcome.job not in self._jobs:
                 continue
-            result = self._result(outcome)
-            if result is not None:
+            try:
+                result = self._result(outcome)
+            except RunError as error:
+                # What ended beside it is told first: nothing finished is lost.
+                self._error = error
+                continue
+            if not isinstance(result, Again):
+                self._failures.pop(outcome.job)
                 done.append(Done(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
+        if self._error is not None and not done:
+            raise self._error
         self._start()
         return done
 
@@ -105,8 +121,8 @@ class Dispatcher:
             deadline = self._limits.training_seconds if training else self._limits.testing_seconds
             self._workers.submit(ticket, job, deadline_seconds=deadline)
 
-    def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | None:
-        """Return what the job came to, or None when it is tried again."""
+    def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | Again:
+        """Return what the job came to."""
         match outcome:
             case Finished(value=Trained() as trained):
                 return _outcome(trained, outcome.seconds)
@@ -122,7 +138,7 @@ class Dispatcher:
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
                     return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
                 self._enqueue(outcome.job)
-                return None
+                return Again()
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
         if isinstance(self._jobs[ticket], TestAttempts):

@@ -40,11 +40,13 @@ class Row:
     Args:
         scores: One per seed; None where a training has no score.
         reference: The scores of the standard loss over the same seeds; None for that loss itself.
+        reasons: Why trainings have no score, each reason once.
     """
 
     entrant: Entrant
     scores: tuple[float | None, ...]
     reference: tuple[float | None, ...] | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     def finite(self) -> list[float]:
@@ -95,9 +97,13 @@ def rows(
     """Return the entrants whose trainings are all known; the first baseline is what the others are tested against."""
     found = []
     for entrant in entrants:
-        outcomes = [known.get(entrant.job(seed, split)) for seed in training_seeds]
-        if outcomes and None not in outcomes:
-            found.append(Row(entrant, tuple(outcome.score for outcome in outcomes if outcome is not None)))
+        looked_up = [known.get(entrant.job(seed, split)) for seed in training_seeds]
+        outcomes = [outcome for outcome in looked_up if outcome is not None]
+        if outcomes and len(outcomes) == len(looked_up):
+            reasons = dict.fromkeys(
+                f"{outcome.state.value}: {outcome.reason}" for outcome in outcomes if outcome.reason
+            )
+            found.append(Row(entrant, tuple(outcome.score for outcome in outcomes), reasons=tuple(reasons)))
     reference = next((row for row in found if row.entrant.baseline), None)
     if reference is None:
         return found

@@ -48,9 +48,9 @@ class Lost:
     """A job that ended with its worker: a fault of the infrastructure, which says nothing about the payload.
 
     Args:
-        cause: `deadline`: it ran longer than allowed, or its worker did not start in time; `memory`: it went beyond the
+        cause: `deadline`: it ran longer than allowed; `memory`: it went beyond the
             limit, or raised MemoryError; `killed`: a signal ended the worker (SIGSEGV, the kernel's OOM killer, a
-            person); `exited`: the worker ended itself.
+            person); `exited`: the worker ended itself, or did not start in time.
         detail: What happened, and the last lines of the worker's output.
     """
 

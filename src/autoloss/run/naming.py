@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -90,7 +91,7 @@ def _from_file(name: str, options: Mapping[str, Any]) -> Task:
     sys.path.insert(0, str(file.parent))
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RequestError(f"{path} fails on import: {type(error).__name__}: {error}") from error
     # Workers get what is in this file by value: they do not import it.
     cloudpickle.register_pickle_by_value(module)
@@ -100,9 +101,15 @@ def _from_file(name: str, options: Mapping[str, Any]) -> Task:
     found = getattr(module, attribute)
     if not isinstance(found, Task) and callable(found):
         try:
-            found = found(**options)
+            inspect.signature(found).bind(**options)
         except TypeError as error:
             raise RequestError(f"{name} does not take the options {dict(options)}: {error}") from error
+        try:
+            found = found(**options)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
     elif options:
         raise RequestError(
             f"{attribute} in {file.name} is no function, so it takes no options; found {', '.join(options)}."

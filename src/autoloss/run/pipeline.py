@@ -60,11 +60,13 @@ class _Search:
             self.resolve()
             end = self.end()
             if end is not None:
+                observe(self.progress())
                 return end
             self.feed()
             observe(self.progress())
             for done in self.dispatcher.wait(POLL_SECONDS):
                 self.receive(done)
+            self._give_up_when_hopeless()
 
     def progress(self) -> Progress:
         return Progress.of(self.history, self.dispatcher, time.monotonic() - self.started, self.charged_before)
@@ -110,13 +112,14 @@ class _Search:
         child = self.tickets.pop(done.ticket)
         self.record.add_outcome(child, done.result)
         self.history.tell(child, done.result)
-        self._give_up_when_hopeless()
 
     def _give_up_when_hopeless(self) -> None:
         if self.history.best is not None:
             return
-        outcomes = list(self.history.outcomes.values())
-        failed = len(outcomes) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in outcomes)
+        # Only the children before the first unfinished one: which of the others is done is a matter of timing.
+        outcomes = [individual.outcome for individual in self.history.finished]
+        first = outcomes[:HOPELESS_FAILED]
+        failed = len(first) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in first)
         if failed or len(outcomes) >= HOPELESS:
             raise RunError(
                 f"None of the first {len(outcomes)} losses came to a score. The last one {outcomes[-1].state.value}: "

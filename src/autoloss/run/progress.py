@@ -30,6 +30,7 @@ class Progress:
     running: int
     sampled: int
     simulated: int
+    passed: int
     reused: int
     rejected: Mapping[str, int]
     best: Individual | None
@@ -50,6 +51,7 @@ class Progress:
             running=len(history.running),
             sampled=counts["sampled"],
             simulated=counts["simulated"],
+            passed=counts["passed"],
             reused=counts["reused"],
             rejected={reason.value: counts[reason.name] for reason in Reason if counts[reason.name]},
             best=best,

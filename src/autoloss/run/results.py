@@ -82,17 +82,22 @@ class Search:
         ranked = self.top(len(self.history))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
-        confirmed = [found for found in ranked if found.confirmed is not None]
-        return max(confirmed or ranked, key=lambda found: found.score if found.confirmed is None else found.confirmed)
+        return max(ranked, key=standing)
 
     def top(self, count: int) -> list[Found]:
-        """Return the best by score, each signature once."""
+        """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
         means = {row.entrant.loss: row.mean for row in self.confirmed}
         leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
         return [
             Found(best.id, best.score, best.formula, means.get(best.formula), leaves)
             for best in ranking(self.history)[:count]
         ]
+
+
+def standing(found: Found) -> tuple[bool, float]:
+    """Return what losses are ordered by: the mean over fresh seeds where there is one, before all others."""
+    confirmed = found.confirmed is not None
+    return confirmed, found.confirmed if found.confirmed is not None else found.score
 
 
 def ranking(history: Sequence[Individual]) -> list[Individual]:
@@ -119,7 +124,7 @@ def opened(directory: str | Path) -> Search:
 
 def read(directory: Path, store: Store, end: str = "it is not finished") -> Search:
     """Read a run from its open store."""
-    settings = store.settings()
+    settings = store.started()
     configuration: dict[str, Any] = json.loads(settings["configuration"])
     seed, final = configuration["seed"], configuration["final"]
     history = individuals(store)

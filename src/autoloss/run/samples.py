@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from autoloss.errors import RequestError, RunError, unknown
+from autoloss.run.threads import one_thread
 from autoloss.space.branch import Sample
 from autoloss.tasks.task import Task
 
@@ -24,7 +25,8 @@ def drawn(task: Task, count: int, seed: int) -> Samples:
     Raises:
         RequestError: A branch lacks samples, or a prediction is not finite or not (N, C, H, W).
     """
-    found = task.samples(count, seed)
+    with one_thread():
+        found = task.samples(count, seed)
     for name in task.branches:
         if name not in found:
             raise unknown("set of samples for branch", name, found)

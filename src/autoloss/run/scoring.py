@@ -8,14 +8,14 @@ from typing import Any
 
 from autoloss import zoo
 from autoloss.algorithm.chance import derived_seed
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, unknown
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
-from autoloss.run.results import read
+from autoloss.run.results import read, standing
 from autoloss.run.search import started
 from autoloss.run.store import Store
 from autoloss.run.trials import against_baselines, compared
@@ -56,6 +56,8 @@ def score(
     for loss in losses:
         label, resolved = zoo.resolve(loss, loaded.branches)
         entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
+    if split not in loaded.splits:
+        raise unknown("split", split, loaded.splits)
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
     with started(Workshop(loaded, {}, configuration), min(workers, len(entrants) * seeds)) as pool:
@@ -85,9 +87,9 @@ def compare(directory: Path, *, task: Task | None = None, top: int = 3, seeds: i
         with Store(directory, write=True) as store:
             found = read(directory, store)
             best = found.top(len(found.history))
+            best.sort(key=standing, reverse=True)
             if not best:
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-            best.sort(key=lambda loss: -1.0 if loss.confirmed is None else loss.confirmed, reverse=True)
             loaded = task if task is not None else TaskName.from_json(found.settings["task"]).load()
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")

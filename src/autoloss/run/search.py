@@ -77,7 +77,10 @@ def search(
     loaded, name = named(task, given)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     _refuse_finished(path)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be made: {error.strerror}. Name another folder with --out.") from None
     owner = Ownership(path)
     try:
         _refuse_finished(path)
@@ -119,12 +122,13 @@ def resume(
     owner = Ownership(path)
     try:
         with Store(path, write=True) as store:
-            kept = store.settings()
+            kept = store.started()
             configuration = Configuration.from_json(kept["configuration"])
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
                 store.change_setting("configuration", configuration.to_json())
             loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
+            _same_task(kept, loaded, path)
             return _drive(path, store, loaded, sample_files.load(path), configuration, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
@@ -142,6 +146,17 @@ def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[
         "branches": json.dumps({branch: BranchForm.of(found).to_dict() for branch, found in task.branches.items()}),
         "release": __version__,
     }
+
+
+def _same_task(kept: dict[str, str], task: Task, path: Path) -> None:
+    """Refuse to go on with a task that is not the run's: two histories would mix."""
+    found = {"title": task.name, "branches": _settings(Configuration(), TaskName(None), task)["branches"]}
+    for name, value in found.items():
+        if kept[name] != value:
+            raise RequestError(
+                f"The run in {path} was started with another task: its {name} is {kept[name]}, this one's {value}. "
+                "Resume it with its own task, or start a new run."
+            )
 
 
 def _how_to_resume(path: Path) -> str:

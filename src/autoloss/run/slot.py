@@ -116,7 +116,7 @@ class Slot:
         if limit is not None and used > limit:
             return self._lose(child, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
         if not child.ready and time.monotonic() - child.started > self._start_seconds:
-            return self._lose(child, "deadline", f"The worker did not start within {self._start_seconds:g} s.")
+            return self._lose(child, "exited", f"The worker did not start within {self._start_seconds:g} s.")
         if self.job is not None and self.job.seconds >= self.job.deadline_seconds:
             text = f"The job was still running after {self.job.deadline_seconds:g} s."
             return self._lose(child, "deadline", text)

@@ -30,7 +30,17 @@ class StoreError(RunError):
 
 
 def exists(directory: Path) -> bool:
-    return (directory / FILE).exists()
+    """Say whether a folder holds a run; a file that was left before its settings were written is none yet."""
+    if not (directory / FILE).exists():
+        return False
+    try:
+        with Store(directory) as store:
+            return bool(store.settings())
+    except RequestError:
+        return False
+    except StoreError:
+        # Damaged, or of another release: somebody's all the same.
+        return True
 
 
 class Store:
@@ -71,6 +81,10 @@ class Store:
         if found == 0 and write:
             schema = files("autoloss.run").joinpath("schema.sql").read_text()
             self._connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        elif found == 0:
+            raise RequestError(
+                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+            )
         elif found != SCHEMA:
             raise StoreError(
                 f"{self.path} was written by schema {found}; this release reads schema {SCHEMA}. "
@@ -98,7 +112,21 @@ class Store:
         self._insert("setting", {"name": name, "value": value}, replace=True)
 
     def settings(self) -> dict[str, str]:
+        """Read the settings of the run; none in a run that was stopped before it began."""
         return {row["name"]: row["value"] for row in self._rows("setting", "name")}
+
+    def started(self) -> dict[str, str]:
+        """Read the settings of a run that has begun.
+
+        Raises:
+            RequestError: It was stopped before that.
+        """
+        found = self.settings()
+        if not found:
+            raise RequestError(
+                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+            )
+        return found
 
     def add_child(self, child: Child, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a child and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-
-import torch
+from collections.abc import Mapping
 
 from autoloss import zoo
 from autoloss.algorithm.equivalence import Gradient, directions, gradient
@@ -18,6 +15,7 @@ from autoloss.algorithm.rejection.screen import screened
 from autoloss.errors import RequestError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.run.threads import one_thread
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
@@ -151,17 +149,6 @@ class TestedBranch:
         return simulate(tree, self.branch, self.reference, self._settings)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: sums round differently on several, and a score must not depend on where it was trained."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def at_learning_rate(task: Task, factor: float) -> Task:
     """Return the task with its recipe's learning rate multiplied.
 
@@ -186,12 +173,22 @@ def _times(loss: BranchLoss, factor: float) -> BranchLoss:
 
 
 def stored(outcome: Scored | Diverged) -> Trained:
-    """Return a training's outcome as the value that is kept; a score that is no number is no score."""
+    """Return a training's outcome as plain values, which is what is kept; a score that is no number is no score.
+
+    Raises:
+        TypeError: A task's `train` returned something else.
+    """
     match outcome:
         case Diverged():
-            return Trained("diverged", step=outcome.step, reason=outcome.reason)
-        case Scored() if not math.isfinite(outcome.score):
-            return Trained("diverged", curve=outcome.curve, reason=f"the metric is {outcome.score}")
+            return Trained("diverged", step=int(outcome.step), reason=str(outcome.reason))
         case Scored():
-            also = {name: value for name, value in outcome.also.items() if math.isfinite(value)}
-            return Trained("scored", float(outcome.score), also, outcome.curve)
+            score = float(outcome.score)
+            curve = tuple((int(step), float(loss)) for step, loss in outcome.curve)
+            if not math.isfinite(score):
+                return Trained("diverged", curve=curve, reason=f"the metric is {score}")
+            also = {str(name): float(value) for name, value in outcome.also.items()}
+            return Trained(
+                "scored", score, {name: value for name, value in also.items() if math.isfinite(value)}, curve
+            )
+        case _:
+            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored or Diverged.")

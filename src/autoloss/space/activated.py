@@ -111,7 +111,7 @@ class ActivatedBranch(Branch):
         if self.channels is None:
             raise RequestError("This branch does not know its channels; give ActivatedBranch(channels=…).")
         if self.activation == "none":
-            return spatial(target if target.ndim > 1 else target.unsqueeze(1))
+            return encode(target, self.channels, self.activation, self.ignore_index)
         values = encode(target, max(self.channels, 2), self.activation, self.ignore_index)
         # A single logit stands for the second of two channels.
         sure = SURE * (2 * values - 1)

@@ -38,6 +38,7 @@ class Scenery:
         clutter: Share of cells with a piece of a digit.
         noise: Standard deviation, ink being 1.
         ink: Grey above which a pixel belongs to the digit.
+        tail: How much rarer each digit is than the one before: digit d occurs in proportion to (d + 1) to the power of −tail.
 
     Raises:
         RequestError: A value is outside its range.
@@ -50,6 +51,7 @@ class Scenery:
     clutter: float = 0.15
     noise: float = 0.06
     ink: float = 0.3
+    tail: float = 0.0
 
     def __post_init__(self) -> None:
         if self.size < CELL or self.size % CELL:
@@ -83,7 +85,8 @@ def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> t
     kind = rng.random(cells)
     is_digit = kind < scenery.digits
     is_piece = ~is_digit & (kind < scenery.digits + scenery.clutter)
-    drawn = rng.integers(len(images), size=cells)
+    weights = (labels + 1.0) ** -scenery.tail
+    drawn = rng.choice(len(images), size=cells, p=weights / weights.sum())
     grey = _placed(images[drawn], scenery, rng)
     grey[is_piece] = _pieces(grey[is_piece], rng)
     grey[~(is_digit | is_piece)] = 0.0
