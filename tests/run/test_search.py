@@ -9,11 +9,14 @@ import sqlite3
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import autoloss
 from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.report.leaderboard import verdict
+from autoloss.run.evidence import Entrant, Row
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership
 from autoloss.run.records import Origin, State
@@ -271,3 +274,93 @@ def test_one_in_a_thousand_of_the_rejected_keeps_its_text(run_directory):
     for formula, reason in kept:
         assert str(autoloss.parse(formula)) == formula
         assert reason
+
+
+class SlowThenRaising(QuickTask):
+    """Its first training is slow and good, all others raise at once: which is done first depends on the workers."""
+
+    def __init__(self, marker) -> None:
+        super().__init__(diverging=10**6)
+        self.marker = str(marker)
+
+    def train(self, criterion, seed, **options):
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            raise OSError("no such disk") from None
+        time.sleep(3)
+        return super().train(criterion, seed, **options)
+
+
+def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp_path):
+    settings = {**SETTINGS, "limits.explored": 300}
+    task = SlowThenRaising(tmp_path / "first")
+    found = autoloss.search(
+        task, evaluations=9, seed=1, workers=2, directory=tmp_path / "run", settings=settings, final=False
+    )
+    states = [one.outcome.state for one in found.history if one.child.origin is Origin.TRAINED]
+    assert states[0] is State.SCORED
+    assert set(states[1:]) == {State.FAILED}
+
+
+class Plain(QuickTask):
+    """Returns what is no outcome at all."""
+
+    def train(self, criterion, seed, **options):
+        return 0.5
+
+
+def test_a_training_that_returns_no_outcome_is_named(tmp_path):
+    with pytest.raises(RunError, match=r"train\(\) returned a float; expected Scored or Diverged"):
+        autoloss.search(Plain(), evaluations=3, workers=0, directory=tmp_path / "run", settings=SETTINGS)
+
+
+class Numpy(QuickTask):
+    """Returns numbers as other libraries make them."""
+
+    def train(self, criterion, seed, **options):
+        outcome = super().train(criterion, seed, **options)
+        if isinstance(outcome, Scored):
+            return Scored(np.float32(outcome.score), {"accuracy": np.float32(0.5)}, ((np.int64(1), np.float32(2.0)),))
+        return outcome
+
+
+def test_numbers_of_other_libraries_are_kept_as_plain_ones(tmp_path):
+    found = autoloss.search(
+        Numpy(), evaluations=4, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    assert found.best.score == opened(tmp_path / "run").best.score
+    assert any(one.outcome.also == {"accuracy": 0.5} for one in found.history)
+
+
+def test_a_run_that_was_stopped_before_it_began_is_started_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run", write=True).close()
+    with pytest.raises(RequestError, match="stopped before it began; start it again"):
+        opened(tmp_path / "run")
+    found = autoloss.search(
+        QuickTask(), evaluations=2, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    assert len(found.history) >= 2
+
+
+def test_another_task_is_not_mixed_into_a_run(run_directory):
+    with pytest.raises(RequestError, match="was started with another task"):
+        autoloss.resume(run_directory, QuickTask(("cls", "reg")), workers=0)
+
+
+def row(label: str, *scores: float, baseline: bool = False) -> Row:
+    return Row(Entrant(label, label, baseline=baseline), scores)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([row("#1", 0.5, 0.6), row("ce", 0.2, 0.3, baseline=True)], "#1 beats the best baseline on test"),
+        ([row("#1", -0.05, -0.05), row("ce", 0.0, 0.0, baseline=True)], "#1 does not beat the best baseline"),
+        ([row("#2", 0.9, 0.9), row("#1", 0.1, 0.1), row("ce", 0.5, 0.5, baseline=True)], "#1 does not beat"),
+        ([row("#1", 0.5, 0.5), row("ce", 0.5, 0.5, baseline=True)], "#1 equals the best baseline"),
+    ],
+)
+def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
+    assert sentence in verdict(rows, "#1")

@@ -46,6 +46,14 @@ def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
     assert set(classes.unique().tolist()) == set(range(CLASSES))
 
 
+def test_a_tail_makes_each_digit_rarer_than_the_one_before():
+    _, flat = scenes("train", 600, 0, Scenery(tail=0.0))
+    _, long = scenes("train", 600, 0, Scenery(tail=1.0))
+    shares = [(classes == 1).sum() / (classes == 10).sum() for classes in (flat, long)]
+    assert 0.5 < shares[0] < 3
+    assert shares[1] > 5
+
+
 def test_ink_is_a_digit_clutter_is_background():
     quiet = {"noise": 0.0, "digits": 0.0}
     images, classes = scenes("train", 50, 0, Scenery(clutter=1.0, **quiet))
