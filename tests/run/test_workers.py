@@ -231,7 +231,7 @@ def test_a_worker_that_never_gets_ready_is_lost():
     with ProcessWorkers(call(time.sleep, 60), 1, start_seconds=0.5) as workers:
         (outcome,) = outcomes_of(workers, [1])
     assert isinstance(outcome, Lost)
-    assert outcome.cause == "deadline"
+    assert outcome.cause == "exited"
     assert "did not start" in outcome.detail
 
 
