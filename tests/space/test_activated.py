@@ -1,5 +1,6 @@
 """The activated branch and the criterion: the published arithmetic is that of torch's own losses where they coincide."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -326,3 +327,11 @@ def test_what_only_a_search_needs_is_asked_for_when_it_is_missing(question):
     context: Mapping[str, torch.Tensor] = {"target": torch.zeros(2, dtype=torch.long)}
     with pytest.raises(RequestError, match=r"measure=|channels="):
         branch.metric(torch.zeros(2, 2), context) if question == "metric" else branch.ideal(context)
+
+
+def test_an_ignored_index_among_values_is_refused():
+    masks = torch.tensor([0, 1, 255, 1], dtype=torch.uint8).reshape(1, 1, 2, 2)
+    criterion = Loss("-y * log(p)").criterion("softmax", ignore_index=255)
+    with pytest.raises(RequestError, match="Drop the channel dimension"):
+        criterion(torch.zeros(1, 1, 2, 2), masks)
+    assert criterion(torch.zeros(1, 1, 2, 2), masks[:, 0]).item() == pytest.approx(0.75 * math.log(2))

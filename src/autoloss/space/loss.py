@@ -141,8 +141,17 @@ class LossModule(nn.Module):
         Args:
             prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
             target: Class indices without the channel dimension, or values of the prediction's shape.
+
+        Raises:
+            RequestError: Shapes do not fit, a class is unknown, or `ignore_index` meets values.
         """
-        return self._loss(prediction, {"target": fitting(target, prediction)})
+        fitted = fitting(target, prediction)
+        if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
+            raise RequestError(
+                f"Integers of the prediction's own shape {tuple(target.shape)} are values, so no index among them can be "
+                "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
+            )
+        return self._loss(prediction, {"target": fitted})
 
     def extra_repr(self) -> str:
         return f"{self.expression}, activation={self.branch.activation!r}"
