@@ -158,17 +158,18 @@ def score(
     from autoloss.report.leaderboard import comparison_rows, comparison_table
     from autoloss.run.scoring import score as scored
 
-    rows = scored(
-        task,
-        loss,
-        metric=metric,
-        options=options,
-        settings=settings,
-        seeds=seeds,
-        seed=seed,
-        split=split,
-        workers=workers,
-    )
+    with _stoppable():
+        rows = scored(
+            task,
+            loss,
+            metric=metric,
+            options=options,
+            settings=settings,
+            seeds=seeds,
+            seed=seed,
+            split=split,
+            workers=workers,
+        )
     if as_json:
         _print_json(comparison_rows(rows))
     else:
@@ -188,7 +189,8 @@ def compare(
     from autoloss.run.results import opened
     from autoloss.run.scoring import compare as compared
 
-    rows = compared(directory, top=top, seeds=seeds, workers=workers)
+    with _stoppable():
+        rows = compared(directory, top=top, seeds=seeds, workers=workers)
     if as_json:
         _print_json(comparison_rows(rows))
     else:

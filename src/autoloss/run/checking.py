@@ -113,7 +113,7 @@ def check(
     Raises:
         RequestError: The task cannot be made, or its samples can gain nothing.
     """
-    loaded, _ = named(task, {**({} if metric is None else {"metric": metric}), **(options or {})})
+    loaded, _ = named(task, metric, options)
     configuration = Configuration().changed({**(settings or {}), "seed": seed, "evaluations": evaluations})
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []

@@ -84,6 +84,10 @@ class History:
         """The children before the first one without an outcome: the history proper."""
         return [Individual(child, self.outcomes[child.id]) for child in self.children[: self._evolution.resolved]]
 
+    def first_outcomes(self, count: int) -> list[Outcome]:
+        """Return the outcomes of the first children, as far as they have one without a gap."""
+        return [self.outcomes[child] for child in range(min(count, self._evolution.resolved))]
+
     @property
     def end(self) -> str | None:
         """Why no further child belongs to the run, or None while there are more."""

@@ -53,8 +53,9 @@ class TaskName:
         return tasks.get(self.name, **self.options)
 
 
-def named(task: str | Task, options: Mapping[str, Any]) -> tuple[Task, TaskName]:
+def named(task: str | Task, metric: str | None, options: Mapping[str, Any] | None) -> tuple[Task, TaskName]:
     """Return the task and how to name it."""
+    options = {**({} if metric is None else {"metric": metric}), **(options or {})}
     if isinstance(task, Task):
         if options:
             raise RequestError(

@@ -18,7 +18,7 @@ from autoloss.run.records import Child, Origin, Outcome, State
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
 HOPELESS_FAILED, HOPELESS = 3, 50
-"""So many trainings that fail, or come to no score at all, before any has one end the run: the task is at fault."""
+"""So many losses that fail, or come to no score at all, first of all end the run: the task is at fault."""
 
 Observe = Callable[[Progress], None]
 
@@ -114,14 +114,14 @@ class _Search:
         self.history.tell(child, done.result)
 
     def _give_up_when_hopeless(self) -> None:
-        if self.history.best is not None:
-            return
-        # Only the children before the first unfinished one: which of the others is done is a matter of timing.
-        outcomes = [individual.outcome for individual in self.history.finished]
+        # Only children before the first unfinished one are looked at: which of the others is done is a matter of timing.
+        outcomes = self.history.first_outcomes(HOPELESS)
         first = outcomes[:HOPELESS_FAILED]
         failed = len(first) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in first)
-        if failed or len(outcomes) >= HOPELESS:
+        scoreless = len(outcomes) == HOPELESS and all(outcome.score is None for outcome in outcomes)
+        if failed or scoreless:
+            judged = first if failed else outcomes
             raise RunError(
-                f"None of the first {len(outcomes)} losses came to a score. The last one {outcomes[-1].state.value}: "
-                f"{outcomes[-1].reason}. Look at what `autoloss check` says of the task."
+                f"None of the first {len(judged)} losses came to a score. The last of them {judged[-1].state.value}: "
+                f"{judged[-1].reason}. Look at what `autoloss check` says of the task."
             )

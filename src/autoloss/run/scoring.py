@@ -49,8 +49,7 @@ def score(
     Raises:
         RequestError: A loss is none of these, or does not fit the task.
     """
-    given = {**({} if metric is None else {"metric": metric}), **(options or {})}
-    loaded, _ = named(task, given)
+    loaded, _ = named(task, metric, options)
     configuration = Configuration().changed({**(settings or {}), "seed": seed})
     entrants = []
     for loss in losses:

@@ -65,7 +65,6 @@ def search(
         OwnedError: Another process drives the run.
         RunError: Nothing passes the rejection protocol, or every training fails.
     """
-    given = {**({"metric": metric} if metric is not None else {}), **(options or {})}
     configuration = Configuration().changed(
         {
             **(settings or {}),
@@ -74,7 +73,7 @@ def search(
         }
     )
     _check_workers(workers)
-    loaded, name = named(task, given)
+    loaded, name = named(task, metric, options)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     _refuse_finished(path)
     try:
