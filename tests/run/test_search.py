@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -37,6 +38,12 @@ def run_directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("search") / "run"
     autoloss.search(QuickTask(), evaluations=15, seed=1, workers=0, directory=directory, settings=FINAL)
     return directory
+
+
+@pytest.fixture
+def own_copy(run_directory, tmp_path):
+    """The same run for a test that adds to it: tests come in any order."""
+    return shutil.copytree(run_directory, tmp_path / "run")
 
 
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
@@ -87,19 +94,19 @@ def test_the_search_never_measured_the_test_split(run_directory):
     assert not fresh & {job.seed for job in trials if job.split == "valid"}
 
 
-def test_a_finished_run_is_resumed_without_training_anything_again(run_directory):
-    with Store(run_directory) as store:
+def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
+    with Store(own_copy) as store:
         before = store.trials(), store.outcomes()
-    again = autoloss.resume(run_directory, QuickTask(), workers=0)
-    with Store(run_directory) as store:
+    again = autoloss.resume(own_copy, QuickTask(), workers=0)
+    with Store(own_copy) as store:
         assert (store.trials(), store.outcomes()) == before
-    assert again.best == opened(run_directory).best
+    assert again.best == opened(own_copy).best
 
 
-def test_compare_trains_on_more_seeds_and_keeps_what_it_found(run_directory):
-    rows = compare(run_directory, task=QuickTask(), top=1, seeds=3, workers=0)
+def test_compare_trains_on_more_seeds_and_keeps_what_it_found(own_copy):
+    rows = compare(own_copy, task=QuickTask(), top=1, seeds=3, workers=0)
     assert all(len(row.scores) == 3 for row in rows)
-    assert [row.scores for row in opened(run_directory).comparison] == [row.scores for row in rows]
+    assert [row.scores for row in opened(own_copy).comparison] == [row.scores for row in rows]
 
 
 def test_score_repeats_a_search_exactly(run_directory):
