@@ -191,7 +191,7 @@ class Memory:
         self._last = now
 
 
-def _draws(engine: Engine, stream: int) -> Iterator[Expression]:
+def draws(engine: Engine, stream: int) -> Iterator[Expression]:
     """Draw fresh trees as the search does."""
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
@@ -223,7 +223,7 @@ def compare(stream: int, count: int, accepts: int) -> list[tuple[bool, bool, flo
     engine = scenes()
     memory = Memory(engine)
     rows: list[tuple[bool, bool, float, float]] = []
-    for drawn in _draws(engine, stream):
+    for drawn in draws(engine, stream):
         tree = memory.new(drawn)
         if tree is None:
             continue
@@ -267,7 +267,7 @@ def explore(stream: int, count: int) -> tuple[Counter[str], defaultdict[str, flo
     """Draw and decide so many losses from a cold memory; return what became of them, and the time of each stage."""
     engine = scenes()
     memory = Memory(engine)
-    for number, drawn in enumerate(_draws(engine, stream)):
+    for number, drawn in enumerate(draws(engine, stream)):
         if number == count:
             break
         tree = memory.new(drawn)
@@ -294,7 +294,7 @@ def screen(name: str, seconds: float) -> dict[str, int]:
     accepted: list[Expression] = []
     counts: Counter[str] = Counter(candidates=0, accepts=0, lost=0, gained=0, dropped_early=0)
     began = time.process_time()
-    draws = _draws(engine, 0)
+    draws = draws(engine, 0)
     while time.process_time() - began < seconds:
         mutated = bool(accepted) and rng.random() < MUTATED
         tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(draws))

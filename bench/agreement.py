@@ -1,0 +1,166 @@
+"""Whether the compiled engine, screen and cache on, decides as the reference does: on at least 600 of its accepts.
+
+The reference takes hours, so its decisions are made once and kept: `--decide` adds to `results/reference_decisions.jsonl`,
+one line per tree, and can be stopped and started at will. Without it the engine decides the same trees, and the table says at
+which stage it differs. Trees are fresh ones and, as in a search, mutations of accepted ones; every tree that holds both roles
+is there, also those whose gradient vanishes or was met before, since those stages are to be judged as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from autoloss import zoo
+from autoloss.algorithm.mutation import mutate
+from autoloss.algorithm.rejection.engine import Engine
+from autoloss.algorithm.rejection.protocol import Reason, Verdict, simulate
+from autoloss.algorithm.rejection.screen import screened
+from autoloss.space.expression import CONSTANT, Alphabet, Expression
+from autoloss.space.parsing import parse
+from machine import machine
+from rejection import draws, scenes
+
+DECISIONS = Path(__file__).parent / "results" / "reference_decisions.jsonl"
+MUTATED = 0.5
+"""Share of mutations of accepted losses."""
+QUICK = 150
+"""Trees in the quick run."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Whether the engine decides as the reference does.")
+    parser.add_argument(
+        "--decide", type=int, metavar="ACCEPTS", help="let the reference decide until it accepted so many"
+    )
+    parser.add_argument("--stream", type=int, default=0, help="which sequence of trees --decide goes on with")
+    parser.add_argument("--decisions", type=Path, default=DECISIONS)
+    parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK} trees")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.decide:
+        decide(arguments.decisions, arguments.stream, arguments.decide)
+        return
+    result = {"machine": machine(), **agreement(_read(arguments.decisions), QUICK if arguments.quick else None)}
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    print(f"{result['candidates']} trees; the reference accepts {result['reference_accepts']}")
+    print(f"false accepts {result['false_accepts']}, false rejects {result['false_rejects']}")
+    for stage, row in result["stages"].items():
+        print(f"  {stage:<28} decided {row['decided']}, of which the reference accepts {row['reference_accepts']}")
+    for row in result["differences"]:
+        print(f"  {row}")
+
+
+def decide(path: Path, stream: int, accepts: int) -> None:
+    """Go on with the reference's decisions of a stream until it accepted so many."""
+    engine = scenes()
+    known = [row for row in _read(path) if row["stream"] == stream]
+    accepted = 0
+    with path.open("a", encoding="utf-8") as file:
+        for number, tree in enumerate(trees(engine, stream, known)):
+            if number >= len(known):
+                verdict = simulate(tree, engine.branch, engine.reference, engine.settings)
+                known.append(_row(stream, tree, verdict))
+                file.write(json.dumps(known[-1]) + "\n")
+                file.flush()
+            accepted += known[number]["passed"]
+            if accepted >= accepts:
+                return
+
+
+def trees(engine: Engine, stream: int, decided: list[dict[str, Any]]) -> Iterator[Expression]:
+    """Draw trees that hold both roles, each text once; those of stream 0 begin with the zoo.
+
+    Args:
+        decided: The rows of the trees drawn so far, which the caller extends: the accepted ones are mutated.
+    """
+    alphabet, rng = Alphabet(engine.branch.leaves_and_roles), Random(stream)
+    fresh = draws(engine, stream)
+    texts: set[str] = set()
+    published = [] if stream else [row.formula for row in zoo.entries.ENTRIES.values() if row.formula]
+    accepted: list[str] = []
+    seen = 0
+    while True:
+        accepted += [row["formula"] for row in decided[seen:] if row["passed"]]
+        seen = len(decided)
+        if published:
+            tree = parse(published.pop(0))
+        elif accepted and rng.random() < MUTATED:
+            tree = mutate(parse(rng.choice(accepted)), alphabet, rng)
+        else:
+            tree = next(fresh)
+        if not tree.leaves <= {*engine.branch.leaves_and_roles, CONSTANT}:
+            continue
+        if not tree.holds(engine.branch.leaves_and_roles) or len(tree.operators) > engine.operator_cap:
+            continue
+        tree = tree.canonical()
+        if str(tree) not in texts:
+            texts.add(str(tree))
+            yield tree
+
+
+def _row(stream: int, tree: Expression, verdict: Verdict) -> dict[str, Any]:
+    reason = None if verdict.reason is None else verdict.reason.name
+    score = None if verdict.score is None else round(verdict.score, 6)
+    return {"stream": stream, "formula": str(tree), "passed": verdict.passed, "reason": reason, "score": score}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def agreement(rows: list[dict[str, Any]], count: int | None) -> dict[str, Any]:
+    """Decide the same trees with the engine, each stream from a cold cache."""
+    engine = scenes()
+    began = time.process_time()
+    verdicts: dict[tuple[int, bytes], Verdict] = {}
+    decided: Counter[str] = Counter()
+    accepts: Counter[str] = Counter()
+    differences: list[dict[str, Any]] = []
+    for row in rows[:count]:
+        tree = parse(row["formula"])
+        gradient = engine.gradient(tree)
+        key = (row["stream"], gradient.key)
+        if not gradient.finite or gradient.zero:
+            stage, verdict = "gradient zero or not finite", Verdict(Reason.NO_GRADIENT)
+        elif key in verdicts:
+            stage, verdict = "key known", verdicts[key]
+        else:
+            verdict = verdicts[key] = screened(engine, tree)
+            early = verdict.reason is Reason.LOW_GAIN and verdict.score is None
+            stage = "dropped early" if early else "protocol to its end"
+        decided[stage] += 1
+        accepts[stage] += row["passed"]
+        if verdict.passed != row["passed"]:
+            found = {"stage": stage, "score": verdict.score, "reason": verdict.reason and verdict.reason.name}
+            differences.append({"formula": row["formula"], "reference": row["score"], "engine": found})
+    false_rejects = sum(found["reference"] is not None and found["reference"] >= 0.6 for found in differences)
+    return {
+        "candidates": sum(decided.values()),
+        "reference_accepts": sum(accepts.values()),
+        "false_accepts": len(differences) - false_rejects,
+        "false_rejects": false_rejects,
+        "stages": {
+            stage: {"decided": decided[stage], "reference_accepts": accepts[stage]} for stage in sorted(decided)
+        },
+        "differences": differences,
+        "seconds": round(time.process_time() - began, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
