@@ -294,10 +294,10 @@ def screen(name: str, seconds: float) -> dict[str, int]:
     accepted: list[Expression] = []
     counts: Counter[str] = Counter(candidates=0, accepts=0, lost=0, gained=0, dropped_early=0)
     began = time.process_time()
-    draws = draws(engine, 0)
+    fresh = draws(engine, 0)
     while time.process_time() - began < seconds:
         mutated = bool(accepted) and rng.random() < MUTATED
-        tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(draws))
+        tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(fresh))
         if tree is None or len(tree.operators) > engine.operator_cap:
             continue
         found, full = screened(engine, tree), engine.verdict(tree)
