@@ -16,6 +16,9 @@ from numba.extending import intrinsic, overload
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 """Contraction to multiply-add changes rounding only; NaN, infinity and the sign of zero keep their meaning."""
 
+INLINED = {**OPTIONS, "forceinline": True}
+"""For what stands inside a loop: a call that LLVM thinks too dear to copy would keep the loop from being vectorised."""
+
 F = np.float32
 I = np.int32  # noqa: E741
 D = np.float64
@@ -69,6 +72,34 @@ def hyperbolic_tangent(x: Any) -> Any:
     raise NotImplementedError
 
 
+def ordered(x: Any) -> Any:
+    """Return an integer that is larger the larger x is, NaN outermost: LLVM finds the largest integer of many in vectors."""
+    raise NotImplementedError
+
+
+def disordered(rank: Any) -> Any:
+    """Return the number with that place in the order."""
+    raise NotImplementedError
+
+
+def _ordered32(x):
+    bits = _bits(x)
+    return I(bits ^ I(I(bits >> I(31)) & I(0x7FFFFFFF)))
+
+
+def _ordered64(x):
+    bits = _bits(x)
+    return bits ^ ((bits >> L(63)) & L(0x7FFFFFFFFFFFFFFF))
+
+
+def _disordered32(rank):
+    return _number(I(rank ^ I(I(rank >> I(31)) & I(0x7FFFFFFF))))
+
+
+def _disordered64(rank):
+    return _number(rank ^ ((rank >> L(63)) & L(0x7FFFFFFFFFFFFFFF)))
+
+
 def _exp32(x):
     x = F(89.0) if x > F(89.0) else x
     x = F(-104.0) if x < F(-104.0) else x
@@ -120,9 +151,10 @@ def _exp64(x):
 def _log32(x):
     bits = _bits(x)
     # The exponent counts from the square root of a half, so that the mantissa lies around 1.
-    exponent = (bits - I(0x3F3504F3)) >> I(23)
+    # Every integer is cast back to 32 bits: numba computes in 64, which AVX2 can neither shift nor convert in vectors.
+    exponent = I(I(bits - I(0x3F3504F3)) >> I(23))
     e = F(exponent)
-    m = _number(I(bits - (exponent << I(23)))) - F(1.0)
+    m = _number(I(bits - I(exponent << I(23)))) - F(1.0)
     q = F(7.0376836292e-2)
     q = q * m + F(-1.1514610310e-1)
     q = q * m + F(1.1676998740e-1)
@@ -201,3 +233,13 @@ def _logarithm(x):  # pyright: ignore[reportUnusedFunction]
 @overload(hyperbolic_tangent, jit_options=OPTIONS)
 def _hyperbolic_tangent(x):  # pyright: ignore[reportUnusedFunction]
     return _tanh32 if x == types.float32 else _tanh64
+
+
+@overload(ordered, jit_options=OPTIONS)
+def _ordered(x):  # pyright: ignore[reportUnusedFunction]
+    return _ordered32 if x == types.float32 else _ordered64
+
+
+@overload(disordered, jit_options=OPTIONS)
+def _disordered(rank):  # pyright: ignore[reportUnusedFunction]
+    return _disordered32 if rank == types.int32 else _disordered64

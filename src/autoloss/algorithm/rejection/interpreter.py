@@ -91,9 +91,9 @@ def _run(w, code, factors, begin, end, tile, shape, positions):
         elif op == MASKED_TOTAL:
             loss += factor * k.masked_sum_of(w, a, b, count)
         elif op == POOL:
-            pool(w, to, a, scratch, across, rows, height, width, rows_per_tile, factor)
+            pool(w, to, a, scratch, (across, rows, height, width, rows_per_tile), factor)
         elif op == POOL_SLOPE:
-            pool_slope(w, to, a, b, scratch, across, rows, height, width, rows_per_tile, factor)
+            pool_slope(w, to, a, b, scratch, (across, rows, height, width, rows_per_tile), factor)
     return loss
 
 

@@ -15,9 +15,11 @@ from numba import njit
 from autoloss.algorithm.rejection.functions import (
     OPTIONS,
     constant,
+    disordered,
     exponential,
     hyperbolic_tangent,
     logarithm,
+    ordered,
 )
 from autoloss.space.operators import EPSILON
 
@@ -163,9 +165,59 @@ def sum_positions(workspace, to, a, channels, positions, begin):
         workspace[to + c] = found if begin else workspace[to + c] + found
 
 
+LEAST = 1e-8
+"""Of a position's sum of exponentials: above it, a p that vanishes would have been below e⁻⁸⁵, which no operator tells from 0
+but by its sign."""
+
+
 @njit(**OPTIONS)
 def softmax(workspace, to, z, scratch, channels, positions):
-    """Softmax over channels; `scratch` holds two numbers per position."""
+    """Softmax over channels; `scratch` holds two numbers per position.
+
+    Any shift of z gives the same result but for rounding, as long as no sum overflows or vanishes. One shift for the whole
+    stretch saves most of the loops; where it will not do, each position gets its own.
+    """
+    count = channels * positions
+    high, whole = _largest(workspace, z, count), scratch
+    for i in range(count):
+        workspace[to + i] = exponential(workspace[z + i] - high)
+    sum_channels(workspace, whole, to, channels, positions)
+    if not _all_above(workspace, whole, positions, constant(high, LEAST)):
+        _softmax_each(workspace, to, z, scratch, channels, positions)
+        return
+    _divide(workspace, to, whole, channels, positions)
+
+
+@njit(**OPTIONS)
+def _largest(workspace, a, count):
+    most = ordered(workspace[a])
+    for i in range(count):
+        rank = ordered(workspace[a + i])
+        most = rank if rank > most else most
+    return disordered(most)
+
+
+@njit(**OPTIONS)
+def _all_above(workspace, a, count, least):
+    found = np.int32(1)
+    for i in range(count):
+        found &= np.int32(workspace[a + i] > least)
+    return found != 0
+
+
+@njit(**OPTIONS)
+def _divide(workspace, to, whole, channels, positions):
+    for i in range(positions):
+        workspace[whole + i] = constant(workspace[whole + i], 1) / workspace[whole + i]
+    for c in range(channels):
+        out = to + c * positions
+        for i in range(positions):
+            workspace[out + i] *= workspace[whole + i]
+
+
+@njit(**OPTIONS)
+def _softmax_each(workspace, to, z, scratch, channels, positions):
+    """Softmax with each position's own largest z as its shift, as torch has it."""
     high, whole = scratch, scratch + positions
     for i in range(positions):
         workspace[high + i] = workspace[z + i]
@@ -181,12 +233,7 @@ def softmax(workspace, to, z, scratch, channels, positions):
             e = exponential(workspace[row + i] - workspace[high + i])
             workspace[out + i] = e
             workspace[whole + i] += e
-    for i in range(positions):
-        workspace[high + i] = constant(workspace[whole + i], 1) / workspace[whole + i]
-    for c in range(channels):
-        out = to + c * positions
-        for i in range(positions):
-            workspace[out + i] *= workspace[high + i]
+    _divide(workspace, to, whole, channels, positions)
 
 
 @njit(**OPTIONS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TILE_POSITIONS = 64
+TILE_POSITIONS = 128
 """Positions of a tile, where rows are shorter than that; longer rows are a tile each."""
 ALIGNMENT = 16
 """Elements; a cache line of single precision."""
@@ -57,8 +57,8 @@ class Layout:
 
     @property
     def scratch(self) -> int:
-        """Elements that an activation or a pool needs for itself."""
-        return padded(max(2 * self.tile, 2 * self.height * self.width + 2 * self.width + 2))
+        """Elements that an activation or a pool needs for itself: two tiles, or six planes with a border."""
+        return padded(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2)))
 
     @property
     def head(self) -> int:

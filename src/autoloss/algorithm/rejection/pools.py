@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from numba import njit
 
-from autoloss.algorithm.rejection.functions import OPTIONS, constant
+from autoloss.algorithm.rejection.functions import INLINED, OPTIONS, constant
 from autoloss.algorithm.rejection.kernels import U, fill
 
 
-@njit(**OPTIONS)
+@njit(**INLINED)
 def _beats(x, most):
     """Say whether x takes the place of the largest number before it: when it is larger, or NaN."""
-    return x > most or x != x
+    # Not `or`: a branch would keep the loops around it from being vectorised.
+    return (x > most) | (x != x)
 
 
 @njit(**OPTIONS)
@@ -28,116 +29,127 @@ def _place(base, row, channel, channels, width, rows_per_tile, rows):
     return base + (first * channels + channel * held + (row - first)) * width
 
 
-@njit(**OPTIONS)
-def _pool_row(workspace, to, a, width, factor):
-    """Take the largest of each number and its neighbours to the left and right."""
-    for i in range(width):
-        workspace[to + i] = factor * workspace[a + i]
-    for i in range(U(1), width):
-        left, centre = factor * workspace[a + i - U(1)], factor * workspace[a + i]
-        workspace[to + i] = centre if _beats(centre, left) else left
-    for i in range(width - U(1)):
-        right, most = factor * workspace[a + i + U(1)], workspace[to + i]
-        workspace[to + i] = right if _beats(right, most) else most
+@njit(**INLINED)
+def _first_largest(x, y, z):
+    """Return the largest of three in order, a NaN before all, and whether the second and the third took its place."""
+    second = _beats(y, x)
+    most = y if second else x
+    third = _beats(z, most)
+    return z if third else most, second, third
 
 
 @njit(**OPTIONS)
-def _pool_column(workspace, to, above, centre, below, width):
-    """Take the largest of three rows; a row outside the plane is given as the centre itself."""
-    for i in range(width):
-        high, middle, low = workspace[above + i], workspace[centre + i], workspace[below + i]
-        most = middle if _beats(middle, high) else high
-        workspace[to + i] = low if _beats(low, most) else most
+def _bordered(workspace, to, a, first, channel, shape, factor):
+    """Copy factor · a's plane with its outermost numbers once more on each side: what no number there can beat.
+
+    Their share of the slope is given back to the numbers that they repeat. Loops over whole bordered planes, at shifted
+    places, then need no borders.
+    """
+    channels, rows, height, width, rows_per_tile = shape
+    line = width + U(2)
+    for h in range(height):
+        source = _place(a, first + h, channel, channels, width, rows_per_tile, rows)
+        out = to + (h + U(1)) * line
+        for i in range(width):
+            workspace[out + U(1) + i] = factor * workspace[source + i]
+        workspace[out] = workspace[out + U(1)]
+        workspace[out + width + U(1)] = workspace[out + width]
+    for i in range(line):
+        workspace[to + i] = workspace[to + line + i]
+        workspace[to + (height + U(1)) * line + i] = workspace[to + height * line + i]
 
 
 @njit(**OPTIONS)
-def _slope_column(workspace, slope, above, centre, below, to_above, to_centre, to_below, width):
-    """Give each slope of a row to the one of three rows whose number it was."""
-    for i in range(width):
-        high, middle, low = workspace[above + i], workspace[centre + i], workspace[below + i]
-        down = _beats(middle, high)
-        last = _beats(low, middle if down else high)
-        g = workspace[slope + i]
-        none = constant(g, 0)
-        workspace[to_above + i] += none if down or last else g
-        workspace[to_centre + i] += g if down and not last else none
-        workspace[to_below + i] += g if last else none
+def _along_rows(workspace, to, a, count):
+    """Write the largest of each number and its neighbours to the left and right."""
+    for i in range(U(1), count - U(1)):
+        workspace[to + i] = _first_largest(workspace[a + i - U(1)], workspace[a + i], workspace[a + i + U(1)])[0]
 
 
 @njit(**OPTIONS)
-def _slope_row(workspace, to, a, slope, scratch, width, factor):
-    """Give each slope of a row to the one of three neighbours whose number it was; `scratch` holds 2·width + 2."""
-    zero, one = constant(factor, 0), constant(factor, 1)
-    padded, choice = scratch, scratch + width + U(2)
-    last = width - U(1)
-    # Beyond the row stands its own outermost number once more, whose share is given back to it below.
-    workspace[padded] = factor * workspace[a]
-    workspace[padded + width + U(1)] = factor * workspace[a + last]
-    for i in range(width):
-        workspace[padded + U(1) + i] = factor * workspace[a + i]
-    for i in range(width):
-        left, centre, right = workspace[padded + i], workspace[padded + i + U(1)], workspace[padded + i + U(2)]
-        moved = _beats(centre, left)
-        far = _beats(right, centre if moved else left)
-        workspace[choice + i] = one if far else (zero if moved else -one)
-    for i in range(width):
-        workspace[to + i] = workspace[slope + i] if workspace[choice + i] == zero else zero
-    for i in range(last):
-        workspace[to + i] += workspace[slope + i + U(1)] if workspace[choice + i + U(1)] < zero else zero
-    for i in range(last):
-        workspace[to + i + U(1)] += workspace[slope + i] if workspace[choice + i] > zero else zero
-    workspace[to] += workspace[slope] if workspace[choice] < zero else zero
-    workspace[to + last] += workspace[slope + last] if workspace[choice + last] > zero else zero
-
-
-@njit(**OPTIONS)
-def pool(workspace, to, a, scratch, channels, rows, height, width, rows_per_tile, factor):
-    """Write max_pool of factor · a; `scratch` holds one plane.
+def pool(workspace, to, a, scratch, shape, factor):
+    """Write max_pool of factor · a; `scratch` holds two bordered planes.
 
     Args:
-        rows: Rows of all planes of the sample, N·H.
+        shape: Channels, rows of all planes of the sample N·H, height, width, rows per tile.
     """
+    channels, rows, height, width, rows_per_tile = shape
+    line = width + U(2)
+    plane = (height + U(2)) * line
+    source, along = scratch, scratch + plane
     for c in range(channels):
         for first in range(U(0), rows, height):
+            _bordered(workspace, source, a, first, c, shape, factor)
+            _along_rows(workspace, along, source, plane)
             for h in range(height):
-                source = _place(a, first + h, c, channels, width, rows_per_tile, rows)
-                _pool_row(workspace, scratch + h * width, source, width, factor)
-            for h in range(height):
-                centre = scratch + h * width
-                above = centre - width if h > U(0) else centre
-                below = centre + width if h + U(1) < height else centre
                 out = _place(to, first + h, c, channels, width, rows_per_tile, rows)
-                _pool_column(workspace, out, above, centre, below, width)
+                at = along + h * line + U(1)
+                for i in range(width):
+                    workspace[out + i] = _first_largest(
+                        workspace[at + i], workspace[at + line + i], workspace[at + line + line + i]
+                    )[0]
 
 
 @njit(**OPTIONS)
-def pool_slope(workspace, to, a, slope, scratch, channels, rows, height, width, rows_per_tile, factor):
-    """Write the slope of max_pool of factor · a, without the factor; `scratch` holds two planes and two padded rows."""
-    plane = height * width
-    passed, row = scratch + plane, scratch + plane + plane
+def _chosen(workspace, to, a, apart, count):
+    """Write which of three numbers, `apart` from each other, is the largest: −1, 0 or 1."""
+    one, none = constant(workspace[a], 1), constant(workspace[a], 0)
+    for i in range(count):
+        _, second, third = _first_largest(workspace[a + i - apart], workspace[a + i], workspace[a + i + apart])
+        earlier = none if second else -one
+        workspace[to + i] = one if third else earlier
+
+
+@njit(**OPTIONS)
+def _collected(workspace, to, slope, choice, apart, count):
+    """Add up the slopes of the windows that chose each number."""
+    one, none = constant(workspace[slope], 1), constant(workspace[slope], 0)
+    for i in range(count):
+        after = workspace[slope + i + apart] if workspace[choice + i + apart] == -one else none
+        here = workspace[slope + i] if workspace[choice + i] == none else none
+        before = workspace[slope + i - apart] if workspace[choice + i - apart] == one else none
+        workspace[to + i] = after + here + before
+
+
+@njit(**OPTIONS)
+def _given_back(workspace, to, slope, choice, towards, count):
+    """Add the slopes whose windows chose a repeated number beyond the border to the number that it repeats."""
+    none = constant(workspace[slope], 0)
+    for i in range(count):
+        workspace[to + i] += workspace[slope + i] if workspace[choice + i] == towards else none
+
+
+@njit(**OPTIONS)
+def pool_slope(workspace, to, a, slope, scratch, shape, factor):
+    """Write the slope of max_pool of factor · a, without the factor; `scratch` holds six bordered planes.
+
+    First each slope finds its row, then, in that row, its column.
+    """
+    channels, rows, height, width, rows_per_tile = shape
+    one, line = constant(factor, 1), width + U(2)
+    plane = (height + U(2)) * line
+    source, along = scratch, scratch + plane
+    choice, given, passed = scratch + U(2) * plane, scratch + U(3) * plane, scratch + U(4) * plane
+    fill(workspace, choice, U(3) * plane, constant(factor, 0))
     for c in range(channels):
         for first in range(U(0), rows, height):
-            fill(workspace, passed, plane, constant(factor, 0))
+            _bordered(workspace, source, a, first, c, shape, factor)
+            _along_rows(workspace, along, source, plane)
             for h in range(height):
-                source = _place(a, first + h, c, channels, width, rows_per_tile, rows)
-                _pool_row(workspace, scratch + h * width, source, width, factor)
+                incoming = _place(slope, first + h, c, channels, width, rows_per_tile, rows)
+                out = given + (h + U(1)) * line + U(1)
+                for i in range(width):
+                    workspace[out + i] = workspace[incoming + i]
+            _chosen(workspace, choice + line, along + line, line, height * line)
+            _collected(workspace, passed + line, given + line, choice + line, line, height * line)
+            _given_back(workspace, passed + line, given + line, choice + line, -one, line)
+            bottom = height * line
+            _given_back(workspace, passed + bottom, given + bottom, choice + bottom, one, line)
+            _chosen(workspace, choice + line, source + line, U(1), height * line)
             for h in range(height):
-                at = h * width
-                up = at - width if h > U(0) else at
-                down = at + width if h + U(1) < height else at
-                given = _place(slope, first + h, c, channels, width, rows_per_tile, rows)
-                _slope_column(
-                    workspace,
-                    given,
-                    scratch + up,
-                    scratch + at,
-                    scratch + down,
-                    passed + up,
-                    passed + at,
-                    passed + down,
-                    width,
-                )
-            for h in range(height):
-                source = _place(a, first + h, c, channels, width, rows_per_tile, rows)
                 out = _place(to, first + h, c, channels, width, rows_per_tile, rows)
-                _slope_row(workspace, out, source, passed + h * width, row, width, factor)
+                at = (h + U(1)) * line + U(1)
+                _collected(workspace, out, passed + at, choice + at, U(1), width)
+                right = at + width - U(1)
+                _given_back(workspace, out, passed + at, choice + at, -one, U(1))
+                _given_back(workspace, out + width - U(1), passed + right, choice + right, one, U(1))
