@@ -31,6 +31,7 @@ OF_METRIC = [
     ("baseline/lovasz", "miou"),
     ("baseline/dpce", "miou"),
     ("baseline/ssim", "miou"),
+    ("baseline/ce_ssim", "miou"),
     *((f"baseline/asl_{metric}", metric) for metric in METRICS),
 ]
 
@@ -245,6 +246,17 @@ def test_dissimilarity_by_hand():
     second = 1e-4 / (p**2 + 1e-4) * 9e-4 / (0.25 * w - p**2 + 9e-4)
     found = loss_of("baseline/ssim", torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0]))
     assert found.item() == pytest.approx(1 - (first + second) / 2, rel=1e-9)
+
+
+def test_ce_ssim_is_the_sum_of_both():
+    target = scene()
+    target[:, 3] = 255
+    for divisor in ("all", "valid"):
+        ce, ssim, both = (
+            loss_of(f"baseline/{name}", logits(), target, ignore_index=255, divisor=divisor).item()
+            for name in ("ce", "ssim", "ce_ssim")
+        )
+        assert both == pytest.approx(ce + ssim)
 
 
 def test_in_a_task_it_brings_its_branchs_weight():

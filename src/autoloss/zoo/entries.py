@@ -347,6 +347,12 @@ _ROWS = (
         description="structural similarity of probabilities and classes in windows of 11 pixels",
         source="Wang et al., 2004, Eq. 13; Qin et al., 2019, BASNet, Eq. 4",
     ),
+    Entry(
+        name="baseline/ce_ssim",
+        factory=_regional("ssim", "with_cross_entropy"),
+        description="cross entropy plus structural similarity",
+        source="Qin et al., 2019, BASNet, Eq. 2, without IoU",
+    ),
     *(
         Entry(
             name=f"baseline/asl_{metric.lower()}",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from autoloss.zoo.cross_entropies import surprise
 from autoloss.zoo.regions import Regions
 
 WINDOW, DEVIATION = 11, 1.5
@@ -20,12 +21,22 @@ def dissimilarity(regions: Regions) -> Tensor:
     Means, variances and covariance are taken in a Gaussian window of 11 pixels; beyond the image's border, and where a position
     does not count, both are 0.
 
-    Source: Wang et al., 2004, Eq. 13; as a loss of segmentation Qin et al., 2019, BASNet, Eq. 4, where it stands beside
-    cross entropy and IoU. Here it stands alone and is applied to every class.
+    Alone it has a plateau that a network without pre-training may not leave: where everything is the most frequent class, all
+    others are similar to their targets nearly everywhere. See `with_cross_entropy`.
+
+    Source: Wang et al., 2004, Eq. 13; as a loss of segmentation Qin et al., 2019, BASNet, Eq. 4, here applied to every class.
     """
     similar = similarity(regions.p, regions.y)
     counted = regions.counted.expand_as(similar)
     return torch.where(counted, 1 - similar, torch.zeros_like(similar)).sum() / counted.sum().clamp(min=1)
+
+
+def with_cross_entropy(regions: Regions) -> Tensor:
+    """Return the dissimilarity plus cross entropy.
+
+    Source: Qin et al., 2019, BASNet, Eq. 2, without its third term, IoU.
+    """
+    return dissimilarity(regions) + (regions.y * surprise(regions.p)).sum() / regions.divisor
 
 
 def similarity(one: Tensor, other: Tensor) -> Tensor:
