@@ -7,7 +7,6 @@ python bench/digits.py --runs DIR DIR                           reads runs that 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -15,21 +14,19 @@ import autoloss
 from autoloss.report.leaderboard import comparison_rows
 from autoloss.run.results import Search, opened
 from machine import machine
+from searches import EVOLUTION, emit, parser, searched
+
+FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
+"""Options of digits-seg that make a training take a fraction of a second."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--metric", default="miou")
-    parser.add_argument("--evaluations", type=int, default=60)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
+    asked = parser(__doc__, evaluations=60, seeds=2, quick="one seed of 3 trainings on few scenes")
+    asked.add_argument("--metric", default="miou")
+    asked.add_argument(
         "--runs", type=Path, nargs="*", default=[], help="folders of finished runs, in place of searching"
     )
-    parser.add_argument("--quick", action="store_true", help="one seed of 3 trainings on few scenes")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    arguments = asked.parse_args()
     if arguments.quick:
         arguments.evaluations, arguments.seeds = 3, 1
     with tempfile.TemporaryDirectory() as folder:
@@ -37,11 +34,10 @@ def main() -> None:
             _searched(seed, Path(folder) / str(seed), arguments) for seed in range(arguments.seeds)
         ]
     result = {"machine": machine(), "task": "digits-seg", "searches": [_summary(one) for one in found]}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.json:
-        print(json.dumps(result))
-        return
+    emit(result, arguments, _print)
+
+
+def _print(result: dict) -> None:
     for one in result["searches"]:
         print(f"seed {one['seed']}: winner {one['winner']}")
         for row in one["comparison"]:
@@ -51,17 +47,10 @@ def main() -> None:
 
 
 def _searched(seed: int, directory: Path, arguments: argparse.Namespace) -> Search:
-    few = {"train": 64, "valid": 16, "test": 16, "epochs": 1} if arguments.quick else {}
-    return autoloss.search(
-        "digits-seg",
-        metric=arguments.metric,
-        evaluations=arguments.evaluations,
-        seed=seed,
-        workers=arguments.workers,
-        directory=directory,
-        options=few,
-        settings={"final.confirm": 2, "final.compare_seeds": 2} if arguments.quick else {},
-    )
+    few = FEW if arguments.quick else {}
+    task = autoloss.tasks.get("digits-seg", metric=arguments.metric, **few)
+    settings = {"final.confirm": 2, "final.compare_seeds": 2} if arguments.quick else {}
+    return searched(task, EVOLUTION, seed, directory, arguments, settings=settings)
 
 
 def _summary(found: Search) -> dict:

@@ -8,8 +8,6 @@ with fresh training seeds, beside cross entropy at its tuned learning rate.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,11 +24,8 @@ from autoloss.run.search import started
 from autoloss.run.trials import baselines, compared, tuned
 from autoloss.run.workshop import Workshop
 from machine import machine
+from searches import ARMS, emit, parser, searched
 
-ARMS = {
-    "evolution": {},
-    "random search": {"offspring.copy": 0.0, "offspring.fresh": 1.0},
-}
 CONTESTANTS = 3
 """So many of a search's best losses are trained on fresh seeds of the valid split; the best of them is its winner."""
 FRESH_SEEDS = 5
@@ -55,25 +50,14 @@ def main() -> None:
         **_tested(task, searches),
         "seconds": time.monotonic() - began,
     }
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        _print(result)
+    emit(result, arguments, _print)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="breast_cancer_hard", help="a data set of the task tabular")
-    parser.add_argument("--metric", default="f1")
-    parser.add_argument("--evaluations", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="2 seeds of 12 trainings")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    asked = parser(__doc__, evaluations=200, seeds=10, quick="2 seeds of 12 trainings")
+    asked.add_argument("--data", default="breast_cancer_hard", help="a data set of the task tabular")
+    asked.add_argument("--metric", default="f1")
+    arguments = asked.parse_args()
     if arguments.quick:
         arguments.evaluations, arguments.seeds = 12, 2
     return arguments
@@ -81,17 +65,7 @@ def _arguments() -> argparse.Namespace:
 
 def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Namespace) -> Search:
     with tempfile.TemporaryDirectory() as folder:
-        found = autoloss.search(
-            task,
-            evaluations=arguments.evaluations,
-            seed=seed,
-            workers=arguments.workers,
-            directory=Path(folder) / "run",
-            settings=ARMS[arm],
-            final=False,
-        )
-    print(f"{arm}, seed {seed}: best on valid {found.top(1)[0].score:.4f}", file=sys.stderr, flush=True)
-    return found
+        return searched(task, arm, seed, Path(folder) / "run", arguments, final=False)
 
 
 def _curve(runs: Sequence[Search], evaluations: int) -> list[float]:

@@ -181,6 +181,7 @@ def compare(
     directory: Directory,
     top: Annotated[int, typer.Option(min=1, help="So many of the best losses.")] = 3,
     seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on fresh seeds.")] = 5,
+    baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
@@ -190,7 +191,7 @@ def compare(
     from autoloss.run.scoring import compare as compared
 
     with _stoppable():
-        rows = compared(directory, top=top, seeds=seeds, workers=workers)
+        rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     if as_json:
         _print_json(comparison_rows(rows))
     else:

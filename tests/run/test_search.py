@@ -24,6 +24,7 @@ from autoloss.run.records import Origin, State
 from autoloss.run.results import opened, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.store import Store
+from autoloss.run.trials import OF_CLASSES, OF_REGIONS, baselines
 from autoloss.run.workshop import Workshop
 from autoloss.space.loss import bind
 from autoloss.tasks.task import Scored
@@ -107,6 +108,25 @@ def test_compare_trains_on_more_seeds_and_keeps_what_it_found(own_copy):
     rows = compare(own_copy, task=QuickTask(), top=1, seeds=3, workers=0)
     assert all(len(row.scores) == 3 for row in rows)
     assert [row.scores for row in opened(own_copy).comparison] == [row.scores for row in rows]
+
+
+def test_compare_with_all_baselines_adds_those_that_fit_and_keeps_the_rest(own_copy):
+    usual = compare(own_copy, task=QuickTask(), top=1, seeds=2, workers=0)
+    every = compare(own_copy, task=QuickTask(), top=1, seeds=2, workers=0, baselines="all")
+    assert {row.entrant for row in usual} < {row.entrant for row in every}
+    # Rows have no space, so nothing that is said of borders is among them.
+    assert {row.entrant.loss for row in every} - {row.entrant.loss for row in usual} == set(OF_CLASSES)
+    with pytest.raises(RequestError, match=r"no choice of baselines named 'everything'.*usual, all"):
+        compare(own_copy, task=QuickTask(), baselines="everything")
+
+
+def test_all_baselines_of_a_segmentation_task():
+    task = autoloss.tasks.get("digits-seg", train=16, valid=4, test=4)
+    assert [entrant.loss for entrant in baselines(task)] == ["baseline/ce", "baseline/dice"]
+    assert [entrant.loss for entrant in baselines(task, every=True)][2:] == [*OF_CLASSES, *OF_REGIONS]
+    assert all(entrant.loss in autoloss.zoo.names() for entrant in baselines(task, every=True))
+    rows = autoloss.tasks.get("tabular", metric="r2", data="diabetes")
+    assert [entrant.loss for entrant in baselines(rows, every=True)] == ["baseline/mse"]
 
 
 def test_score_repeats_a_search_exactly(run_directory):

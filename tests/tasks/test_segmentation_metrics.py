@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, jaccard_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, jaccard_score
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from autoloss.errors import RequestError
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS, SegmentationMetric
+from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS, SegmentationMetric, Setting, confusion
 
 CLASSES = 5
 
@@ -100,10 +100,26 @@ def test_region_metrics_agree_with_scikit_learn_and_torchmetrics():
 def test_region_metrics_leave_ignored_pixels_out_as_torchmetrics_does():
     unlabelled = torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(0)) < 0.3
     prediction, target = blobs(2), blobs(3).masked_fill(unlabelled, 255)
-    jaccard = MulticlassJaccardIndex(CLASSES, ignore_index=255)
-    accuracy = MulticlassAccuracy(CLASSES, ignore_index=255, average="micro")
-    assert streamed("miou", prediction, target, ignore_index=255) == pytest.approx(jaccard(prediction, target).item())
-    assert streamed("gacc", prediction, target, ignore_index=255) == pytest.approx(accuracy(prediction, target).item())
+    oracles = {
+        "miou": MulticlassJaccardIndex(CLASSES, ignore_index=255),
+        "fwiou": MulticlassJaccardIndex(CLASSES, ignore_index=255, average="weighted"),
+        "gacc": MulticlassAccuracy(CLASSES, ignore_index=255, average="micro"),
+        "macc": MulticlassAccuracy(CLASSES, ignore_index=255, average="macro"),
+    }
+    for name, oracle in oracles.items():
+        assert streamed(name, prediction, target, ignore_index=255) == pytest.approx(
+            oracle(prediction, target).item()
+        ), name
+
+
+@pytest.mark.parametrize("ignore", [None, 255])
+def test_the_confusion_matrix_is_scikit_learns(ignore: int | None):
+    prediction, target = blobs(2), blobs(3)
+    if ignore is not None:
+        target[:, 4:8, 2:9] = ignore
+    counts = confusion(scores(prediction), target, Setting(ignore_index=ignore))
+    kept = target != ignore if ignore is not None else torch.ones_like(target, dtype=torch.bool)
+    assert counts.tolist() == confusion_matrix(target[kept], prediction[kept], labels=range(CLASSES)).tolist()
 
 
 @pytest.mark.parametrize("tolerance", [1, 2, 5])
@@ -133,6 +149,56 @@ def test_a_square_shifted_by_one_pixel_has_the_counts_done_by_hand():
     assert streamed("biou", SHIFTED, SQUARE, tolerance=1, left_out=0) == pytest.approx(5 / 11)
 
 
+def square(left: int, top: int = 9, side: int = 5) -> Tensor:
+    labels = torch.zeros(1, 24, 24, dtype=torch.long)
+    labels[0, top : top + side, left : left + side] = 1
+    return labels
+
+
+# The 5×5 square's edge has 16 pixels. Shifted by 6, its nearest column is 2 away from the other's and its farthest 6.
+@pytest.mark.parametrize(
+    ("shift", "tolerance", "matched"), [(1, 1, 16), (6, 5, 11), (6, 6, 16), (6, 2, 5), (6, 1, 0), (10, 5, 0), (9, 5, 5)]
+)
+def test_a_square_shifted_along_a_row_matches_the_columns_within_the_tolerance(
+    shift: int, tolerance: int, matched: int
+):
+    found = streamed("bf1", square(6 + shift), square(6), tolerance=tolerance, left_out=0)
+    assert found == pytest.approx(matched / 16)
+
+
+@pytest.mark.parametrize(
+    ("shift", "both", "found"),
+    # Tolerance 2 leaves a ring of 2 pixels inside and one around: 24 of the square's 25 pixels, 9² − 5² outside it.
+    [(0, 24, 0), (1, 19, 5), (6, 0, 5), (7, 0, 0)],
+)
+def test_a_shifted_square_in_the_band_by_hand(shift: int, both: int, found: int):
+    value = streamed("biou", square(6 + shift), square(6), tolerance=2, left_out=0)
+    assert value == pytest.approx(both / (24 + found))
+
+
+def test_a_square_that_grew_by_one_pixel_all_around():
+    grown, own = square(5, 8, 7), square(6)
+    assert streamed("bf1", grown, own, tolerance=1, left_out=0) == 1.0
+    # All 24 edge pixels of the 7×7 square lie in the band of 2; so do the 24 of the target that it hits.
+    assert streamed("biou", grown, own, tolerance=2, left_out=0) == pytest.approx(24 / 48)
+
+
+def test_a_line_is_its_own_edge_and_half_of_it_has_half_the_recall():
+    line, half = torch.zeros(2, 1, 24, 24, dtype=torch.long)
+    line[0, 12, 2:22], half[0, 12, 2:12] = 1, 1
+    # Precision 1; the tolerance reaches one pixel further along the line.
+    assert streamed("bf1", half, line, tolerance=1, left_out=0) == pytest.approx(2 * 11 / 20 / (1 + 11 / 20))
+
+
+@pytest.mark.parametrize("name", SEGMENTATION_METRICS)
+def test_what_is_predicted_at_ignored_pixels_does_not_matter(name: str):
+    prediction, target = blobs(10), blobs(11)
+    target[:, 4:9, :7] = 255
+    other = torch.where(target == 255, (prediction + 1) % CLASSES, prediction)
+    values = [streamed(name, shown, target, tolerance=2, ignore_index=255) for shown in (prediction, other)]
+    assert values[0] == values[1] < 1
+
+
 def test_a_shape_beyond_the_tolerance_matches_no_boundary():
     assert streamed("bf1", FAR, SQUARE, tolerance=1, left_out=0) == 0.0
     assert streamed("bf1", FAR, SQUARE, tolerance=3, left_out=0) > 0.0
@@ -155,9 +221,10 @@ def test_the_target_as_prediction_is_the_best_there_is(name: str):
 @pytest.mark.parametrize("name", SEGMENTATION_METRICS)
 def test_counts_add_up_whatever_the_batches(name: str):
     prediction, target = blobs(8, count=4), blobs(9, count=4)
-    metric = SegmentationMetric(name, tolerance=2)
+    target[2, :5] = 255
+    metric = SegmentationMetric(name, tolerance=2, ignore_index=255)
     metric.update(scores(prediction), target)
-    assert metric.compute() == streamed(name, prediction, target, tolerance=2)
+    assert metric.compute() == streamed(name, prediction, target, tolerance=2, ignore_index=255)
     metric.reset()
     assert math.isnan(metric.compute())
 

@@ -22,6 +22,9 @@ from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workshop import Workshop
 from autoloss.tasks.task import Task
 
+BASELINES = ("usual", "all")
+"""Those that close a search too, and all that fit the task."""
+
 
 def score(
     task: str | Task,
@@ -71,15 +74,28 @@ def _text(loss: str, resolved: Mapping[str, Any]) -> str:
     return str(resolved["main"]) if set(resolved) == {"main"} else "; ".join(f"{b}: {resolved[b]}" for b in resolved)
 
 
-def compare(directory: Path, *, task: Task | None = None, top: int = 3, seeds: int = 5, workers: int = 2) -> list[Row]:
+def compare(
+    directory: Path,
+    *,
+    task: Task | None = None,
+    top: int = 3,
+    seeds: int = 5,
+    workers: int = 2,
+    baselines: str = "usual",
+) -> list[Row]:
     """Re-train a run's best losses and the baselines on fresh seeds and measure them on the test split.
 
     What was trained before under the same seeds is not trained again.
+
+    Args:
+        baselines: One of `BASELINES`.
 
     Raises:
         RequestError: There is no run, or none of its losses has a score.
         OwnedError: Another process drives the run.
     """
+    if baselines not in BASELINES:
+        raise unknown("choice of baselines", baselines, BASELINES)
     Store(directory).close()
     owner = Ownership(directory)
     try:
@@ -96,6 +112,7 @@ def compare(directory: Path, *, task: Task | None = None, top: int = 3, seeds: i
             with started(workshop, workers) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
-                return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher)
+                every = baselines == "all"
+                return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher, every=every)
     finally:
         owner.close()

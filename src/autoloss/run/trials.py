@@ -26,6 +26,9 @@ TUNING_SEEDS = 2
 SCALES = (0.3, 3.0, 10.0)
 """Factors in which the standard loss stands beside itself; 1 is the standard loss."""
 DICE = "baseline/dice"
+OF_CLASSES = ("baseline/wce", "baseline/lovasz")
+OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
+"""Further baselines of a full comparison, for a softmax over classes; the second ones need space."""
 
 Outcomes = dict[Train, Outcome]
 Keep = Callable[[Train, Outcome], None]
@@ -50,15 +53,19 @@ def standard(task: Task) -> str | None:
     return next(iter(losses.values())) if len(losses) == 1 else "; ".join(f"{name}: {losses[name]}" for name in losses)
 
 
-def baselines(task: Task) -> list[Entrant]:
-    """Return the task's standard loss and, where it applies, Dice."""
+def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
+    """Return the task's standard loss and, where it applies, Dice.
+
+    Args:
+        every: Also the others that apply, for a comparison that may take its time.
+    """
     text = standard(task)
     if text is None:
         return []
-    found = [Entrant(text, text, baseline=True)]
+    names = [text]
     if _one_softmax(task.branches):
-        found.append(Entrant(DICE, DICE, baseline=True))
-    return found
+        names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
+    return [Entrant(name, name, baseline=True) for name in names]
 
 
 def scaled(entrant: Entrant) -> list[Entrant]:
@@ -104,13 +111,18 @@ def against_baselines(
     seed_count: int,
     store: Store,
     dispatcher: Dispatcher,
+    *,
+    every: bool = False,
 ) -> list[Row]:
     """Set losses beside the tuned baselines, and beside the standard loss in other scales, on the test split.
 
     Every training is kept in the store, and so is the list of who took part.
+
+    Args:
+        every: With all baselines, not only those that close a search.
     """
     known = store.trials()
-    plain = baselines(task)
+    plain = baselines(task, every=every)
     rivals = tuned(plain, task, configuration.seed, dispatcher, known, store.add_trial)
     # The standard loss at the recipe's own learning rate comes first: it is what the others are tested against.
     own = [rival for rival in plain[:1] if rival not in rivals]
@@ -133,3 +145,8 @@ def _in_order(groups: Iterable[Sequence[Entrant]], found: Sequence[Row]) -> list
 
 def _one_softmax(branches: Mapping[str, Branch]) -> bool:
     return len(branches) == 1 and next(iter(branches.values())).activation == "softmax"
+
+
+def _has_space(task: Task) -> bool:
+    samples = task.samples(1, 0)
+    return all(sample.prediction.shape[2:].numel() > 1 for found in samples.values() for sample in found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError
@@ -123,10 +124,20 @@ def fitted(tree: Expression, name: str, branch: Branch) -> Expression:
     return tree
 
 
-def _soft_dice(branch: Branch) -> BranchLoss:
-    from autoloss.zoo.dice import SoftDice
+def _regional(module: str, function: str, *arguments: str) -> Callable[[Branch], BranchLoss]:
+    """Return the factory of a hand-written loss; its module, which needs torch, is imported when the loss is made.
 
-    return SoftDice(branch)
+    Args:
+        arguments: Where there are any, the function is called with them to give the loss.
+    """
+
+    def made(branch: Branch) -> BranchLoss:
+        from autoloss.zoo.regions import RegionLoss
+
+        value = getattr(import_module(f"autoloss.zoo.{module}"), function)
+        return RegionLoss(branch, value(*arguments) if arguments else value)
+
+    return made
 
 
 PAPER = "Appendix B, table of discovered loss functions"
@@ -306,9 +317,51 @@ _ROWS = (
     Entry(
         name="baseline/dice",
         metric="Dice coefficient",
-        factory=_soft_dice,
+        factory=_regional("dice", "soft_dice"),
         description="soft Dice over the classes of a batch; written by hand, since a quotient of two sums is no tree",
         source="Milletari et al., 2016, V-Net, Section 3; per class and with plain sums as in segmentation-models-pytorch",
+    ),
+    Entry(
+        name="baseline/wce",
+        metric="mAcc",
+        factory=_regional("cross_entropies", "weighted_cross_entropy"),
+        description="cross entropy weighted by the inverse frequencies of the classes in a batch",
+        source="Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells",
+    ),
+    Entry(
+        name="baseline/lovasz",
+        metric="mIoU",
+        factory=_regional("lovasz", "lovasz_softmax"),
+        description="Lovász-Softmax over the classes that a batch holds",
+        source="Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11",
+    ),
+    Entry(
+        name="baseline/dpce",
+        factory=_regional("cross_entropies", "distance_penalised"),
+        description="cross entropy weighted by how near the border of the target's region is",
+        source="Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation",
+    ),
+    Entry(
+        name="baseline/ssim",
+        factory=_regional("ssim", "dissimilarity"),
+        description="structural similarity of probabilities and classes in windows of 11 pixels",
+        source="Wang et al., 2004, Eq. 13; Qin et al., 2019, BASNet, Eq. 4",
+    ),
+    Entry(
+        name="baseline/ce_ssim",
+        factory=_regional("ssim", "with_cross_entropy"),
+        description="cross entropy plus structural similarity",
+        source="Qin et al., 2019, BASNet, Eq. 2, without IoU",
+    ),
+    *(
+        Entry(
+            name=f"baseline/asl_{metric.lower()}",
+            metric=metric,
+            factory=_regional("auto_seg", "published", metric.lower()),
+            description=f"Auto-Seg-Loss: {metric} with curves for its logical operations, as found on VOC",
+            source="Li et al., 2021, Auto Seg-Loss, and the curves of its authors' configurations",
+        )
+        for metric in ("mIoU", "FWIoU", "gAcc", "mAcc", "BIoU", "BF1")
     ),
 )
 

@@ -1,0 +1,159 @@
+"""Does a search find better losses than its control and the baselines? All of them on the test split (a regression figure).
+
+python bench/audit.py --tasks digits-seg:miou,tabular:f1:data=breast_cancer_hard --out results/audit.json
+
+For each task: searches with several seeds; as control as many random searches, which draw the same number of losses that pass the
+rejection protocol and are trained. The winner of each, named on fresh seeds of the valid split, and every baseline that fits, at
+its tuned learning rate, are trained on fresh seeds and measured on the test split. Everything finished is kept in a work folder:
+run the same command again and it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import autoloss
+from autoloss.errors import RequestError
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.evidence import TEST, Entrant, Row, seeds
+from autoloss.run.jobs import Train
+from autoloss.run.lock import Ownership
+from autoloss.run.records import Outcome
+from autoloss.run.search import started
+from autoloss.run.store import Store
+from autoloss.run.trials import baselines, compared, tuned
+from autoloss.run.workshop import Workshop
+from digits import FEW
+from machine import machine
+from searches import ARMS, emit, parser, searched, tell
+
+FRESH_SEEDS = 5
+"""Trainings of each winner and of each baseline on the test split."""
+QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
+QUICK_SEARCH = {"final.confirm": 2, "final.confirm_seeds": 1, "evolution.initial": 2, "evolution.lag": 1}
+COLUMNS = ("task", "method", "search_seed", "loss", "mean", "interval", "n", "scores", "reasons")
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), arguments)]
+    asked = {name: getattr(arguments, name) for name in ("evaluations", "seeds", "test_seeds")}
+    result = {"machine": machine(), **asked, "rows": rows}
+    if arguments.out and arguments.out.suffix == ".csv":
+        arguments.out.write_text(_table(rows))
+        arguments.out = None
+    emit(result, arguments, _print)
+
+
+def _arguments() -> argparse.Namespace:
+    asked = parser(
+        __doc__, evaluations=100, seeds=3, quick="one seed of 4 trainings on few examples, in a folder of its own"
+    )
+    asked.add_argument(
+        "--tasks", default="digits-seg:miou,tabular:f1", help="name:metric[:option=value…], with commas between tasks"
+    )
+    asked.add_argument("--test-seeds", type=int, default=FRESH_SEEDS, help="trainings of each loss on the test split")
+    asked.add_argument("--work", type=Path, help="where everything is kept; runs/audit, with --quick runs/audit-quick")
+    arguments = asked.parse_args()
+    if arguments.quick:
+        # In this process: the start of workers would take most of the time.
+        arguments.evaluations, arguments.seeds, arguments.test_seeds, arguments.workers = 4, 1, 2, 0
+    arguments.work = arguments.work or Path("runs") / ("audit-quick" if arguments.quick else "audit")
+    return arguments
+
+
+def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    task, metric = _task(spec, arguments.quick)
+    folder = arguments.work / spec.replace(":", "-")
+    settings = {"final.compare": 0, **(QUICK_SEARCH if arguments.quick else {})}
+    winners = []
+    for seed in range(arguments.seeds):
+        for arm in ARMS:
+            directory = folder / f"{arm.replace(' ', '-')}-seed{seed}"
+            found = searched(task, arm, seed, directory, arguments, settings=settings)
+            winners.append((arm, seed, Entrant(f"{arm}, seed {seed}", found.best.formula)))
+    rivals, tested = _tested(task, metric, [entrant for *_, entrant in winners], folder / "test", arguments)
+    by_entrant = {row.entrant: row for row in tested}
+    rows = [_row(spec, arm, seed, by_entrant[entrant]) for arm, seed, entrant in winners]
+    for arm in ARMS:
+        means = tuple(row["mean"] for row in rows if row["method"] == arm)
+        rows.append(_row(spec, f"{arm}, over searches", None, Row(Entrant(arm, ""), means)))
+    return rows + [_row(spec, entrant.label, None, by_entrant[entrant]) for entrant in rivals]
+
+
+def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
+    name, *rest = spec.split(":")
+    if not rest or any("=" not in option for option in rest[1:]):
+        raise RequestError(f"--tasks takes name:metric[:option=value…], like digits-seg:miou; found {spec!r}.")
+    options = dict(option.split("=", 1) for option in rest[1:])
+    return autoloss.tasks.get(name, metric=rest[0], **{**(QUICK.get(name, {}) if quick else {}), **options}), rest[0]
+
+
+def _tested(
+    task: autoloss.Task, metric: str, winners: Sequence[Entrant], folder: Path, arguments: argparse.Namespace
+) -> tuple[list[Entrant], list[Row]]:
+    """Tune the baselines, then train all on the same fresh seeds and measure them on the test split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = Ownership(folder)
+    configuration = Configuration()
+    try:
+        with Store(folder, write=True) as store, started(Workshop(task, {}, configuration), arguments.workers) as pool:
+            dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
+
+            def keep(job: Train, outcome: Outcome) -> None:
+                store.add_trial(job, outcome)
+                result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
+                tell(f"{task.name}, {job.split}, {job.loss} × {job.learning_rate:g}: {result}")
+
+            rivals = tuned(_rivals(task, metric), task, 0, dispatcher, known, keep)
+            fresh = seeds(0, "audit", arguments.test_seeds)
+            return rivals, compared([*winners, *rivals], fresh, TEST, dispatcher, known, keep)
+    finally:
+        owner.close()
+
+
+def _rivals(task: autoloss.Task, metric: str) -> list[Entrant]:
+    """Return every baseline that fits, Auto-Seg-Loss for the task's own metric among them."""
+    surrogate = f"baseline/asl_{metric}"
+    own = [Entrant(surrogate, surrogate, baseline=True)] if surrogate in autoloss.zoo.names() else []
+    return baselines(task, every=True) + own
+
+
+def _row(task: str, method: str, seed: int | None, row: Row) -> dict[str, Any]:
+    values = (task, method, seed, row.entrant.loss, row.mean, row.interval, len(row.scores), row.scores, row.reasons)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(row) for row in rows)
+    return text.getvalue()
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[Any]:
+    for name in COLUMNS:
+        value = row[name]
+        yield "; ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _print(result: dict[str, Any]) -> None:
+    task = None
+    for row in result["rows"]:
+        if row["task"] != task:
+            task = row["task"]
+            print(f"{task}: test split, mean and half of its 95 % interval")
+        seed = "" if row["search_seed"] is None else f", seed {row['search_seed']}"
+        mean, interval = ("–" if value is None else f"{value:.4f}" for value in (row["mean"], row["interval"]))
+        print(f"  {row['method'] + seed:<34} {mean:>7} ± {interval:<7} n = {row['n']}  {row['loss']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Auto-Seg-Loss: the six segmentation metrics with their logical operations replaced by curves, so that they can be descended.
+
+A metric compares one-hot predictions with one-hot targets by AND, OR and XOR. Here the prediction is a probability p, AND becomes
+g(p)·y and OR g(p) + y − g(p)·y, each with a curve g of its own from (0, 0) to (1, 1).
+
+Source: Li et al., 2021, Auto Seg-Loss: Searching Metric Surrogates for Semantic Segmentation (ICLR), Sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.activated import inner_band
+from autoloss.space.operators import min_pool
+from autoloss.zoo.regions import POSITIONS, Regions, over_classes
+
+SMALLEST = 1e-8
+"""Keeps quotients finite."""
+FLATTEST = 1e-12
+"""Keeps the slope of a curve with a vertical end finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A piece-wise quadratic Bézier curve from (0, 0) to (1, 1), as a function of p.
+
+    Args:
+        points: (x, y) of a control point, a node, a control point, a node, … and a control point: 2·pieces − 1 in all.
+
+    Raises:
+        RequestError: Their number is even, or they do not rise from (0, 0) to (1, 1).
+    """
+
+    points: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
+
+    def __post_init__(self) -> None:
+        if len(self.points) % 2 == 0:
+            raise RequestError(
+                f"A curve has {len(self.points)} points; expected control point, node, …, control point: an odd number."
+            )
+        whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
+        rising = all(before[axis] <= after[axis] for before, after in pairwise(whole) for axis in (0, 1))
+        if not rising or any(start[0] >= end[0] for start, end in pairwise(whole[::2])):
+            raise RequestError(f"A curve rises from (0, 0) to (1, 1); these points do not: {self.points}.")
+
+    def __call__(self, p: Tensor) -> Tensor:
+        whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
+        found = torch.zeros_like(p)
+        for start, control, end in zip(whole[::2], whole[1::2], whole[2::2], strict=False):
+            found = torch.where(p > start[0], _piece(p, start, control, end), found)
+        return found
+
+
+def _piece(p: Tensor, start: tuple[float, float], control: tuple[float, float], end: tuple[float, float]) -> Tensor:
+    width = end[0] - start[0]
+    x, middle = (p.clamp(start[0], end[0]) - start[0]) / width, (control[0] - start[0]) / width
+    # The root of x = 2·t·(1 − t)·middle + t² that lies in [0, 1], in the form that is exact for middle = ½ too.
+    t = x / (middle + (middle**2 + (1 - 2 * middle) * x).clamp(min=FLATTEST).sqrt())
+    return (1 - t) ** 2 * start[1] + 2 * t * (1 - t) * control[1] + t**2 * end[1]
+
+
+@dataclass(frozen=True, slots=True)
+class AutoSegLoss:
+    """One minus a metric's surrogate.
+
+    Classes that the batch's target lacks add 0 and have no gradient. Bands and tolerances are the branch's, as in the metrics.
+
+    Args:
+        metric: One of `SURROGATES`.
+        curves: One for each logical operation, in the order of `Surrogate.operations`; straight lines when left out, which is what
+            the search for curves begins with: AND is then y·p. Searched ones are given as
+
+                RegionLoss(branch, AutoSegLoss("miou", (Curve(((0.1, 0.4),)), Curve(((0.6, 0.2),)))))
+
+            and those that its authors found are in `PUBLISHED`.
+
+    Raises:
+        RequestError: There is no such metric, or it has another number of curves.
+    """
+
+    metric: str
+    curves: tuple[Curve, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.metric not in SURROGATES:
+            raise unknown("surrogate", self.metric, SURROGATES)
+        operations = SURROGATES[self.metric].operations
+        if len(self.curves) not in (0, len(operations)):
+            raise RequestError(
+                f"{len(self.curves)} curves were given; {self.metric} has {len(operations)}: {', '.join(operations)}."
+            )
+
+    def __call__(self, regions: Regions) -> Tensor:
+        surrogate = SURROGATES[self.metric]
+        return surrogate.loss(regions, *(self.curves or (Curve(),) * len(surrogate.operations)))
+
+
+def _miou(regions: Regions, both: Curve, either: Curve) -> Tensor:
+    return over_classes(1 - _iou(regions, both, either), regions.y)
+
+
+def _fwiou(regions: Regions, both: Curve, either: Curve) -> Tensor:
+    share = regions.y.sum(POSITIONS)
+    return (share * (1 - _iou(regions, both, either))).sum() / share.sum().clamp(min=SMALLEST)
+
+
+def _biou(regions: Regions, both: Curve, either: Curve) -> Tensor:
+    near = inner_band(regions.y, regions.tolerance).amax(dim=1, keepdim=True)
+    inside = Regions(regions.p * near, regions.y * near, regions.counted, regions.divisor)
+    return _miou(inside, both, either)
+
+
+def _gacc(regions: Regions, both: Curve) -> Tensor:
+    total = regions.y.sum().clamp(min=SMALLEST)
+    return (regions.y - both(regions.p) * regions.y).sum() / total
+
+
+def _macc(regions: Regions, both: Curve) -> Tensor:
+    wanted = regions.y.sum(POSITIONS)
+    hit = (both(regions.p) * regions.y).sum(POSITIONS)
+    return over_classes(1 - hit / wanted.clamp(min=SMALLEST), regions.y)
+
+
+def _bf1(regions: Regions, both: Curve, eroded_both: Curve, either: Curve, eroded_either: Curve) -> Tensor:
+    """Edges are a region XOR its erosion: OR without AND."""
+    eroded = min_pool(regions.p)
+    union, other = either(regions.p), eroded_either(eroded)
+    found = union + other - union * other - both(regions.p) * eroded_both(eroded)
+    wanted = inner_band(regions.y, 1)
+    precision = _share(found, _grown(wanted, regions.tolerance))
+    recall = _share(wanted, _grown(found, regions.tolerance))
+    f1 = 2 * precision * recall / (precision + recall + SMALLEST)
+    return over_classes(1 - f1, wanted)
+
+
+def _iou(regions: Regions, both: Curve, either: Curve) -> Tensor:
+    """Return each class's surrogate of intersection over union, (C,)."""
+    y, union = regions.y, either(regions.p)
+    intersection = (both(regions.p) * y).sum(POSITIONS)
+    return intersection / (union + y - union * y).sum(POSITIONS).clamp(min=SMALLEST)
+
+
+def _share(edges: Tensor, matched: Tensor) -> Tensor:
+    return (edges * matched).sum(POSITIONS) / (edges.sum(POSITIONS) + SMALLEST)
+
+
+def _grown(edges: Tensor, tolerance: int) -> Tensor:
+    return F.max_pool2d(edges, kernel_size=2 * tolerance + 1, stride=1, padding=tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """A metric with curves in place of its logical operations."""
+
+    loss: Callable[..., Tensor]
+    operations: tuple[str, ...]
+
+
+_TWO = ("AND of intersection", "OR of union")
+
+SURROGATES: Mapping[str, Surrogate] = {
+    "miou": Surrogate(_miou, _TWO),
+    "fwiou": Surrogate(_fwiou, _TWO),
+    "gacc": Surrogate(_gacc, _TWO[:1]),
+    "macc": Surrogate(_macc, _TWO[:1]),
+    "biou": Surrogate(_biou, _TWO),
+    "bf1": Surrogate(_bf1, ("AND of region", "AND of erosion", "OR of region", "OR of erosion")),
+}
+
+_FWIOU = (
+    Curve(((0.00036539, 0.98417), (0.96949, 0.99234), (0.98833, 0.99555))),
+    Curve(((0.35461, 0.26722), (0.56055, 0.43529), (0.56543, 0.60145))),
+)
+_ACCURACY = (Curve(((0.021454, 0.73906), (0.41163, 0.79866), (0.91986, 0.95041))),)
+
+PUBLISHED: Mapping[str, tuple[Curve, ...]] = {
+    "miou": (
+        Curve(((0.00056973, 0.64372), (0.33859, 0.70554), (0.62528, 0.77955))),
+        Curve(((0.69038, 0.013063), (0.83417, 0.96243), (0.94300, 0.98004))),
+    ),
+    "fwiou": _FWIOU,
+    "gacc": _ACCURACY,
+    "macc": _ACCURACY,
+    "biou": _FWIOU,
+    "bf1": tuple(
+        Curve((point,)) for point in ((0.81130, 0.85262), (0.17165, 0.031648), (0.20997, 0.44903), (0.078475, 0.87530))
+    ),
+}
+"""What the search for curves found on VOC 2012, to five digits.
+
+Source: the retraining configurations in the repository of Auto-Seg-Loss. They have the same curves for FWIoU and BIoU, and for
+gAcc and mAcc.
+"""
+
+
+def published(metric: str) -> AutoSegLoss:
+    """Return the loss of a metric with the curves that its authors found."""
+    return AutoSegLoss(metric, PUBLISHED[metric])

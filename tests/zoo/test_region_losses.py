@@ -1,0 +1,287 @@
+"""The hand-written baselines: values by hand and by other packages, and what all of them promise."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics.functional.image import structural_similarity_index_measure
+
+import autoloss
+from autoloss import zoo
+from autoloss.errors import RequestError
+from autoloss.space.activated import ActivatedBranch
+from autoloss.tasks.datasets import digits
+from autoloss.tasks.datasets.digits import scenes
+from autoloss.tasks.metrics.segmentation import SegmentationMetric
+from autoloss.zoo.cross_entropies import weighted_cross_entropy
+from autoloss.zoo.regions import RegionLoss, regions
+from autoloss.zoo.ssim import similarity
+from tests.paper.test_search_space import AreaBranch
+
+CLASSES, SIDE = 4, 14
+METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
+NAMES = [name for name in zoo.names() if zoo.entry(name).factory]
+OF_METRIC = [
+    ("baseline/dice", "miou"),
+    ("baseline/wce", "macc"),
+    ("baseline/lovasz", "miou"),
+    ("baseline/dpce", "miou"),
+    ("baseline/ssim", "miou"),
+    ("baseline/ce_ssim", "miou"),
+    *((f"baseline/asl_{metric}", metric) for metric in METRICS),
+]
+
+
+def scene(seed: int = 0, count: int = 2) -> Tensor:
+    """Background with one square of each other class; (N, H, W)."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.zeros(count, SIDE, SIDE, dtype=torch.long)
+    for image in target:
+        for label, (row, column) in enumerate([(0, 1), (8, 0), (4, 8)], start=1):
+            size = int(torch.randint(4, 7, (), generator=generator))
+            image[row : row + size, column : column + size] = label
+    return target
+
+
+def logits(seed: int = 0, count: int = 2, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, CLASSES, SIDE, SIDE, generator=generator, dtype=dtype).requires_grad_(True)
+
+
+def loss_of(name: str, prediction: Tensor, target: Tensor, **options) -> Tensor:
+    return zoo.get(name).criterion(**options)(prediction, target)
+
+
+def test_every_hand_written_loss_is_tested_here():
+    assert {name for name, _ in OF_METRIC} == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "metric"), OF_METRIC)
+def test_descending_it_raises_its_metric_on_scenes_of_digits(name: str, metric: str):
+    target = scenes("train", 2, 0)[1].long()
+    prediction = 0.1 * torch.randn(2, digits.CLASSES, 32, 32, generator=torch.Generator().manual_seed(0))
+    criterion, measure = zoo.get(name).criterion(tolerance=1), SegmentationMetric(metric, tolerance=1, left_out=0)
+
+    def score(raw: Tensor) -> float:
+        return np.mean([measure(raw[[one]].softmax(dim=1), target[[one]]) for one in range(2)]).item()
+
+    before, lost = score(prediction), criterion(prediction, target).item()
+    for _ in range(40):
+        prediction = prediction.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(criterion(prediction, target), prediction)
+        prediction = prediction - 0.5 * slope / slope.abs().max().clamp(min=1e-12)
+    assert criterion(prediction, target).item() < lost
+    assert score(prediction) > before + 0.8 * (1 - before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ignored_pixels_are_out_entirely(name: str):
+    prediction, target = logits(), scene()
+    target[:, 3:7, 5:9] = 255
+    found = loss_of(name, prediction, target, ignore_index=255, tolerance=1)
+    (slope,) = torch.autograd.grad(found, prediction)
+    assert not slope.movedim(1, -1)[target == 255].any()
+    assert slope.movedim(1, -1)[target != 255].any()
+    other = prediction.detach().clone()
+    other[:, :, 3:7, 5:9] = (
+        7 * torch.randn(other[:, :, 3:7, 5:9].shape, generator=torch.Generator().manual_seed(5)).double()
+    )
+    assert loss_of(name, other, target, ignore_index=255, tolerance=1).item() == pytest.approx(found.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_that_is_ignored_whole_has_no_loss_and_no_gradient(name: str):
+    prediction = logits()
+    found = loss_of(name, prediction, torch.full((2, SIDE, SIDE), 255), ignore_index=255)
+    (slope,) = torch.autograd.grad(found, prediction)
+    assert found.item() == 0
+    assert not slope.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("right", [True, False])
+def test_the_gradient_of_a_sure_prediction_is_finite(name: str, right: bool):
+    target = scene()
+    shown = target if right else (target + 1) % CLASSES
+    prediction = (200 * F.one_hot(shown, CLASSES).movedim(-1, 1).float()).requires_grad_(True)
+    found = loss_of(name, prediction, target)
+    (slope,) = torch.autograd.grad(found, prediction)
+    assert math.isfinite(found.item())
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_target_as_prediction_has_less_loss_than_any_other(name: str):
+    target = scene()
+    sure = 40 * F.one_hot(target, CLASSES).movedim(-1, 1).double()
+    best = loss_of(name, sure, target, tolerance=1).item()
+    assert best == pytest.approx(0, abs=1e-6)
+    assert loss_of(name, logits(), target, tolerance=1).item() > 0.1
+    assert loss_of(name, sure.roll(1, dims=3), target, tolerance=1).item() > best + 0.01
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
+def test_it_never_runs_in_sixteen_bits(name: str, low: torch.dtype):
+    prediction, target = logits().detach().to(low), scene()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss_of(name, prediction, target)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(loss_of(name, prediction.double(), target).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_sees_whole_regions_on_a_branch_that_trains_on_borders(name: str):
+    prediction, target = logits(), scene()
+    entry = zoo.get(name)
+    edge, band, whole = (entry.criterion(target=encoding, tolerance=1) for encoding in ("edge", "band", "one_hot"))
+    assert edge(prediction, target) == band(prediction, target) == whole(prediction, target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_without_space_are_positions_too(name: str):
+    prediction = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
+    found = loss_of(name, prediction, torch.arange(30) % 3)
+    (slope,) = torch.autograd.grad(found, prediction)
+    # Rows have no borders, so the two losses of borders are silent.
+    silent = name in ("baseline/asl_biou", "baseline/asl_bf1")
+    assert bool(slope.any()) is not silent
+
+
+def test_soft_dice_agrees_with_segmentation_models_pytorch():
+    losses = pytest.importorskip("segmentation_models_pytorch").losses
+    prediction, target = logits(), scene()
+    theirs = losses.DiceLoss("multiclass", from_logits=True)(prediction, target)
+    assert loss_of("baseline/dice", prediction, target).item() == pytest.approx(theirs.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("classes", [CLASSES, 2])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_lovasz_softmax_agrees_with_segmentation_models_pytorch_in_value_and_gradient(classes: int, ignored: bool):
+    losses = pytest.importorskip("segmentation_models_pytorch").losses
+    prediction, target = logits(dtype=torch.float32), scene().clamp(max=classes - 1)
+    if ignored:
+        target[:, :3] = 255
+    theirs = losses.LovaszLoss("multiclass", ignore_index=255)(prediction, target)
+    ours = loss_of("baseline/lovasz", prediction, target, ignore_index=255)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+    slopes = [torch.autograd.grad(loss, prediction)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-5, atol=1e-9)
+
+
+def test_lovasz_softmax_of_a_hard_prediction_is_one_minus_the_iou():
+    target, shown = scene(0), scene(1)
+    found = loss_of("baseline/lovasz", 200 * F.one_hot(shown, CLASSES).movedim(-1, 1).double(), target)
+    metric = SegmentationMetric("miou")
+    metric.update(F.one_hot(shown, CLASSES).movedim(-1, 1), target)
+    assert found.item() == pytest.approx(1 - metric.compute(), rel=1e-9)
+
+
+def test_weighted_cross_entropy_with_given_weights_is_torchs():
+    prediction, target = logits(), scene()
+    target[:, :3] = 255
+    weights = (0.5, 1.0, 3.0, 0.0)
+    branch = ActivatedBranch(ignore_index=255)
+    found = RegionLoss(branch, functools.partial(weighted_cross_entropy, weights=weights))(
+        prediction, {"target": target}
+    )
+    theirs = F.cross_entropy(prediction, target, torch.tensor(weights, dtype=torch.float64), ignore_index=255)
+    assert found.item() == pytest.approx(theirs.item(), rel=1e-9)
+
+
+def test_weighted_cross_entropy_gives_each_class_of_the_batch_the_same_share():
+    prediction, target = logits(), scene().clamp(max=2)
+    own = F.cross_entropy(prediction, target, reduction="none")
+    expected = np.mean([own[target == label].mean().item() for label in range(3)])
+    assert loss_of("baseline/wce", prediction, target).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_weights_for_other_classes_are_refused():
+    loss = RegionLoss(ActivatedBranch(), functools.partial(weighted_cross_entropy, weights=(1.0, 2.0)))
+    with pytest.raises(RequestError, match="2 class weights were given for 4 classes"):
+        loss(logits(), {"target": scene()})
+
+
+def test_distance_penalised_cross_entropy_by_hand():
+    # Five positions of class 0 and one of class 1, all probabilities one half; d = 5, 4, 3, 2, 1 and 1.
+    weights = [1, 1.25, 1.5, 1.75, 2, 2]
+    found = loss_of("baseline/dpce", torch.zeros(1, 2, 1, 6), torch.tensor([[[0, 0, 0, 0, 0, 1]]]))
+    assert found.item() == pytest.approx(math.log(2) * sum(weights) / 6)
+
+
+def test_distance_penalised_cross_entropy_of_one_class_is_cross_entropy():
+    prediction, target = logits(), torch.ones(2, SIDE, SIDE, dtype=torch.long)
+    both = [loss_of(name, prediction, target).item() for name in ("baseline/dpce", "baseline/ce")]
+    assert both[0] == pytest.approx(both[1])
+    # What is ignored is a border.
+    target[:, 0] = 255
+    for divisor in ("all", "valid"):
+        weighted, plain = (
+            loss_of(name, prediction, target, ignore_index=255, divisor=divisor).item()
+            for name in ("baseline/dpce", "baseline/ce")
+        )
+        assert plain < weighted < 2 * plain
+
+
+def test_structural_similarity_agrees_with_torchmetrics_away_from_the_border():
+    one, other = logits().softmax(dim=1).detach(), F.one_hot(scene(), CLASSES).movedim(-1, 1).double()
+    inner = (..., slice(5, -5), slice(5, -5))
+    _, theirs = structural_similarity_index_measure(one, other, data_range=1.0, return_full_image=True)
+    torch.testing.assert_close(similarity(one, other)[inner], theirs[inner])
+
+
+def test_dissimilarity_by_hand():
+    # Means and variances of constants under the part of the window that lies inside: a single position has its middle, w².
+    middle = math.exp(0) / sum(math.exp(-(d**2) / 4.5) for d in range(-5, 6))
+    w = middle**2
+    p, y = 0.5 * w, w
+    variances, covariance = 0.25 * w - p**2 + w - y**2, 0.5 * w - p * y
+    first = (2 * p * y + 1e-4) / (p**2 + y**2 + 1e-4) * (2 * covariance + 9e-4) / (variances + 9e-4)
+    # The other class: p is one half, y is 0.
+    second = 1e-4 / (p**2 + 1e-4) * 9e-4 / (0.25 * w - p**2 + 9e-4)
+    found = loss_of("baseline/ssim", torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0]))
+    assert found.item() == pytest.approx(1 - (first + second) / 2, rel=1e-9)
+
+
+def test_ce_ssim_is_the_sum_of_both():
+    target = scene()
+    target[:, 3] = 255
+    for divisor in ("all", "valid"):
+        ce, ssim, both = (
+            loss_of(f"baseline/{name}", logits(), target, ignore_index=255, divisor=divisor).item()
+            for name in ("ce", "ssim", "ce_ssim")
+        )
+        assert both == pytest.approx(ce + ssim)
+
+
+def test_in_a_task_it_brings_its_branchs_weight():
+    prediction, context = logits(), {"target": scene()}
+    for name in NAMES:
+        losses = [
+            autoloss.bind(zoo.resolve(name, {"main": branch})[1], {"main": branch})["main"](prediction, context).item()
+            for branch in (ActivatedBranch(), ActivatedBranch(weight=3.0))
+        ]
+        assert losses[1] == pytest.approx(3 * losses[0])
+
+
+def test_a_branch_of_boxes_is_refused():
+    with pytest.raises(
+        RequestError, match="compares probabilities p with classes y; this branch has the leaves i, u, e"
+    ):
+        zoo.resolve("baseline/lovasz", {"reg": AreaBranch()})
+
+
+def test_regions_are_zero_where_nothing_counts():
+    target = scene()
+    target[:, 0] = 255
+    seen = regions(ActivatedBranch(ignore_index=255, encoding="edge", tolerance=2), logits(), {"target": target})
+    assert not seen.p[:, :, 0].any()
+    assert not seen.counted[:, :, 0].any()
+    assert torch.equal(seen.y[:, :, 1:].argmax(dim=1), target[:, 1:])
+    assert (seen.divisor, seen.tolerance) == (2 * SIDE * SIDE, 2)
