@@ -1,9 +1,10 @@
 """How fast losses are rejected: the compiled engine with its screen beside the reference, on the same candidates.
 
-Three measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
+Four measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
 direction-aware key are decided by the reference and by the engine, one after the other, so that other load meets both.
-*Explored*: all that is drawn, from a cold memory. *Screen*: the screened decision beside the engine's own full run, on
-branches of several kinds and on fresh and mutated trees, since the reference would take days for as many.
+*Explored*: all that is drawn, from a cold memory that the processes share, as in a search. *Screen*: the screened decision
+beside the engine's own full run, on branches of several kinds and on fresh and mutated trees; what the reference itself says
+of as many is in `agreement.py`. *Symbolic*: evaluations per second beside a symbolic-regression engine.
 
 Rates are losses per minute of processor time, times the number of processes: what so many quiet cores do. The wall clock of
 the explored run stands beside.
@@ -12,10 +13,11 @@ the explored run stands beside.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -40,9 +42,12 @@ from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.parsing import parse
 from machine import machine
+from symbolic import beside_operon
 
 CLASSES, SIDE, SAMPLES, DISCS = 21, 32, 5, 8
 SEED = 0
+KEY_BYTES = 8
+"""Of a direction-aware key."""
 MUTATED = 0.5
 """Share of mutations of accepted losses among the candidates of the screen's measurement."""
 BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -67,13 +72,15 @@ class Size:
     """Draws from a cold memory, over all processes."""
     screen_seconds: float
     """Processor time for each branch of the screen's measurement."""
-    accepts: int = 0
-    """Reference's accepts to go on for."""
 
 
-QUICK = Size(compared=16, drawn=6_000, screen_seconds=1.5)
-USUAL = Size(compared=32, drawn=14_000, screen_seconds=6.0)
-FULL = Size(compared=10**9, drawn=100_000, screen_seconds=600.0, accepts=600)
+QUICK = Size(compared=16, drawn=20_000, screen_seconds=1.0)
+USUAL = Size(compared=48, drawn=100_000, screen_seconds=6.0)
+FULL = Size(compared=480, drawn=400_000, screen_seconds=300.0)
+ROUND = 500
+"""Draws of one process before the processes tell each other what they met."""
+TREES = 100
+"""Timed beside the symbolic-regression engine."""
 
 
 def main() -> None:
@@ -84,7 +91,8 @@ def main() -> None:
     result["shape"] = [SAMPLES, CLASSES, SIDE, SIDE]
     with ProcessPoolExecutor(arguments.processes, get_context("spawn"), _start) as pool:
         result |= _compared(pool, size, arguments.processes)
-        result |= _explored(pool, size.drawn // arguments.processes, arguments.processes)
+        result |= _explored(pool, size.drawn, arguments.processes)
+        result["symbolic"] = pool.submit(symbolic).result()
         names = list(BRANCHES)
         tables = pool.map(screen, names, [size.screen_seconds] * len(names))
         result["screen"] = dict(zip(names, tables, strict=True))
@@ -101,7 +109,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="How fast losses are rejected.")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="at most a minute on two quiet cores")
-    parser.add_argument("--full", action="store_true", help="until the reference accepted 600; hours")
+    parser.add_argument("--full", action="store_true", help="ten times as much as usual; about an hour")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
@@ -154,8 +162,16 @@ class Memory:
         self.engine = engine
         self.counts: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.fresh: list[bytes] = []
+        """Keys that were new, in order."""
         self._texts: set[str] = set()
         self._keys: set[bytes] = set()
+        self._last = time.process_time()
+
+    def learn(self, keys: Iterable[bytes]) -> None:
+        """Take over what others met, and begin to count and to time anew."""
+        self._keys.update(keys)
+        self.counts, self.seconds, self.fresh = Counter(), defaultdict(float), []
         self._last = time.process_time()
 
     def new(self, tree: Expression) -> Expression | None:
@@ -179,6 +195,7 @@ class Memory:
         if gradient.key in self._keys:
             return self.counted("key known")
         self._keys.add(gradient.key)
+        self.fresh.append(gradient.key)
         self.counts["simulated"] += 1
         return tree
 
@@ -191,19 +208,18 @@ class Memory:
         self._last = now
 
 
-def draws(engine: Engine, stream: int) -> Iterator[Expression]:
-    """Draw fresh trees as the search does."""
+def draws(engine: Engine, stream: int, first: int = 0) -> Iterator[Expression]:
+    """Draw fresh trees as the search does, from the attempt `first` on."""
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
-    for number in range(10**9):
+    for number in itertools.count(first):
         yield attempt(plan, "main", number, None, alphabet, settings, SEED)
 
 
 def _compared(pool: ProcessPoolExecutor, size: Size, processes: int) -> dict[str, Any]:
     rows: list[tuple[bool, bool, float, float]] = []
     parts = [size.compared // processes] * processes
-    share = size.accepts // processes
-    for found in pool.map(compare, range(processes), parts, [share] * processes):
+    for found in pool.map(compare, range(processes), parts):
         rows += found
     table = Counter((reference, engine) for reference, engine, _, _ in rows)
     reference, engine = (sum(row[column] for row in rows) for column in (2, 3))
@@ -218,7 +234,7 @@ def _compared(pool: ProcessPoolExecutor, size: Size, processes: int) -> dict[str
     }
 
 
-def compare(stream: int, count: int, accepts: int) -> list[tuple[bool, bool, float, float]]:
+def compare(stream: int, count: int) -> list[tuple[bool, bool, float, float]]:
     """Decide candidates twice; per candidate what reference and engine say and their processor time."""
     engine = scenes()
     memory = Memory(engine)
@@ -232,7 +248,7 @@ def compare(stream: int, count: int, accepts: int) -> list[tuple[bool, bool, flo
             lambda tree=tree: simulate(tree, engine.branch, engine.reference, engine.settings)
         )
         rows.append((expected.passed, found.passed, reference_seconds, engine_seconds))
-        if len(rows) >= count or (accepts and sum(row[0] for row in rows) >= accepts):
+        if len(rows) >= count:
             break
     return rows
 
@@ -245,10 +261,16 @@ def _timed(decide: Callable[[], Verdict]) -> tuple[Verdict, float]:
 
 def _explored(pool: ProcessPoolExecutor, count: int, processes: int) -> dict[str, Any]:
     began = time.monotonic()
-    memories = list(pool.map(explore, range(processes), [count] * processes))
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    known: list[bytes] = []
+    for first in range(0, count // processes, ROUND):
+        told = b"".join(known)
+        for found, spent, fresh in pool.map(explore, range(processes), [first] * processes, [told] * processes):
+            counts += found
+            seconds.update(spent)
+            known += fresh
     wall = time.monotonic() - began
-    counts = sum((found for found, _ in memories), Counter())
-    seconds = {stage: sum(found[stage] for _, found in memories) for stage in memories[0][1]}
     busy = sum(seconds.values())
     return {
         "explored": counts["drawn"],
@@ -257,23 +279,32 @@ def _explored(pool: ProcessPoolExecutor, count: int, processes: int) -> dict[str
         "simulated_per_minute_while_exploring": 60 * processes * counts["simulated"] / busy,
         "seconds_per_accept": busy / counts["passed"] if counts["passed"] else None,
         "funnel": dict(counts.most_common()),
-        "seconds_by_stage": {
-            stage: round(spent, 3) for stage, spent in sorted(seconds.items(), key=lambda row: -row[1])
-        },
+        "seconds_by_stage": {stage: round(spent, 3) for stage, spent in seconds.most_common()},
     }
 
 
-def explore(stream: int, count: int) -> tuple[Counter[str], defaultdict[str, float]]:
-    """Draw and decide so many losses from a cold memory; return what became of them, and the time of each stage."""
-    engine = scenes()
-    memory = Memory(engine)
-    for number, drawn in enumerate(draws(engine, stream)):
-        if number == count:
-            break
+@cache
+def _memory() -> Memory:
+    """Return what this process met so far."""
+    return Memory(scenes())
+
+
+def explore(stream: int, first: int, known: bytes) -> tuple[Counter[str], dict[str, float], list[bytes]]:
+    """Draw and decide one round of losses.
+
+    Args:
+        known: The keys that any process met before, one after the other.
+
+    Returns:
+        What became of the losses, the time of each stage, and the keys that were new.
+    """
+    memory = _memory()
+    memory.learn(known[at : at + KEY_BYTES] for at in range(0, len(known), KEY_BYTES))
+    for drawn in itertools.islice(draws(memory.engine, stream, first), ROUND):
         tree = memory.new(drawn)
         if tree is None:
             continue
-        verdict = screened(engine, tree)
+        verdict = screened(memory.engine, tree)
         if verdict.passed:
             memory.counts["passed"] += 1
             memory.lap("simulated: passed")
@@ -283,7 +314,14 @@ def explore(stream: int, count: int) -> tuple[Counter[str], defaultdict[str, flo
         else:
             memory.counts["rejected at the end"] += 1
             memory.lap("simulated: to the end in vain")
-    return memory.counts, memory.seconds
+    return memory.counts, dict(memory.seconds), memory.fresh
+
+
+def symbolic() -> dict[str, Any]:
+    """Time evaluations beside a symbolic-regression engine."""
+    engine = scenes()
+    roles = engine.branch.leaves_and_roles
+    return beside_operon(engine, (tree for tree in draws(engine, 0) if tree.holds(roles)), TREES)
 
 
 def screen(name: str, seconds: float) -> dict[str, int]:
@@ -330,6 +368,13 @@ def _print(result: dict[str, Any]) -> None:
     print(f"(wall clock here and now: {result['explored_per_minute_wall']:.0f})")
     for title in ("funnel", "seconds_by_stage"):
         print(f"  {title.replace('_', ' ')}: " + ", ".join(f"{name} {value}" for name, value in result[title].items()))
+    beside = result["symbolic"]
+    if "missing" in beside:
+        print(beside["missing"])
+    else:
+        print(f"on {beside['trees']} element-wise trees of {beside['elements']} elements, medians per second: ", end="")
+        print(f"engine {beside['engine_steps_per_second']:.0f} steps with gradient, ", end="")
+        print(f"Operon {beside['operon_values_per_second']:.0f} values, ratio {beside['ratio']:.1f}")
     print("screen against the engine's full run")
     for name, row in result["screen"].items():
         print(f"  {name:<28}" + ", ".join(f"{key} {value}" for key, value in row.items()))
