@@ -174,9 +174,8 @@ def _make(pictures: Pictures, side: int, folder: Path) -> None:
 
 
 def _write(rows: Iterable[Row], count: int, side: int, part: Path) -> None:
-    shapes = {IMAGES: (count, 3, side, side), MASKS: (count, side, side)}
     with (part / IMAGES).open("wb") as images, (part / MASKS).open("wb") as masks:
-        for file, shape in zip((images, masks), shapes.values(), strict=True):
+        for file, shape in zip((images, masks), _shapes(count, side).values(), strict=True):
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
         # Written rather than mapped: a full disk is then an error, where it would kill the process.
@@ -188,23 +187,26 @@ def _write(rows: Iterable[Row], count: int, side: int, part: Path) -> None:
             os.fsync(file.fileno())
 
 
+def _shapes(count: int, side: int) -> dict[str, tuple[int, ...]]:
+    return {IMAGES: (count, 3, side, side), MASKS: (count, side, side)}
+
+
 def _mapped(pictures: Pictures, side: int, folder: Path) -> Shrunk:
+    shapes = _shapes(len(pictures), side)
     try:
-        images, masks = (np.load(folder / name, mmap_mode="r") for name in (IMAGES, MASKS))
-        whole = images.shape == (len(pictures), 3, side, side) and masks.shape == (len(pictures), side, side)
+        found = {name: np.load(folder / name, mmap_mode="r") for name in shapes}
     except (ValueError, EOFError, FileNotFoundError):
-        whole = False
-    if not whole:
+        found = {}
+    if {name: array.shape for name, array in found.items()} != shapes:
         raise RequestError(
             f"The copy of {pictures.name} in {folder} is damaged; expected {IMAGES} and {MASKS} of {len(pictures)} images. "
             "Delete that folder: the copy is then made again."
         )
-    return Shrunk(pictures, side, images, masks, folder)
+    return Shrunk(pictures, side, found[IMAGES], found[MASKS], folder)
 
 
 def _in_memory(pictures: Pictures, side: int) -> Shrunk:
-    images = np.empty((len(pictures), 3, side, side), np.uint8)
-    masks = np.empty((len(pictures), side, side), np.uint8)
+    images, masks = (np.empty(shape, np.uint8) for shape in _shapes(len(pictures), side).values())
     for index, row in enumerate(_rows(pictures, side)):
         images[index], masks[index] = row
     return Shrunk(pictures, side, images, masks, None)
