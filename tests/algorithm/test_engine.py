@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from numba.core import caching, config
 from torch import Tensor
 
 from autoloss.algorithm import equivalence
@@ -334,16 +336,33 @@ def test_what_is_not_compiled_runs_in_the_reference_and_the_log_says_so_once(cap
     ]
 
 
+def twice(x):
+    return 2 * x
+
+
 def test_without_a_place_to_keep_it_the_engine_compiles_in_memory_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    from numba.core import caching
-
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     with caplog.at_level(logging.WARNING):
-        assert callable(interpreter.descent.__wrapped__())
+        compiled = interpreter.kept(twice)
+        assert [compiled(1), compiled(2)] == [2, 4]
+    assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["this process compiles it for itself."]
+
+
+def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    with caplog.at_level(logging.WARNING):
+        compiled = interpreter.kept(twice)
+        assert [compiled(1), compiled(2)] == [2, 4]
     assert len(caplog.records) == 1
-    assert "compiles it for itself" in caplog.text
+    assert "No space left on device" in caplog.text
 
 
 def test_importing_the_engine_compiles_nothing():

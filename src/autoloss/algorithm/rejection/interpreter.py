@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -29,6 +30,8 @@ SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN = range(4)
 """What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z)."""
 
 _SOURCES = ("functions.py", "kernels.py", "pools.py", "interpreter.py", "layout.py", "program.py", "tape.py")
+
+_NOT_KEPT = "The compiled engine cannot be kept (%s); this process compiles it for itself."
 
 _log = logging.getLogger(__name__)
 
@@ -243,8 +246,23 @@ def descent() -> Callable[..., int]:
                 return NOT_FINITE
         return end
 
+    return kept(descend)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function and keep it for other processes; where there is no place for it, say so once and go on."""
     try:
-        return njit(**OPTIONS, cache=True)(descend)
+        compiled = njit(**OPTIONS, cache=True)(function)
     except RuntimeError as error:
-        _log.warning("The compiled engine cannot be kept (%s); this process compiles it for itself.", error)
-        return njit(**OPTIONS)(descend)
+        _log.warning(_NOT_KEPT, error)
+        return njit(**OPTIONS)(function)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except OSError as error:
+            # The folder went or the disk is full. What was compiled is there all the same: it is kept last.
+            _log.warning(_NOT_KEPT, error)
+            return compiled(*arguments)
+
+    return call
