@@ -53,7 +53,9 @@ class Split:
         if self._dataset is None:
             drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
         else:
-            drawn = DataLoader(self._dataset, batch_sampler=[indices.tolist() for indices in order])
+            # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
+            own = torch.Generator().manual_seed(torch.initial_seed())
+            drawn = DataLoader(self._dataset, batch_sampler=[indices.tolist() for indices in order], generator=own)
         for batch in drawn:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise RequestError(

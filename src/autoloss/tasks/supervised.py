@@ -16,7 +16,10 @@ from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
+from autoloss.space.operators import raised
 from autoloss.tasks.data import Split
+from autoloss.tasks.distribution import from_first, shares
+from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
@@ -83,7 +86,7 @@ class SupervisedTask(Task):
         self.name = name
         self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
-        self.device = device
+        self.execution = Execution(device=device)
         self._network = network
         self._metric = checked(metric, "metric")
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
@@ -107,6 +110,12 @@ class SupervisedTask(Task):
             schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)
             for schedule, recipe in self.recipes.items()
         }
+        return other
+
+    def with_execution(self, execution: Execution) -> SupervisedTask:
+        """Return the same task whose trainings run on another device, in another precision, or are kept."""
+        other = copy.copy(self)
+        other.execution = execution
         return other
 
     def steps(self, schedule: str) -> int:
@@ -149,21 +158,32 @@ class SupervisedTask(Task):
         ):
             if asked not in known:
                 raise unknown(kind, asked, known)
-        recipe = self.recipes[schedule]
+        recipe, how, data = self.recipes[schedule], self.execution, self._splits["train"]
         with seeded(seed) as generator:
-            network = built(self._network).to(self.device)
-            order = shuffled(len(self._splits["train"]), recipe, generator)
+            network = how.placed(built(self._network))
+            order = shares(shuffled(len(data), recipe, generator))
 
             def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
-                inputs, target = (part.to(self.device) for part in batch)
-                prediction = network(inputs)
+                inputs, target = batch
+                with how.arithmetic():
+                    prediction = network(how.moved(inputs))
+                # The loss is computed in float32, a hand-written one too.
+                prediction, target = raised(prediction), target.to(how.where)
                 return criterion[MAIN](prediction, {"target": fitted(target, prediction, self._branch.activation)})
 
-            batches = self._splits["train"].batches(order)
-            curve = fit(network, batches, loss_of, recipe, len(order), observe=observe)
+            curve = fit(
+                network,
+                lambda done: data.batches(order[done:]),
+                loss_of,
+                recipe,
+                len(order),
+                observe=observe,
+                execution=how,
+                facts={"seed": seed, "schedule": schedule, "examples": len(data)},
+            )
             if isinstance(curve, Diverged):
                 return curve
-            values = self._measured(network.eval(), self._splits[split], recipe.batch_size)
+            values = from_first(lambda: self._measured(network.eval(), self._splits[split], recipe.batch_size))
         if isinstance(values, str):
             return Diverged(len(order), values)
         score, *further = values
@@ -176,10 +196,10 @@ class SupervisedTask(Task):
         """Return the score and all further metrics, in this order, or what was not finite."""
         tally = Tally([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
-            prediction = network(inputs.to(self.device))
+            prediction = network(self.execution.moved(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(self.device)
+            target = target.to(self.execution.where)
             tally.add(shown(prediction, target, self._branch.activation), target)
         values = tally.values()
         return values if math.isfinite(values[0]) else "the metric is not finite"
