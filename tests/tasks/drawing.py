@@ -22,7 +22,7 @@ STEPS = 24
 
 
 class Augmented(Dataset):
-    """Rows that are shown with another error each time, from the generators that people's data sets draw from."""
+    """Rows that are shown with another error each time."""
 
     def __init__(self, count: int, seed: int, error: float) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -42,8 +42,15 @@ def certainty(prediction: Tensor, target: Tensor) -> float:
     return prediction.double().gather(1, target[:, None]).mean().item()
 
 
+class Noise(nn.Module):
+    """Draws from the generators that are not torch's, as somebody's layer may."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features * (1 + 0.1 * random.random() * float(np.random.normal())) if self.training else features
+
+
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), Noise(), nn.Linear(8, 2))
 
 
 def drawing_task(

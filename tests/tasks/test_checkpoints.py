@@ -160,7 +160,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_what_differs(tmp_path):
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     killed(tmp_path)
     other = drawing_task(tmp_path)
-    other._network = lambda: nn.Linear(4, 2)
+    other._networks["proxy"] = lambda: nn.Linear(4, 2)
     with pytest.raises(RequestError, match="does not fit this network"):
         train(other)
 

@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -21,7 +22,7 @@ from autoloss.tasks.data import Split
 from autoloss.tasks.distribution import from_first, shares
 from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
-from autoloss.tasks.outputs import built, fitted, probe
+from autoloss.tasks.outputs import built, fitted, probe, several
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
 from autoloss.tasks.training import Recipe, fit, seeded, shuffled
 
@@ -31,6 +32,25 @@ STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseli
 DRAWS_PER_SAMPLE = 50
 """After so many draws for each sample asked for, no more useful ones are expected."""
 
+Network = Callable[[], nn.Module] | nn.Module
+Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
+"""A network → its parameter groups, each with a `factor` on the learning rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a schedule trains and measures, where the schedule `full` has another network or other data than the proxy.
+
+    Args:
+        network: As that of `SupervisedTask`; the proxy's when left out. It has the same classes.
+        groups: Likewise.
+        data: Split → data, for the splits that differ.
+    """
+
+    network: Network | None = None
+    groups: Groups | None = None
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
 
 @final
 class SupervisedTask(Task):
@@ -38,7 +58,8 @@ class SupervisedTask(Task):
 
     Args:
         network: A function without arguments that builds the network, so that every seed starts from weights of its own; or
-            a module, which is copied with the weights that it has.
+            a module, which is copied with the weights that it has. In training it may return a tuple: its prediction, and
+            auxiliary ones of the same target, whose losses count as the recipe says.
         train: A torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
         valid: The same; what losses are compared on.
         activation: What stands between the network's output and the prediction: softmax, sigmoid or none.
@@ -48,6 +69,8 @@ class SupervisedTask(Task):
         test: Like `valid`; touched only when it is asked for.
         recipe: How the proxy is trained.
         full_recipe: How the schedule `full` trains; the proxy's recipe when left out.
+        full: What the schedule `full` trains and measures, where that differs from the proxy.
+        groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
         rows_per_sample: Rows in one sample of the protocol where the prediction has no space; with space it is one image.
         name: Shown in tables.
         standard: Formula or zoo name of the loss in common use; by activation when left out.
@@ -56,6 +79,7 @@ class SupervisedTask(Task):
         encoding: What y is: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
         tolerance: Half width of the band in pixels.
         device: Where networks are trained.
+        loaders: Processes that load a data set's examples ahead; 0 loads each batch when it is needed.
 
     Raises:
         RequestError: Something does not fit together; the message says what, and what to do.
@@ -63,7 +87,7 @@ class SupervisedTask(Task):
 
     def __init__(
         self,
-        network: Callable[[], nn.Module] | nn.Module,
+        network: Network,
         train: Any,
         valid: Any,
         activation: Activation,
@@ -72,6 +96,8 @@ class SupervisedTask(Task):
         test: Any = None,
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
         full_recipe: Recipe | None = None,
+        full: Setup = Setup(),
+        groups: Groups | None = None,
         rows_per_sample: int = 64,
         name: str = "supervised",
         standard: str | None = None,
@@ -80,6 +106,7 @@ class SupervisedTask(Task):
         encoding: Encoding = "one_hot",
         tolerance: int = 5,
         device: str = "cpu",
+        loaders: int = 0,
     ) -> None:
         if rows_per_sample < 1:
             raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
@@ -87,12 +114,15 @@ class SupervisedTask(Task):
         self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
         self.execution = Execution(device=device)
-        self._network = network
+        self._networks = {"proxy": network, "full": full.network or network}
+        self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = checked(metric, "metric")
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
         given = {"train": train, "valid": valid, "test": test}
-        self._splits = {label: Split(data, label) for label, data in given.items() if data is not None}
-        self.splits = tuple(label for label in self._splits if label != "train")
+        proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
+        others = {label: Split(data, label, loaders) for label, data in full.data.items()}
+        self._splits = {"proxy": proxy, "full": {**proxy, **others}}
+        self.splits = tuple(label for label in proxy if label != "train")
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
@@ -121,14 +151,14 @@ class SupervisedTask(Task):
     def steps(self, schedule: str) -> int:
         """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
         recipe = self.recipes[schedule]
-        return recipe.epochs * max(1, len(self._splits["train"]) // recipe.batch_size)
+        return recipe.epochs * max(1, len(self._splits[schedule]["train"]) // recipe.batch_size)
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
         undefined = at_best = 0
         with seeded(seed) as generator, torch.no_grad():
-            network = built(self._network).eval()
-            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, generator):
+            network = built(self._networks["proxy"]).eval()
+            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, seed, generator):
                 prediction = network(inputs)
                 context = {"target": fitted(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
@@ -158,38 +188,48 @@ class SupervisedTask(Task):
         ):
             if asked not in known:
                 raise unknown(kind, asked, known)
-        recipe, how, data = self.recipes[schedule], self.execution, self._splits["train"]
+        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
+        train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
         with seeded(seed) as generator:
-            network = how.placed(built(self._network))
-            order = shares(shuffled(len(data), recipe, generator))
-
-            def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
-                inputs, target = batch
-                with how.arithmetic():
-                    prediction = network(how.moved(inputs))
-                # The loss is computed in float32, a hand-written one too.
-                prediction, target = raised(prediction), target.to(how.where)
-                return criterion[MAIN](prediction, {"target": fitted(target, prediction, self._branch.activation)})
-
+            network = how.placed(built(self._networks[schedule]))
+            order = shares(shuffled(len(train), recipe, generator))
             curve = fit(
                 network,
-                lambda done: data.batches(order[done:]),
-                loss_of,
+                lambda done: train.batches(order[done:], seed, first=done),
+                self._loss_of(network, criterion, recipe),
                 recipe,
                 len(order),
+                groups=None if groups is None else groups(network),
                 observe=observe,
                 execution=how,
-                facts={"seed": seed, "schedule": schedule, "examples": len(data)},
+                facts={"seed": seed, "schedule": schedule, "examples": len(train)},
             )
             if isinstance(curve, Diverged):
                 return curve
-            values = from_first(lambda: self._measured(network.eval(), self._splits[split], recipe.batch_size))
+            size = recipe.evaluation_batch or recipe.batch_size
+            values = from_first(lambda: self._measured(network.eval(), measured, size))
         if isinstance(values, str):
             return Diverged(len(order), values)
         score, *further = values
         # What is undefined is left out: a score's record holds numbers only.
         also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
         return Scored(score, also, curve)
+
+    def _loss_of(
+        self, network: nn.Module, criterion: Criterion, recipe: Recipe
+    ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+        """Return what a training descends on: a batch → the loss, in float32 whatever the network computes in."""
+        how, loss = self.execution, criterion[MAIN]
+
+        def of(batch: tuple[Tensor, Tensor]) -> Tensor:
+            inputs, target = batch
+            with how.arithmetic():
+                found = network(how.moved(inputs))
+            prediction, *auxiliary = (raised(each) for each in several(found))
+            context = {"target": fitted(target.to(how.where), prediction, self._branch.activation)}
+            return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
+
+        return of
 
     @torch.no_grad()
     def _measured(self, network: nn.Module, split: Split, batch_size: int) -> list[float] | str:
@@ -207,19 +247,21 @@ class SupervisedTask(Task):
     def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch as the network's output has it, and whether that has space."""
         with seeded(0):
-            network = built(self._network)
-            outputs = [probe(network, split, branch) for split in self._splits.values()]
-        measure = functools.partial(_measure, self._metric, self._splits["train"].first(1)[1].dtype)
+            network = built(self._networks["proxy"])
+            splits = self._splits["proxy"]
+            outputs = [probe(network, split, branch) for split in splits.values()]
+            measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
 
-    def _draws(self, limit: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def _draws(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw what could be a sample, `limit` times; nothing comes twice before everything came once."""
-        count = len(self._splits["train"])
+        split = self._splits["proxy"]["train"]
+        count = len(split)
         size = 1 if self._has_space else min(self.rows_per_sample, count)
         order: list[Tensor] = []
         while len(order) < limit:
             order += torch.randperm(count, generator=generator)[: count // size * size].split(size)
-        return self._splits["train"].batches(order[:limit])
+        return split.batches(order[:limit], seed)
 
     def _too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
         advice = (

@@ -59,6 +59,10 @@ class Recipe:
     """What the rate falls to, never above `learning_rate`."""
     warmup_steps: int = 0
     """Steps over which the rate rises linearly to what the schedule says."""
+    auxiliary: float = 0.0
+    """Factor of the loss on each auxiliary prediction that the network gives in training."""
+    evaluation_batch: int | None = None
+    """Examples that are measured at once, 1 where they differ in size; as many as are trained on when None."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -74,6 +78,8 @@ class Recipe:
             ("power", 0 <= self.power < math.inf, "at least 0"),
             ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("auxiliary", 0 <= self.auxiliary < math.inf, "at least 0"),
+            ("evaluation_batch", self.evaluation_batch is None or self.evaluation_batch >= 1, "at least 1"),
         ):
             if not holds:
                 raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
