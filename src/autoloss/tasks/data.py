@@ -80,12 +80,15 @@ class Split:
 
     def _loader(self, places: Sequence[Sequence[Place]]) -> DataLoader[Any]:
         dataset = _Drawn(self._dataset)  # type: ignore[arg-type]
+        # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
+        own = torch.Generator().manual_seed(torch.initial_seed())
         if not self._loaders:
-            return DataLoader(dataset, batch_sampler=places)  # type: ignore[arg-type]
+            return DataLoader(dataset, batch_sampler=places, generator=own)  # type: ignore[arg-type]
         # Not fork: a process with threads, as torch makes them, may hang in its copies.
         return DataLoader(
             dataset,
             batch_sampler=places,  # type: ignore[arg-type]
+            generator=own,
             num_workers=min(self._loaders, len(places)),
             multiprocessing_context="forkserver",
         )

@@ -17,7 +17,10 @@ from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
+from autoloss.space.operators import raised
 from autoloss.tasks.data import Split
+from autoloss.tasks.distribution import from_first, shares
+from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe, several
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
@@ -110,7 +113,7 @@ class SupervisedTask(Task):
         self.name = name
         self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
-        self.device = device
+        self.execution = Execution(device=device)
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = checked(metric, "metric")
@@ -137,6 +140,12 @@ class SupervisedTask(Task):
             schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)
             for schedule, recipe in self.recipes.items()
         }
+        return other
+
+    def with_execution(self, execution: Execution) -> SupervisedTask:
+        """Return the same task whose trainings run on another device, in another precision, or are kept."""
+        other = copy.copy(self)
+        other.execution = execution
         return other
 
     def steps(self, schedule: str) -> int:
@@ -179,26 +188,26 @@ class SupervisedTask(Task):
         ):
             if asked not in known:
                 raise unknown(kind, asked, known)
-        recipe, splits, groups = self.recipes[schedule], self._splits[schedule], self._groups[schedule]
+        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
+        train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
         with seeded(seed) as generator:
-            network = built(self._networks[schedule]).to(self.device)
-            order = shuffled(len(splits["train"]), recipe, generator)
-
-            def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
-                inputs, target = (part.to(self.device) for part in batch)
-                prediction, *auxiliary = several(network(inputs))
-                context = {"target": fitted(target, prediction, self._branch.activation)}
-                loss = criterion[MAIN](prediction, context)
-                for other in auxiliary:
-                    loss = loss + recipe.auxiliary * criterion[MAIN](other, context)
-                return loss
-
-            batches = splits["train"].batches(order, seed)
-            grouped = None if groups is None else groups(network)
-            curve = fit(network, batches, loss_of, recipe, len(order), groups=grouped, observe=observe)
+            network = how.placed(built(self._networks[schedule]))
+            order = shares(shuffled(len(train), recipe, generator))
+            curve = fit(
+                network,
+                lambda done: train.batches(order[done:], seed, first=done),
+                self._loss_of(network, criterion, recipe),
+                recipe,
+                len(order),
+                groups=None if groups is None else groups(network),
+                observe=observe,
+                execution=how,
+                facts={"seed": seed, "schedule": schedule, "examples": len(train)},
+            )
             if isinstance(curve, Diverged):
                 return curve
-            values = self._measured(network.eval(), splits[split], recipe.evaluation_batch or recipe.batch_size)
+            size = recipe.evaluation_batch or recipe.batch_size
+            values = from_first(lambda: self._measured(network.eval(), measured, size))
         if isinstance(values, str):
             return Diverged(len(order), values)
         score, *further = values
@@ -206,15 +215,31 @@ class SupervisedTask(Task):
         also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
         return Scored(score, also, curve)
 
+    def _loss_of(
+        self, network: nn.Module, criterion: Criterion, recipe: Recipe
+    ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+        """Return what a training descends on: a batch → the loss, in float32 whatever the network computes in."""
+        how, loss = self.execution, criterion[MAIN]
+
+        def of(batch: tuple[Tensor, Tensor]) -> Tensor:
+            inputs, target = batch
+            with how.arithmetic():
+                found = network(how.moved(inputs))
+            prediction, *auxiliary = (raised(each) for each in several(found))
+            context = {"target": fitted(target.to(how.where), prediction, self._branch.activation)}
+            return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
+
+        return of
+
     @torch.no_grad()
     def _measured(self, network: nn.Module, split: Split, batch_size: int) -> list[float] | str:
         """Return the score and all further metrics, in this order, or what was not finite."""
         tally = Tally([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
-            prediction = network(inputs.to(self.device))
+            prediction = network(self.execution.moved(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(self.device)
+            target = target.to(self.execution.where)
             tally.add(shown(prediction, target, self._branch.activation), target)
         values = tally.values()
         return values if math.isfinite(values[0]) else "the metric is not finite"
