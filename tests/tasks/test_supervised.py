@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from autoloss.errors import RequestError
@@ -20,7 +19,7 @@ from autoloss.tasks.data import Split
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
 from autoloss.tasks.training import Recipe
-from tests.tasks.toy import accuracy
+from tests.tasks.toy import Items, Noisy, accuracy
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)
 ROWS = 96
@@ -52,19 +51,6 @@ def trained(made: SupervisedTask, formula: str = "-y * log(p)", **arguments: Any
     outcome = made.train(bind(Loss(formula), made.branches), 0, **arguments)
     assert isinstance(outcome, Scored)
     return outcome
-
-
-class Items(Dataset):
-    """A data set in Python, its targets plain numbers."""
-
-    def __init__(self, pair: tuple[Tensor, Tensor]) -> None:
-        self.pair = pair
-
-    def __len__(self) -> int:
-        return len(self.pair[0])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.pair[0][index], int(self.pair[1][index])
 
 
 def test_tensors_arrays_and_data_sets_of_the_same_rows_train_alike():
@@ -318,14 +304,6 @@ def test_examples_are_measured_in_batches_of_their_own_size():
     seen.clear()
     trained(made)
     assert seen == [40, 40, 16]
-
-
-class Noisy(Items):
-    """Examples that draw from every global generator, as augmentation does."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        row, label = super().__getitem__(index)
-        return row + torch.rand(()) + random.random() + np.random.random(), label
 
 
 def test_what_an_example_draws_depends_on_its_place_and_not_on_who_loads_it():

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from autoloss.errors import RequestError
 
 Place = tuple[int, tuple[int, int, int]]
-"""Index of an example, and the key of what is drawn for it: seed, number of the batch, row in it."""
+"""Index of an example, and with it the key of what is drawn for it: seed, number of the batch, row in it."""
 
 
 class Split:
@@ -115,7 +115,7 @@ class _Drawn(Dataset[Any]):
     def __getitem__(self, place: Place) -> Any:
         index, key = place
         python, numpy = random.getstate(), np.random.get_state()
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([*key, index]).generate_state(1)[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             random.seed(seed)

@@ -44,7 +44,7 @@ class Setup:
     Args:
         network: As that of `SupervisedTask`; the proxy's when left out. It has the same classes.
         groups: Likewise.
-        data: Split → data, for the splits that differ.
+        data: Split → data, for the splits that differ; None for one that the schedule cannot measure.
     """
 
     network: Network | None = None
@@ -120,8 +120,9 @@ class SupervisedTask(Task):
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
         given = {"train": train, "valid": valid, "test": test}
         proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
-        others = {label: Split(data, label, loaders) for label, data in full.data.items()}
-        self._splits = {"proxy": proxy, "full": {**proxy, **others}}
+        others = {label: data and Split(data, label, loaders) for label, data in full.data.items()}
+        whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
+        self._splits = {"proxy": proxy, "full": whole}
         self.splits = tuple(label for label in proxy if label != "train")
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
@@ -181,9 +182,10 @@ class SupervisedTask(Task):
         schedule: str = "proxy",
         observe: Observe | None = None,
     ) -> Scored | Diverged:
+        labels = [label for label in self._splits.get(schedule, self.splits) if label != "train"]
         for kind, asked, known in (
-            ("split", split, self.splits),
             ("schedule", schedule, self.recipes),
+            (f"split of the schedule {schedule}", split, labels),
             ("loss for the branch", MAIN, criterion),
         ):
             if asked not in known:
