@@ -185,6 +185,7 @@ def test_where_nothing_can_be_written_the_copy_is_in_memory_and_that_is_said_onc
     with caplog.at_level(logging.WARNING):
         small = shrunk(drawn, SIDE, tmp_path / "occupied")
         shrunk(drawn, SIDE, tmp_path / "occupied")
+        shrunk(drawn, 8, tmp_path / "occupied")
     check(small, drawn)
     assert small.folder is None
     assert len(caplog.records) == 1

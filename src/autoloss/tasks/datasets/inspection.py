@@ -21,8 +21,8 @@ FIRST = 8
 """Pictures that are decoded whatever is drawn: what is wrong with all of them is found in the same ones each time."""
 PIXELS = 60_000_000
 """Of images that are decoded, about: some 300 of VOC or 30 of Cityscapes, in a few seconds."""
-UPRIGHT = 1
-"""The value of EXIF's orientation for an image that is shown as it is stored."""
+ORIENTATION, UPRIGHT = 0x0112, 1
+"""EXIF's entry, and its value for an image that is shown as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def _header(pictures: Pictures, index: int) -> tuple[int, int] | Fault:
     try:
         with opened(image, AN_IMAGE, DECODABLE) as picture:
             size = picture.size
-            turned = picture.getexif().get(0x0112, UPRIGHT)
+            # Asked for what a PNG does not have, Pillow would decode all of it.
+            turned = picture.getexif().get(ORIENTATION, UPRIGHT) if "exif" in picture.info else UPRIGHT
     except FaultyFile as error:
         return error.fault
     if turned != UPRIGHT:

@@ -8,17 +8,22 @@ from torch.nn import functional as F
 
 
 def resized(image: Tensor, mask: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Resize an image bilinearly, smoothed where it shrinks, and its mask to the nearest label.
+    """Resize an image (3, H, W) and its mask (H, W), both in 8 bits."""
+    return resized_image(image, height, width), resized_mask(mask, height, width)
 
-    Args:
-        image: (3, H, W) in 8 bits.
-        mask: (H, W) in 8 bits.
-    """
+
+def resized_image(image: Tensor, height: int, width: int) -> Tensor:
+    """Resize an image (3, H, W) in 8 bits bilinearly, smoothed where it shrinks."""
     if image.shape[-2:] == (height, width):
-        return image, mask
-    # With the channels last, torch resizes 8 bits several times as fast (measured).
+        return image
+    # With the channels last, as decoded, torch resizes 8 bits several times as fast (measured).
     batch = image[None].contiguous(memory_format=torch.channels_last)
-    larger = F.interpolate(batch, (height, width), mode="bilinear", antialias=True)
-    # `nearest` would take each block's first pixel, and shift labels against the image; `nearest-exact` takes the centre.
-    labels = F.interpolate(mask[None, None], (height, width), mode="nearest-exact")
-    return larger[0], labels[0, 0]
+    return F.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
+
+
+def resized_mask(mask: Tensor, height: int, width: int) -> Tensor:
+    """Resize a mask (H, W) in 8 bits: each pixel gets the label nearest to its centre."""
+    if mask.shape == (height, width):
+        return mask
+    # torch's `nearest` takes each block's first pixel instead, and so shifts labels against the image.
+    return F.interpolate(mask[None, None], (height, width), mode="nearest-exact")[0, 0]

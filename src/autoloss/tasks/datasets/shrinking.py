@@ -50,7 +50,7 @@ class Shrunk:
     """The images and masks of a data set at one size.
 
     Args:
-        images: (N, 3, side, side) in 8 bits, mapped from a file where that is possible; likewise `masks` (N, side, side).
+        images: (N, side, side, 3) in 8 bits, mapped from a file where that is possible; likewise `masks` (N, side, side).
         folder: Where they are kept, None in memory.
     """
 
@@ -73,7 +73,7 @@ class Shrunk:
 
     def image(self, index: int) -> Tensor:
         """Return an image, (3, side, side) in 8 bits."""
-        return torch.from_numpy(self.images[index].copy())
+        return torch.from_numpy(self.images[index].copy()).permute(2, 0, 1)
 
     def mask(self, index: int) -> Tensor:
         """Return a mask, (side, side) in 8 bits."""
@@ -113,17 +113,25 @@ def shrunk(pictures: Pictures, side: int, directory: Path | str | None = None) -
             _make(pictures, side, folder)
         return _mapped(pictures, side, folder)
     except OSError as error:
-        _say_once(str(place), str(error))
+        _say_once(str(place), error.strerror or str(error))
         return _in_memory(pictures, side)
 
 
 def default_directory() -> Path:
-    """Return where copies are kept when nobody says otherwise."""
+    """Return where copies are kept when nobody says otherwise.
+
+    Raises:
+        RequestError: The user has no home folder.
+    """
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/autoloss").expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "autoloss"
+    usual = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return Path(usual).expanduser() / "autoloss"
+    except RuntimeError:
+        raise RequestError(
+            f"You have no home folder to keep small copies of images in. Set {CACHE} to a folder."
+        ) from None
 
 
 def fingerprint(pictures: Pictures, side: int) -> str:
@@ -188,7 +196,8 @@ def _write(rows: Iterable[Row], count: int, side: int, part: Path) -> None:
 
 
 def _shapes(count: int, side: int) -> dict[str, tuple[int, ...]]:
-    return {IMAGES: (count, 3, side, side), MASKS: (count, side, side)}
+    # With the channels last, as files are decoded and as torch resizes fastest.
+    return {IMAGES: (count, side, side, 3), MASKS: (count, side, side)}
 
 
 def _mapped(pictures: Pictures, side: int, folder: Path) -> Shrunk:
@@ -238,7 +247,7 @@ def _row(pictures: Pictures, side: int, index: int) -> Row | Fault:
         image, mask = resized(*pictures.pair(index), side, side)
     except FaultyFile as error:
         return error.fault
-    return image.numpy(), mask.numpy()
+    return image.permute(1, 2, 0).numpy(), mask.numpy()
 
 
 @functools.cache

@@ -1,0 +1,121 @@
+"""How much of a proxy's time goes into loading: the augmented small copy beside the bare network (Appendix A, 128², batch 8).
+
+Rows {source, images_per_second, milliseconds_per_image, share}: share is the speed of training with this loader in the same
+process, in that of the network's forward and backward pass alone; 1 means that loading costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import segmentation_models_pytorch as smp
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.tasks.data import Split
+from autoloss.tasks.datasets.augmentation import Augmented
+from autoloss.tasks.datasets.pictures import IGNORED, Pictures, read_indices
+from autoloss.tasks.datasets.shrinking import shrunk
+from machine import machine
+
+SIDE, CLASSES, BATCH = 128, 21, 8
+PICTURES, HEIGHT, WIDTH = 64, 375, 500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as place:
+        rows = _rows(_written(Path(place)), Path(place), rounds=4 if arguments.quick else 20)
+    result = {"machine": machine(), "side": SIDE, "batch": BATCH, "threads": 1, "rows": rows}
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(f"{'source':<28}{'images/s':>10}{'ms/image':>10}{'share':>8}")
+    for row in rows:
+        share = "–" if row["share"] is None else f"{row['share']:.3f}"
+        speed = f"{row['images_per_second']:>10.1f}{row['milliseconds_per_image']:>10.2f}"
+        print(f"{row['source']:<28}{speed}{share:>8}")
+
+
+def _rows(pictures: Pictures, place: Path, rounds: int) -> list[dict]:
+    """Time the network and both loaders by turns, so that what else the machine does meets all of them."""
+    loaders = {"augmented small copy": shrunk(pictures, SIDE, place), "augmented files": pictures}
+    endless = {name: _endless(Split(Augmented(source, SIDE), name)) for name, source in loaders.items()}
+    step = _step(next(endless["augmented small copy"]))
+    seconds: dict[str, list[float]] = {name: [] for name in ("network", *endless)}
+    for _ in range(rounds + 1):
+        seconds["network"].append(_timed(step))
+        for name, batches in endless.items():
+            seconds[name].append(_timed(lambda batches=batches: next(batches)))
+    # The first round warms up.
+    middle = {name: statistics.median(found[1:]) / BATCH for name, found in seconds.items()}
+    network = middle["network"]
+    return [
+        {
+            "source": name,
+            "images_per_second": 1 / value,
+            "milliseconds_per_image": 1000 * value,
+            "share": None if name == "network" else network / (network + value),
+        }
+        for name, value in middle.items()
+    ]
+
+
+def _step(batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
+    network = smp.DeepLabV3Plus("resnet18", encoder_weights=None, classes=CLASSES).train()
+
+    def step() -> None:
+        network.zero_grad()
+        F.cross_entropy(network(batch[0]), batch[1], ignore_index=IGNORED).backward()
+
+    return step
+
+
+def _endless(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    while True:
+        yield from split.batches(torch.randperm(len(split)).split(BATCH))
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def _written(place: Path) -> Pictures:
+    """Write JPEGs of VOC's size, cut from two photographs, with masks of blobs."""
+    rng = np.random.default_rng(0)
+    photographs = load_sample_images().images
+    pairs = []
+    for index in range(PICTURES):
+        photograph = photographs[index % 2]
+        top, left = rng.integers(photograph.shape[0] - HEIGHT), rng.integers(photograph.shape[1] - WIDTH)
+        pair = (place / f"{index}.jpg", place / f"{index}.png")
+        Image.fromarray(photograph[top : top + HEIGHT, left : left + WIDTH]).save(pair[0], quality=90)
+        coarse = Image.fromarray(rng.integers(0, CLASSES, (6, 8), np.uint8))
+        coarse.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST).save(pair[1])
+        pairs.append(pair)
+    names = tuple(f"class {index}" for index in range(CLASSES))
+    return Pictures("pictures of VOC's size", tuple(pairs), names, read_indices)
+
+
+if __name__ == "__main__":
+    main()
