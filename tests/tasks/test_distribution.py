@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from autoloss.errors import RequestError
 from autoloss.tasks import distribution
 from tests.tasks.sharing import STEPS, report, shared_task, train
 
@@ -65,6 +66,12 @@ def test_a_training_of_two_processes_goes_on_to_the_same_bits(found):
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(found):
     assert "A batch of 3 cannot be shared evenly by 2 processes" in found[0]["refused"]
+
+
+def test_one_gpu_for_all_processes_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RequestError, match="device is cuda:0; started by torchrun"), distribution.joined("cuda:0"):
+        pass
 
 
 def test_one_process_shares_with_nobody():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import random
 import re
@@ -116,7 +117,8 @@ def save_network(network: nn.Module, keep: Keep) -> None:
     if distribution.rank():
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
-    facts = {name: str(value) for name, value in keep.belongs.items()}
+    # One entry: safetensors writes several in any order, and equal networks should be equal files.
+    facts = {"training": json.dumps(keep.belongs, sort_keys=True)}
     partial = keep.directory / f"{NETWORK}.partial"
     _on_disk(lambda: save_file(tensors, partial, metadata=facts), partial)
     _settle(partial, keep.directory / NETWORK)

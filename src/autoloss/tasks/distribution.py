@@ -48,11 +48,19 @@ def asked_for() -> bool:
 
 @contextmanager
 def joined(device: str) -> Iterator[None]:
-    """Train together with the other processes that torchrun started; alone where there are none."""
+    """Train together with the other processes that torchrun started; alone where there are none.
+
+    Raises:
+        RequestError: All of them would train on one GPU.
+    """
     if not asked_for() or size() > 1:
         yield
         return
     on_gpu = torch.device(device).type == "cuda"
+    if on_gpu and torch.device(device).index is not None:
+        raise RequestError(
+            f"device is {device}; started by torchrun, each process needs a GPU of its own: --device cuda."
+        )
     if on_gpu:
         torch.cuda.set_device(local_rank())
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
