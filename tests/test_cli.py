@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.run.lock import Ownership
+from autoloss.run.naming import TaskName
+from autoloss.run.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
 
@@ -29,6 +32,16 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "run"
     settings = {**SETTINGS, "final.confirm": 2, "final.compare": 1, "final.compare_seeds": 2}
     autoloss.search(QuickTask(), evaluations=8, seed=1, workers=0, directory=path, settings=settings)
+    return path
+
+
+@pytest.fixture
+def tabular_directory(directory, tmp_path):
+    """Return a run whose task can be made again by its name; the losses are those of `directory`."""
+    path = tmp_path / "run"
+    shutil.copytree(directory, path)
+    with Store(path, write=True) as store:
+        store.change_setting("task", TaskName("tabular", {"data": "iris", "steps": "20"}).to_json())
     return path
 
 
@@ -221,4 +234,55 @@ def test_an_interrupted_search_says_how_to_resume(number, code, tmp_path):
     _, error = process.communicate(timeout=60)
     assert process.returncode == code, error
     assert f"Go on with: autoloss resume {tmp_path / 'run'}" in error
+    assert "Traceback" not in error
+
+
+def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
+    arguments = ["retrain", tabular_directory, 0, "--seeds", 1, "--baselines", "ce", "--set", "steps=24"]
+    assert run(*arguments, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {row["label"] for row in printed["rows"]} == {"#0", "baseline/ce"}
+    assert printed["settings"]["options"] == {"data": "iris", "steps": "24"}
+    assert printed["metric"] == "f1"
+    assert json.loads((tabular_directory / "retraining" / "table.json").read_text()) == printed
+    assert run(*arguments) == 0
+    out, error = capsys.readouterr()
+    assert "baseline/ce" in out
+    assert "table.md" in out
+    assert "Training" not in out + error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "steps=many"], "steps takes a whole number; found 'many'"),
+        (["--set", "evolution.lag=2"], "found the setting evolution.lag of a search"),
+        (["--baselines", "lovazs"], "no loss in the zoo named 'lovazs'"),
+        (["--recipe", "voc"], "no recipe of a retraining named 'voc'"),
+        (["--precision", "half"], "no precision named 'half'"),
+        (["999"], "#999 is no loss with a score of its own"),
+        (["--out", "/dev/null/x"], "cannot be made"),
+    ],
+    ids=str,
+)
+def test_a_wrong_retraining_gets_one_screen_and_exit_2(tabular_directory, arguments, message, capsys):
+    assert run("retrain", tabular_directory, *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tabular_directory / "retraining").exists()
+
+
+def test_an_interrupted_retraining_says_how_to_go_on(tabular_directory):
+    arguments = ["retrain", str(tabular_directory), "--set", "steps=20000", "--checkpoint-seconds", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autoloss.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tabular_directory.rglob("checkpoint-*.pt")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert f"Go on with: autoloss {' '.join(arguments)}" in error
     assert "Traceback" not in error

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autoloss.algorithm.rejection.protocol import correlation_score
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.run.results import Search
+    from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
     from autoloss.space.activated import ActivatedBranch
     from autoloss.space.branch import Branch, Role, Sample
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
+    from autoloss.tasks.execution import Execution
     from autoloss.tasks.supervised import SupervisedTask
     from autoloss.tasks.task import Diverged, Scored, Task
     from autoloss.tasks.training import Recipe
@@ -34,6 +36,7 @@ _HOMES = {
     "autoloss.algorithm.rejection.protocol": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.results": ("Search",),
+    "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
     "autoloss.space.activated": ("ActivatedBranch",),
     "autoloss.space.branch": ("Branch", "Role", "Sample"),
@@ -41,6 +44,7 @@ _HOMES = {
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
+    "autoloss.tasks.execution": ("Execution",),
     "autoloss.tasks.supervised": ("SupervisedTask",),
     "autoloss.tasks.task": ("Diverged", "Scored", "Task"),
     "autoloss.tasks.training": ("Recipe",),
@@ -53,6 +57,7 @@ __all__ = [
     "Alphabet",
     "Branch",
     "Diverged",
+    "Execution",
     "Expression",
     "FormulaError",
     "Loss",
@@ -73,6 +78,7 @@ __all__ = [
     "offspring",
     "parse",
     "resume",
+    "retrain",
     "search",
     "tasks",
     "zoo",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -201,6 +203,68 @@ def compare(
 
 
 @app.command()
+def retrain(
+    context: typer.Context,
+    directory: Directory,
+    individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="One of the paper's retrainings; its rows stand beside.")] = None,
+    data: Data = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(help="Names of the zoo, with commas; or none. The standard loss and Dice when left out."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Trainings per loss (3).")] = None,
+    split: Annotated[str, typer.Option(help="What is measured: test or valid.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="Where trainings are kept; DIR/retraining by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the task's own by default.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the loss is in float32.")] = None,
+    channels_last: Annotated[bool | None, typer.Option(help="The memory format that GPUs convolve faster.")] = None,
+    checkpoint_seconds: Annotated[
+        float | None, typer.Option(min=0, help="A killed training loses at most so much (120).")
+    ] = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a found loss and baselines with the full schedule; a killed retraining goes on when asked again."""
+    settings, options = _assigned(assignments, data)
+    if settings:
+        raise RequestError(
+            f"A retraining takes options of the task; found the setting {', '.join(settings)} of a search."
+        )
+    from autoloss.report.retrained import retraining_table, write
+    from autoloss.report.status import Status
+    from autoloss.run.retraining import retrain as retrained
+
+    console = _console(to_stderr=as_json)
+    again = f"Go on with: autoloss {shlex.join(context.obj)}"
+    with _stoppable(again), Status(console) as status:
+        found = retrained(
+            directory,
+            individual,
+            recipe=recipe,
+            options=options,
+            against=None if baselines is None else _listed(baselines),
+            training_seeds=seeds,
+            split=split,
+            out=out,
+            device=device,
+            precision=precision,
+            channels_last=channels_last,
+            checkpoint_seconds=checkpoint_seconds,
+            observe=status.observe,
+            say=status.say,
+        )
+    if not _speaks():
+        return
+    written = write(found)
+    if as_json:
+        _print_json(found.values())
+    else:
+        console.print(retraining_table(found))
+        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+
+
+@app.command()
 def tasks(as_json: AsJson = False) -> None:
     """List the tasks that come with autoloss."""
     from autoloss.report.leaderboard import table
@@ -320,19 +384,22 @@ class Stopped(Exception):
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(note: str | None = None) -> Iterator[None]:
     # The framework below would turn an interrupt into a bare exit.
     try:
         yield
     except KeyboardInterrupt as interruption:
+        if note is not None:
+            interruption.add_note(note)
         raise Stopped(interruption) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong request, 3 owned, 130 or 143 interrupted."""
     signal.signal(signal.SIGTERM, _terminate)
+    words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
-        app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+        app(args=words, obj=words, standalone_mode=True)
     except RequestError as error:
         _fail(error, 2)
     except OwnedError as error:
@@ -353,13 +420,21 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
+    # Every process says it: torchrun ends the others as soon as one has failed.
     print(f"autoloss: {error}", file=sys.stderr)
     sys.exit(code)
+
+
+def _speaks() -> bool:
+    """Say whether this process prints: of those that torchrun starts, the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _console(to_stderr: bool = False) -> Console:
     from rich.console import Console
 
+    if not _speaks():
+        return Console(quiet=True)
     console = Console(stderr=to_stderr, highlight=False)
     # What is piped is read by programs or copied: formulas stay whole.
     return console if console.is_terminal else Console(stderr=to_stderr, highlight=False, width=200)
@@ -409,6 +484,10 @@ def _budget(text: str | None, directory: Path) -> int | None:
     from autoloss.run.results import opened
 
     return opened(directory).configuration.evaluations + number
+
+
+def _listed(text: str) -> list[str]:
+    return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]
 
 
 def _individual(found: Search, number: int) -> Any:

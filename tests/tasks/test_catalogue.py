@@ -13,7 +13,17 @@ from autoloss.tasks.catalogue import CATALOGUE, get
 
 
 def test_names_are_those_of_the_table():
-    assert tasks.names() == list(CATALOGUE) == ["digits-seg", "tabular"]
+    assert (
+        tasks.names()
+        == list(CATALOGUE)
+        == [
+            "digits-seg",
+            "voc-seg",
+            "cityscapes-seg",
+            "folder-seg",
+            "tabular",
+        ]
+    )
 
 
 def test_every_default_metric_is_one_of_the_metrics():

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.data import Split
+from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
 from autoloss.tasks.training import Recipe
-from tests.tasks.toy import accuracy
+from tests.tasks.toy import Items, Noisy, accuracy
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)
 ROWS = 96
@@ -50,19 +51,6 @@ def trained(made: SupervisedTask, formula: str = "-y * log(p)", **arguments: Any
     outcome = made.train(bind(Loss(formula), made.branches), 0, **arguments)
     assert isinstance(outcome, Scored)
     return outcome
-
-
-class Items(Dataset):
-    """A data set in Python, its targets plain numbers."""
-
-    def __init__(self, pair: tuple[Tensor, Tensor]) -> None:
-        self.pair = pair
-
-    def __len__(self) -> int:
-        return len(self.pair[0])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.pair[0][index], int(self.pair[1][index])
 
 
 def test_tensors_arrays_and_data_sets_of_the_same_rows_train_alike():
@@ -254,3 +242,76 @@ def test_a_class_index_out_of_range_anywhere_in_a_tensor_is_found():
     target[-1] = 7
     with pytest.raises(RequestError, match="class indices from 0 to 7"):
         task(train=(inputs, target))
+
+
+class TwoOutputs(nn.Module):
+    """In training the prediction, and an auxiliary one from a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.other = network(), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        return (self.main(inputs), self.other(inputs)) if self.training else self.main(inputs)
+
+
+def test_an_auxiliary_prediction_adds_its_share_of_the_same_loss():
+    plain, half, whole = (
+        trained(task(TwoOutputs, recipe=Recipe(epochs=1, batch_size=ROWS, auxiliary=auxiliary))).curve[0][1]
+        for auxiliary in (0.0, 0.5, 1.0)
+    )
+    assert half - plain == pytest.approx((whole - plain) / 2)
+    assert whole > plain
+
+
+def test_parameter_groups_have_learning_rates_of_their_own():
+    def frozen(made: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": made.parameters(), "factor": 0.0}]
+
+    assert trained(task(groups=frozen)).score != trained(task()).score
+    values = [loss for _, loss in trained(task(groups=frozen, recipe=Recipe(epochs=4, batch_size=ROWS))).curve]
+    assert values == pytest.approx([values[0]] * 4)
+
+
+def test_the_full_schedule_may_have_a_network_and_data_of_its_own():
+    calls: list[str] = []
+
+    def wider() -> nn.Module:
+        calls.append("wider")
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    inputs, target = rows(2)
+    made = task(full=Setup(network=wider, data={"train": (inputs[:16], target[:16]), "valid": (inputs, 1 - target)}))
+    assert made.steps("full") == 8
+    assert not calls
+    proxy, full = trained(made), trained(made, schedule="full")
+    assert calls == ["wider"]
+    assert (len(proxy.curve), len(full.curve)) == (48, 8)
+    assert proxy.score > 0.9
+    assert full.score < 0.5
+
+
+def test_examples_are_measured_in_batches_of_their_own_size():
+    seen: list[int] = []
+
+    class Sizes(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            if not self.training:
+                seen.append(len(inputs))
+            return super().forward(inputs)
+
+    made = task(lambda: Sizes(4, 2), recipe=Recipe(epochs=1, batch_size=32, evaluation_batch=40))
+    seen.clear()
+    trained(made)
+    assert seen == [40, 40, 16]
+
+
+def test_what_an_example_draws_depends_on_its_place_and_not_on_who_loads_it():
+    order = [torch.tensor([0, 1]), torch.tensor([0, 2])]
+    here, there = (list(Split(Noisy(rows()), "train", loaders).batches(order, seed=3)) for loaders in (0, 1))
+    torch.rand(5)
+    later = list(Split(Noisy(rows()), "train").batches(order[1:], seed=3, first=1))
+    for one, other in zip([*here, here[1]], [*there, *later], strict=True):
+        assert one[0].equal(other[0])
+    assert not here[0][0][0].equal(here[1][0][0])
+    assert not here[0][0].equal(next(Split(Noisy(rows()), "train").batches(order, seed=4))[0])

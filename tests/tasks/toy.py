@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from autoloss.errors import unknown
 from autoloss.space.activated import ActivatedBranch
@@ -172,3 +175,24 @@ RECIPES = {"proxy": Recipe(epochs=2, batch_size=16, learning_rate=0.1), "full": 
 
 def accuracy(prediction: Tensor, target: Tensor) -> float:
     return (prediction.argmax(dim=1) == target).float().mean().item()
+
+
+class Items(Dataset):
+    """A data set in Python, its targets plain numbers."""
+
+    def __init__(self, pair: tuple[Tensor, Tensor]) -> None:
+        self.pair = pair
+
+    def __len__(self) -> int:
+        return len(self.pair[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.pair[0][index], int(self.pair[1][index])
+
+
+class Noisy(Items):
+    """Examples that draw from every global generator, as augmentation does."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        row, label = super().__getitem__(index)
+        return row + torch.rand(()) + random.random() + np.random.random(), label

@@ -11,21 +11,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoloss.report.leaderboard import figure
-from autoloss.run.progress import Progress
+from autoloss.run.progress import Pace, Progress
 
 LINE_SECONDS = 60.0
 """How often a line is written where the output is no terminal."""
 
 
 class Status:
-    """Shows progress as it is told; a context manager, so that the terminal is left in order."""
+    """Shows progress as it is told; a context manager, so that the terminal is left in order.
+
+    Args:
+        line_seconds: How often a line is written where the output is no terminal.
+    """
 
     def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._line_seconds = line_seconds
         self._next_line = time.monotonic() + line_seconds
-        self._last: Progress | None = None
+        self._last: Progress | Pace | None = None
 
     def __enter__(self) -> Status:
         if self._live:
@@ -39,7 +43,7 @@ class Status:
             self._live.stop()
         self._conclude()
 
-    def observe(self, progress: Progress) -> None:
+    def observe(self, progress: Progress | Pace) -> None:
         self._last = progress
         if self._live:
             self._live.update(panel(progress))
@@ -61,8 +65,11 @@ class Status:
             self._last = None
 
 
-def line(progress: Progress) -> str:
+def line(progress: Progress | Pace) -> str:
     """Write progress in one plain line."""
+    if isinstance(progress, Pace):
+        of = "" if progress.steps is None else f"/{progress.steps}"
+        return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
     best = progress.best
     parts = [
         f"trained {progress.trained}/{progress.budget}",
@@ -80,11 +87,14 @@ def line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def panel(progress: Progress) -> Table:
+def panel(progress: Progress | Pace) -> Table:
     """Draw progress as a small grid."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
+    if isinstance(progress, Pace):
+        grid.add_row("training", escape(line(progress)))
+        return grid
     best = progress.best
     rows = {
         "trained": f"{progress.trained} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",

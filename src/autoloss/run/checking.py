@@ -9,12 +9,12 @@ from random import Random
 from statistics import mean
 from typing import Any
 
-from autoloss import zoo
+from autoloss import recipes, zoo
 from autoloss.algorithm.initialization import initial_expression
 from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration, FinalSettings
-from autoloss.run.naming import named
+from autoloss.run.naming import named, naming
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
 from autoloss.run.workshop import TestedBranch
@@ -108,13 +108,15 @@ def check(
     workers: int = 2,
     seed: int = 0,
 ) -> TaskCheck:
-    """Try a task's samples, its standard loss and a training.
+    """Try a task's data, its samples, its standard loss and a training.
 
     Raises:
-        RequestError: The task cannot be made, or its samples can gain nothing.
+        RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
     """
+    naming(task, metric, options).inspect()
     loaded, _ = named(task, metric, options)
-    configuration = Configuration().changed({**(settings or {}), "seed": seed, "evaluations": evaluations})
+    wanted = {**recipes.search_settings(task), **(settings or {})}
+    configuration = Configuration().changed({**wanted, "seed": seed, "evaluations": evaluations})
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []
     seconds = []

@@ -52,18 +52,34 @@ class TaskName:
             return _from_file(self.name, self.options)
         return tasks.get(self.name, **self.options)
 
+    def inspect(self) -> None:
+        """Look over the data of a task of the catalogue, before the task is made.
+
+        Raises:
+            RequestError: Files are faulty; up to twenty are named.
+        """
+        if self.name is not None and ".py:" not in self.name:
+            tasks.inspect(self.name, **self.options)
+
 
 def named(task: str | Task, metric: str | None, options: Mapping[str, Any] | None) -> tuple[Task, TaskName]:
     """Return the task and how to name it."""
+    name = naming(task, metric, options)
+    return task if isinstance(task, Task) else name.load(), name
+
+
+def naming(task: str | Task, metric: str | None, options: Mapping[str, Any] | None) -> TaskName:
+    """Return how to name a task, which is not made yet.
+
+    Raises:
+        RequestError: A task object was given options.
+    """
     options = {**({} if metric is None else {"metric": metric}), **(options or {})}
-    if isinstance(task, Task):
-        if options:
-            raise RequestError(
-                f"A task object takes no options; found {', '.join(options)}. Give them when you make it."
-            )
-        return task, TaskName(None)
-    name = TaskName(_absolute(task), {option: _found(value) for option, value in options.items()})
-    return name.load(), name
+    if not isinstance(task, Task):
+        return TaskName(_absolute(task), {option: _found(value) for option, value in options.items()})
+    if options:
+        raise RequestError(f"A task object takes no options; found {', '.join(options)}. Give them when you make it.")
+    return TaskName(None)
 
 
 def _absolute(name: str) -> str:

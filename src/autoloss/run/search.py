@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloss import __version__
+from autoloss import __version__, recipes
 from autoloss.errors import RequestError
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
@@ -54,7 +54,7 @@ def search(
         seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
         workers: Processes that train and test; 0 does it all in this one.
         directory: Where the run is kept; a new folder under `runs` by default.
-        settings: `evolution.lag` and the like → value, as in `--set`.
+        settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
         final: Re-train the best on fresh seeds and compare them with baselines on the test split.
         observe: Told a `Progress` about twice a second.
@@ -67,6 +67,7 @@ def search(
     """
     configuration = Configuration().changed(
         {
+            **recipes.search_settings(task),
             **(settings or {}),
             **({} if evaluations is None else {"evaluations": evaluations}),
             **({} if seed is None else {"seed": seed}),

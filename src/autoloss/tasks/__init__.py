@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoloss.tasks.catalogue import get, names
+    from autoloss.tasks.catalogue import get, inspect, names
 
-__all__ = ["get", "names"]
+__all__ = ["get", "inspect", "names"]
 
 
 def __getattr__(name: str) -> Any:

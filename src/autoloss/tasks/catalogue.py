@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from autoloss.errors import RequestError, unknown
@@ -21,7 +21,8 @@ class Row:
     Args:
         description: One line for tables.
         metrics: Names of what it can be searched for, the default first.
-        factory: `module:function`; called with `metric` and the task's own options, returns the Task.
+        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task. Where it has
+            a method `inspect`, that looks over the data of the same options and names its faults.
     """
 
     description: str
@@ -34,11 +35,26 @@ class Row:
         return self.metrics[0]
 
 
+SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
+
 CATALOGUE: Mapping[str, Row] = {
     "digits-seg": Row(
         "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
-        ("miou", "fwiou", "gacc", "macc", "biou", "bf1"),
+        SEGMENTATION,
         "autoloss.tasks.digits:digits_seg",
+    ),
+    "voc-seg": Row(
+        "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
+        SEGMENTATION,
+        "autoloss.tasks.segmentation:voc_seg",
+    ),
+    "cityscapes-seg": Row(
+        "Segmentation of Cityscapes, 19 classes", SEGMENTATION, "autoloss.tasks.segmentation:cityscapes_seg"
+    ),
+    "folder-seg": Row(
+        "Segmentation of a folder of one's own, with images and masks",
+        SEGMENTATION,
+        "autoloss.tasks.segmentation:folder_seg",
     ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
@@ -64,6 +80,26 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
     Raises:
         RequestError: An unknown name, metric or option, or one that the task cannot use.
     """
+    factory, found = _asked(name, metric, options)
+    return factory(**found)
+
+
+def inspect(name: str, metric: str | None = None, **options: Any) -> None:
+    """Look over the data of a task before it is built, where there are files to look at.
+
+    Args:
+        metric: As for `get`; likewise `options`.
+
+    Raises:
+        RequestError: As for `get`; or files are faulty, up to twenty of which are named.
+    """
+    factory, found = _asked(name, metric, options)
+    if hasattr(factory, "inspect"):
+        factory.inspect(**found)
+
+
+def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a task's factory and what to call it with."""
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
     row = CATALOGUE[name]
@@ -71,23 +107,24 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
     module, _, function = row.factory.partition(":")
     factory = getattr(importlib.import_module(module), function)
-    parameters = list(inspect.signature(factory).parameters.values())
-    known = [p.name for p in parameters if p.name != "metric" and p.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = list(signature(factory).parameters.values())
+    known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
         if option not in known:
             raise unknown(f"option of the task {name}", option, known)
     annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
-    return factory(
-        metric=metric or row.metric,
-        **{option: _read(option, value, annotations[option]) for option, value in options.items()},
-    )
+    read = {option: _read(option, value, annotations[option]) for option, value in options.items()}
+    return factory, {"metric": metric or row.metric, **read}
 
 
 def _read(option: str, value: Any, annotation: str) -> Any:
     """Return a text, as a command line gives it, as the number that the option takes."""
     kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
+    annotation, optional, _ = annotation.partition(" | None")
     if not isinstance(value, str) or annotation not in kinds:
         return value
+    if optional and value.lower() in ("none", ""):
+        return None
     kind, expected = kinds[annotation]
     try:
         return kind(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoloss.errors import RequestError
 
+Place = tuple[int, tuple[int, int, int]]
+"""Index of an example, and with it the key of what is drawn for it: seed, number of the batch, row in it."""
+
 
 class Split:
     """Pairs of input and target that can be drawn by their indices.
@@ -19,13 +23,15 @@ class Split:
     Args:
         data: A pair (inputs, targets) of tensors or arrays with one row per example, or a `Dataset` of such pairs.
         name: What messages call it.
+        loaders: Processes that load the examples of a `Dataset` ahead; 0 loads each batch when it is needed.
 
     Raises:
         RequestError: It has another form, is empty, or has another number of inputs than of targets.
     """
 
-    def __init__(self, data: Any, name: str) -> None:
+    def __init__(self, data: Any, name: str, loaders: int = 0) -> None:
         self.name = name
+        self._loaders = loaders
         tensors = data.tensors if isinstance(data, TensorDataset) else data
         self._dataset: Dataset[Any] | None = None
         if isinstance(tensors, tuple | list) and len(tensors) == 2:
@@ -48,12 +54,22 @@ class Split:
     def __len__(self) -> int:
         return len(self._inputs) if self._dataset is None else len(self._dataset)  # type: ignore[arg-type]
 
-    def batches(self, order: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, targets) for each tensor of indices, as the data set gives them; 64-bit inputs become 32-bit."""
+    def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (inputs, targets) for each tensor of indices, as the data set gives them; 64-bit inputs become 32-bit.
+
+        Args:
+            seed: Decides, with the place in a training, what a data set draws for an example, such as its augmentation.
+            first: The number of the first batch, where a training is taken up again.
+        """
         if self._dataset is None:
             drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
         else:
-            drawn = DataLoader(self._dataset, batch_sampler=[indices.tolist() for indices in order])
+            drawn = self._loader(
+                [
+                    [(index, (seed, batch, row)) for row, index in enumerate(indices.tolist())]
+                    for batch, indices in enumerate(order, start=first)
+                ]
+            )
         for batch in drawn:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise RequestError(
@@ -61,6 +77,21 @@ class Split:
                 )
             inputs, targets = (torch.as_tensor(part) for part in batch)
             yield inputs.float() if inputs.dtype == torch.float64 else inputs, targets
+
+    def _loader(self, places: Sequence[Sequence[Place]]) -> DataLoader[Any]:
+        dataset = _Drawn(self._dataset)  # type: ignore[arg-type]
+        # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
+        own = torch.Generator().manual_seed(torch.initial_seed())
+        if not self._loaders:
+            return DataLoader(dataset, batch_sampler=places, generator=own)  # type: ignore[arg-type]
+        # Not fork: a process with threads, as torch makes them, may hang in its copies.
+        return DataLoader(
+            dataset,
+            batch_sampler=places,  # type: ignore[arg-type]
+            generator=own,
+            num_workers=min(self._loaders, len(places)),
+            multiprocessing_context="forkserver",
+        )
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every example once, in the order of the data."""
@@ -73,6 +104,27 @@ class Split:
     def first(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the first examples, fewer where there are no more."""
         return next(self.in_order(count))
+
+
+class _Drawn(Dataset[Any]):
+    """A data set whose examples draw from generators of their own: who loads them, and when, has no influence."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, place: Place) -> Any:
+        index, key = place
+        python, numpy = random.getstate(), np.random.get_state()
+        seed = int(np.random.SeedSequence([*key, index]).generate_state(1)[0])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            try:
+                return self._dataset[index]
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)
 
 
 def _tensor(part: Any, name: str) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,11 @@ def built(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
             "returns one."
         )
     return made
+
+
+def several(output: Any) -> Sequence[Tensor]:
+    """Return what a network gives in training as its prediction and the auxiliary ones, if there are any."""
+    return output if isinstance(output, tuple | list) else (output,)
 
 
 def probe(network: nn.Module, split: Split, branch: ActivatedBranch) -> Output:

@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -16,9 +17,12 @@ from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
+from autoloss.space.operators import raised
 from autoloss.tasks.data import Split
+from autoloss.tasks.distribution import from_first, shares
+from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
-from autoloss.tasks.outputs import built, fitted, probe
+from autoloss.tasks.outputs import built, fitted, probe, several
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
 from autoloss.tasks.training import Recipe, fit, seeded, shuffled
 
@@ -28,6 +32,25 @@ STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseli
 DRAWS_PER_SAMPLE = 50
 """After so many draws for each sample asked for, no more useful ones are expected."""
 
+Network = Callable[[], nn.Module] | nn.Module
+Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
+"""A network → its parameter groups, each with a `factor` on the learning rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a schedule trains and measures, where the schedule `full` has another network or other data than the proxy.
+
+    Args:
+        network: As that of `SupervisedTask`; the proxy's when left out. It has the same classes.
+        groups: Likewise.
+        data: Split → data, for the splits that differ; None for one that the schedule cannot measure.
+    """
+
+    network: Network | None = None
+    groups: Groups | None = None
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
 
 @final
 class SupervisedTask(Task):
@@ -35,7 +58,8 @@ class SupervisedTask(Task):
 
     Args:
         network: A function without arguments that builds the network, so that every seed starts from weights of its own; or
-            a module, which is copied with the weights that it has.
+            a module, which is copied with the weights that it has. In training it may return a tuple: its prediction, and
+            auxiliary ones of the same target, whose losses count as the recipe says.
         train: A torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
         valid: The same; what losses are compared on.
         activation: What stands between the network's output and the prediction: softmax, sigmoid or none.
@@ -45,6 +69,8 @@ class SupervisedTask(Task):
         test: Like `valid`; touched only when it is asked for.
         recipe: How the proxy is trained.
         full_recipe: How the schedule `full` trains; the proxy's recipe when left out.
+        full: What the schedule `full` trains and measures, where that differs from the proxy.
+        groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
         rows_per_sample: Rows in one sample of the protocol where the prediction has no space; with space it is one image.
         name: Shown in tables.
         standard: Formula or zoo name of the loss in common use; by activation when left out.
@@ -53,6 +79,7 @@ class SupervisedTask(Task):
         encoding: What y is: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
         tolerance: Half width of the band in pixels.
         device: Where networks are trained.
+        loaders: Processes that load a data set's examples ahead; 0 loads each batch when it is needed.
 
     Raises:
         RequestError: Something does not fit together; the message says what, and what to do.
@@ -60,7 +87,7 @@ class SupervisedTask(Task):
 
     def __init__(
         self,
-        network: Callable[[], nn.Module] | nn.Module,
+        network: Network,
         train: Any,
         valid: Any,
         activation: Activation,
@@ -69,6 +96,8 @@ class SupervisedTask(Task):
         test: Any = None,
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
         full_recipe: Recipe | None = None,
+        full: Setup = Setup(),
+        groups: Groups | None = None,
         rows_per_sample: int = 64,
         name: str = "supervised",
         standard: str | None = None,
@@ -77,19 +106,24 @@ class SupervisedTask(Task):
         encoding: Encoding = "one_hot",
         tolerance: int = 5,
         device: str = "cpu",
+        loaders: int = 0,
     ) -> None:
         if rows_per_sample < 1:
             raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
         self.name = name
         self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
-        self.device = device
-        self._network = network
+        self.execution = Execution(device=device)
+        self._networks = {"proxy": network, "full": full.network or network}
+        self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = checked(metric, "metric")
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
         given = {"train": train, "valid": valid, "test": test}
-        self._splits = {label: Split(data, label) for label, data in given.items() if data is not None}
-        self.splits = tuple(label for label in self._splits if label != "train")
+        proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
+        others = {label: data and Split(data, label, loaders) for label, data in full.data.items()}
+        whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
+        self._splits = {"proxy": proxy, "full": whole}
+        self.splits = tuple(label for label in proxy if label != "train")
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
@@ -109,17 +143,23 @@ class SupervisedTask(Task):
         }
         return other
 
+    def with_execution(self, execution: Execution) -> SupervisedTask:
+        """Return the same task whose trainings run on another device, in another precision, or are kept."""
+        other = copy.copy(self)
+        other.execution = execution
+        return other
+
     def steps(self, schedule: str) -> int:
         """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
         recipe = self.recipes[schedule]
-        return recipe.epochs * max(1, len(self._splits["train"]) // recipe.batch_size)
+        return recipe.epochs * max(1, len(self._splits[schedule]["train"]) // recipe.batch_size)
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
         undefined = at_best = 0
         with seeded(seed) as generator, torch.no_grad():
-            network = built(self._network).eval()
-            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, generator):
+            network = built(self._networks["proxy"]).eval()
+            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, seed, generator):
                 prediction = network(inputs)
                 context = {"target": fitted(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
@@ -142,28 +182,34 @@ class SupervisedTask(Task):
         schedule: str = "proxy",
         observe: Observe | None = None,
     ) -> Scored | Diverged:
+        labels = [label for label in self._splits.get(schedule, self.splits) if label != "train"]
         for kind, asked, known in (
-            ("split", split, self.splits),
             ("schedule", schedule, self.recipes),
+            (f"split of the schedule {schedule}", split, labels),
             ("loss for the branch", MAIN, criterion),
         ):
             if asked not in known:
                 raise unknown(kind, asked, known)
-        recipe = self.recipes[schedule]
+        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
+        train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
         with seeded(seed) as generator:
-            network = built(self._network).to(self.device)
-            order = shuffled(len(self._splits["train"]), recipe, generator)
-
-            def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
-                inputs, target = (part.to(self.device) for part in batch)
-                prediction = network(inputs)
-                return criterion[MAIN](prediction, {"target": fitted(target, prediction, self._branch.activation)})
-
-            batches = self._splits["train"].batches(order)
-            curve = fit(network, batches, loss_of, recipe, len(order), observe=observe)
+            network = how.placed(built(self._networks[schedule]))
+            order = shares(shuffled(len(train), recipe, generator))
+            curve = fit(
+                network,
+                lambda done: train.batches(order[done:], seed, first=done),
+                self._loss_of(network, criterion, recipe),
+                recipe,
+                len(order),
+                groups=None if groups is None else groups(network),
+                observe=observe,
+                execution=how,
+                facts={"seed": seed, "schedule": schedule, "examples": len(train)},
+            )
             if isinstance(curve, Diverged):
                 return curve
-            values = self._measured(network.eval(), self._splits[split], recipe.batch_size)
+            size = recipe.evaluation_batch or recipe.batch_size
+            values = from_first(lambda: self._measured(network.eval(), measured, size))
         if isinstance(values, str):
             return Diverged(len(order), values)
         score, *further = values
@@ -171,15 +217,31 @@ class SupervisedTask(Task):
         also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
         return Scored(score, also, curve)
 
+    def _loss_of(
+        self, network: nn.Module, criterion: Criterion, recipe: Recipe
+    ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+        """Return what a training descends on: a batch → the loss, in float32 whatever the network computes in."""
+        how, loss = self.execution, criterion[MAIN]
+
+        def of(batch: tuple[Tensor, Tensor]) -> Tensor:
+            inputs, target = batch
+            with how.arithmetic():
+                found = network(how.moved(inputs))
+            prediction, *auxiliary = (raised(each) for each in several(found))
+            context = {"target": fitted(target.to(how.where), prediction, self._branch.activation)}
+            return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
+
+        return of
+
     @torch.no_grad()
     def _measured(self, network: nn.Module, split: Split, batch_size: int) -> list[float] | str:
         """Return the score and all further metrics, in this order, or what was not finite."""
         tally = Tally([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
-            prediction = network(inputs.to(self.device))
+            prediction = network(self.execution.moved(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(self.device)
+            target = target.to(self.execution.where)
             tally.add(shown(prediction, target, self._branch.activation), target)
         values = tally.values()
         return values if math.isfinite(values[0]) else "the metric is not finite"
@@ -187,19 +249,21 @@ class SupervisedTask(Task):
     def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch as the network's output has it, and whether that has space."""
         with seeded(0):
-            network = built(self._network)
-            outputs = [probe(network, split, branch) for split in self._splits.values()]
-        measure = functools.partial(_measure, self._metric, self._splits["train"].first(1)[1].dtype)
+            network = built(self._networks["proxy"])
+            splits = self._splits["proxy"]
+            outputs = [probe(network, split, branch) for split in splits.values()]
+            measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
 
-    def _draws(self, limit: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def _draws(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw what could be a sample, `limit` times; nothing comes twice before everything came once."""
-        count = len(self._splits["train"])
+        split = self._splits["proxy"]["train"]
+        count = len(split)
         size = 1 if self._has_space else min(self.rows_per_sample, count)
         order: list[Tensor] = []
         while len(order) < limit:
             order += torch.randperm(count, generator=generator)[: count // size * size].split(size)
-        return self._splits["train"].batches(order[:limit])
+        return split.batches(order[:limit], seed)
 
     def _too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
         advice = (

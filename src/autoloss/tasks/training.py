@@ -6,9 +6,12 @@ whose criterion is called in several places as well as one with a single output.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -16,9 +19,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
 from autoloss.errors import RequestError, unknown
+from autoloss.tasks import distribution
+from autoloss.tasks.checkpoints import Facts, Keep, Training, save_network
+from autoloss.tasks.execution import Execution
 from autoloss.tasks.task import Diverged, Observe
 
 Batch = TypeVar("Batch")
@@ -27,6 +32,7 @@ Curve = tuple[tuple[int, float], ...]
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("poly", "cosine", "constant")
 CURVE_POINTS = 100
+AS_IT_IS = Execution()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,10 @@ class Recipe:
     """What the rate falls to, never above `learning_rate`."""
     warmup_steps: int = 0
     """Steps over which the rate rises linearly to what the schedule says."""
+    auxiliary: float = 0.0
+    """Factor of the loss on each auxiliary prediction that the network gives in training."""
+    evaluation_batch: int | None = None
+    """Examples that are measured at once, 1 where they differ in size; as many as are trained on when None."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -67,6 +77,8 @@ class Recipe:
             ("power", 0 <= self.power < math.inf, "at least 0"),
             ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("auxiliary", 0 <= self.auxiliary < math.inf, "at least 0"),
+            ("evaluation_batch", self.evaluation_batch is None or self.evaluation_batch >= 1, "at least 1"),
         ):
             if not holds:
                 raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
@@ -88,7 +100,8 @@ def seeded(seed: int) -> Iterator[torch.Generator]:
     among them; nothing that ran before, and nothing that runs after, may notice.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    # All devices by name: torch warns where it has to guess that all of several are meant.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
@@ -113,54 +126,113 @@ def shuffled(count: int, recipe: Recipe, generator: torch.Generator) -> list[Ten
 
 def fit(
     network: nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
     loss_of: Callable[[Batch], Tensor],
     recipe: Recipe,
     steps: int,
     *,
     groups: Iterable[Mapping[str, Any]] | None = None,
     observe: Observe | None = None,
+    execution: Execution = AS_IT_IS,
+    facts: Facts | None = None,
 ) -> Curve | Diverged:
     """Train a network; stop at the first step whose loss or gradient is not finite.
 
+    With `execution.keep`, the training goes on from its newest checkpoint, if there is one, and its network is kept at the
+    end. On a CPU the outcome is then that of an uninterrupted training, bit for bit.
+
     Args:
         network: Trained in place, and left in training mode.
-        batches: The batches of the whole training, `steps` of them.
+        batches: The batches of the whole training, `steps` of them. As a function: those that are left after so many steps,
+            so that a resumed training does not have to read the others again.
         loss_of: A batch → the loss, a scalar that depends on the network.
         groups: Parameter groups, each with a `factor` on the learning rate; all parameters at factor 1 when left out.
         observe: Told (step, loss) after each step's check.
+        execution: How it runs; network and batches are where it says already.
+        facts: What a checkpoint must have in common with this training beside its recipe, such as the seed.
 
     Returns:
         The training loss by step, thinned to about a hundred points, or where and why the training stopped.
 
     Raises:
-        RequestError: The loss is no scalar, or does not depend on the network.
+        RequestError: The loss is no scalar, or does not depend on the network; or there is a checkpoint of another training.
     """
     network.train()
+    distribution.align(network)
     optimizer = _optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    curve = []
-    for step, batch in enumerate(batches, start=1):
-        loss = loss_of(batch)
-        _check_loss(loss)
-        value = loss.item()
-        if not math.isfinite(value):
-            return Diverged(step, "the loss is not finite")
-        optimizer.zero_grad()
-        loss.backward()
-        # The largest absolute value is finite exactly when all are; one small reduction per tensor.
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if not math.isfinite(get_total_norm(gradients, norm_type=math.inf).item()):
-            return Diverged(step, "the gradient is not finite")
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate(step, steps) * group.get("factor", 1.0)
-        optimizer.step()
-        curve.append((step, value))
+    training = Training(network, optimizer, execution.scaler())
+    keep = execution.keep and execution.keep.of({**_facts(recipe, steps, execution), **(facts or {})})
+    left = _left(batches, training, keep)
+    for step, batch in enumerate(left, start=training.step + 1):
+        value = _stepped(training, loss_of(batch), recipe.rate(step, steps), execution)
+        if isinstance(value, str):
+            return Diverged(step, value)
+        training.step = step
+        training.curve.append((step, value))
+        if keep and (step == steps or distribution.from_first(lambda now=step: keep.due(now))):
+            training.save(keep)
         if observe is not None:
             observe(step, value)
-    if not math.isfinite(get_total_norm([p.detach() for p in parameters], norm_type=math.inf).item()):
+    if not _finite([parameter.detach() for parameter in _parameters(optimizer)]):
         return Diverged(steps, "a weight is not finite")
-    return thinned(curve)
+    if keep:
+        save_network(network, keep)
+    return thinned(training.curve)
+
+
+def _left(
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: Training, keep: Keep | None
+) -> Iterable[Batch]:
+    """Restore what was kept of a training, and return its remaining batches."""
+    if keep is None:
+        return batches(0) if callable(batches) else batches
+    training.restore(keep)
+    if callable(batches):
+        return batches(training.step)
+    left = iter(batches)
+    collections.deque(itertools.islice(left, training.step), maxlen=0)
+    # Reading what was trained on already may have drawn.
+    training.restore(keep)
+    return left
+
+
+def _stepped(training: Training, loss: Tensor, rate: float, execution: Execution) -> float | str:
+    """Take one step; return the loss, or what was not finite."""
+    _check_loss(loss)
+    optimizer, scaler = training.optimizer, training.scaler
+    value = distribution.mean(loss.item(), execution.where)
+    if not math.isfinite(value):
+        return "the loss is not finite"
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    gradients = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
+    distribution.average(gradients)
+    scaler.unscale_(optimizer)
+    # In float16 a gradient that overflows is scaled down and the step left out, down to where nothing was scaled up.
+    if scaler.get_scale() <= 1.0 and not _finite(gradients):
+        return "the gradient is not finite"
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("factor", 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return value
+
+
+def _finite(tensors: Sequence[Tensor]) -> bool:
+    # The extremes are finite exactly when all are. On a CPU they are found eight times as fast as the largest norm.
+    extremes = [extreme for tensor in tensors if tensor.numel() for extreme in tensor.detach().aminmax()]
+    return not extremes or bool(torch.stack(extremes).isfinite().all())
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _facts(recipe: Recipe, steps: int, execution: Execution) -> Facts:
+    """Return what decides a training's course, as far as it is known here."""
+    settings = {f"recipe.{name}": value for name, value in dataclasses.asdict(recipe).items()}
+    machine = {"precision": execution.precision, "channels_last": execution.channels_last}
+    return {**settings, "steps": steps, **machine, "processes": distribution.size()}
 
 
 def thinned(curve: list[tuple[int, float]]) -> Curve:

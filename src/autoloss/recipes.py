@@ -1,0 +1,173 @@
+"""The paper's segmentation experiments: what each was run with, and the figures it came to (Section 4.1, Appendix A.1).
+
+What a recipe does not name is a default: of the network, the images and the schedules in `tasks/segmentation.py`, of the search
+in `run/configuration.py`. `values` puts all of them in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoloss.errors import unknown
+
+METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A row of one of the paper's tables.
+
+    Args:
+        loss: What the paper calls it.
+        figures: Metric → percent.
+        target: The metric that it was found for; None for one made by hand.
+        name: Of the same loss in the zoo.
+    """
+
+    loss: str
+    figures: Mapping[str, float]
+    target: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRecipe:
+    """One experiment of the paper.
+
+    Args:
+        task: Name in the catalogue.
+        schedule: `proxy` for a search, `full` for a retraining.
+        source: Where the paper says so.
+        options: What differs from the task's defaults.
+        settings: What differs from a run's defaults.
+        published: The paper's figures.
+    """
+
+    name: str
+    task: str
+    schedule: str
+    source: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return every value of the schedule by the name that `--set` knows, the data's place excepted."""
+        from inspect import signature
+
+        from autoloss.tasks import segmentation
+
+        factory = getattr(segmentation, self.task.replace("-", "_"))
+        defaults = {name: option.default for name, option in signature(factory).parameters.items()}
+        own = {name: value for name, value in {**defaults, **self.options}.items() if name not in ("metric", "data")}
+        full = {name: value for name, value in own.items() if name.startswith("full_")}
+        if self.schedule == "full":
+            return full
+        return {**{name: value for name, value in own.items() if name not in full}, **self.settings}
+
+
+PRETRAINED, FULL_PRETRAINED = {"weights": "imagenet"}, {"full_weights": "imagenet"}
+"""As in the training of DeepLabv3+ (Chen et al., 2018), whose settings the paper takes over; the tasks' own default is none,
+so that nothing is downloaded unasked."""
+ABSOLUTE = {"rejection.unit": "absolute", "rejection.threshold": 0.6}
+"""η in the metric's own unit (Section 3.2)."""
+TABLE, GENERALISATION = "Section 4.1, table of semantic segmentation", "Section 4.1, table of generalisation"
+
+
+def _row(loss: str, figures: str, target: str | None = None, name: str | None = None) -> Published:
+    return Published(loss, dict(zip(METRICS, map(float, figures.split()), strict=True)), target, name)
+
+
+ON_VOC = (
+    _row("CE", "78.7 91.3 95.2 87.3 70.6 65.3", name="baseline/ce"),
+    _row("WCE", "69.6 85.6 91.1 92.6 61.8 37.6"),
+    _row("Dice", "77.8 91.3 95.1 87.5 69.9 64.4", name="baseline/dice"),
+    _row("Lovász", "79.7 91.8 95.4 88.6 72.5 66.7"),
+    _row("DPCE", "79.8 91.8 95.5 87.8 71.9 66.5"),
+    _row("SSIM", "79.3 91.7 95.4 87.9 71.5 66.4"),
+    _row("ASL", "81.0 92.1 95.7 88.2 73.4 68.9", "miou"),
+    _row("found", "80.7 92.1 95.7 89.1 74.1 66.0", "miou", "seg/miou"),
+    _row("ASL", "80.0 91.9 95.4 89.2 75.1 65.7", "fwiou"),
+    _row("found", "78.7 91.7 95.2 87.7 72.9 64.6", "fwiou", "seg/fwiou"),
+    _row("ASL", "79.7 91.8 95.5 89.0 74.1 64.4", "gacc"),
+    _row("found", "79.4 91.7 95.3 88.7 73.6 64.8", "gacc", "seg/gacc"),
+    _row("ASL", "69.8 85.9 91.3 92.7 72.9 35.6", "macc"),
+    _row("found", "75.3 89.2 93.7 92.6 73.7 44.1", "macc", "seg/macc"),
+    # As printed; gAcc and mAcc look swapped in this row.
+    _row("ASL", "49.0 69.9 62.6 81.3 79.2 39.0", "biou"),
+    _row("found", "39.8 66.6 79.7 47.8 77.6 45.5", "biou", "seg/biou"),
+    _row("ASL", "1.9 1.0 2.7 6.5 7.4 74.8", "bf1"),
+    _row("found", "6.0 54.6 73.8 7.3 9.4 79.8", "bf1", "seg/bf1"),
+)
+
+
+def _carried_over(ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_bf1: str) -> tuple[Published, ...]:
+    """Return a pair of columns of the table of generalisation, each text mIoU and BF1."""
+    rows = (
+        ("CE", ce, None, "baseline/ce"),
+        ("ASL", asl_miou, "miou", None),
+        ("found", found_miou, "miou", "seg/miou"),
+        ("ASL", asl_bf1, "bf1", None),
+        ("found", found_bf1, "bf1", "seg/bf1"),
+    )
+    return tuple(
+        Published(loss, dict(zip(("miou", "bf1"), map(float, figures.split()), strict=True)), target, name)
+        for loss, figures, target, name in rows
+    )
+
+
+_ROWS = (
+    PaperRecipe("voc-seg", "voc-seg", "proxy", "Appendix A.1", PRETRAINED, ABSOLUTE),
+    PaperRecipe(
+        "cityscapes-seg", "cityscapes-seg", "proxy", "Appendix A.1, on the data of Section 4.1", PRETRAINED, ABSOLUTE
+    ),
+    PaperRecipe("voc-r101-deeplabv3+", "voc-seg", "full", TABLE, FULL_PRETRAINED, published=ON_VOC),
+    PaperRecipe(
+        "cityscapes-r101-deeplabv3+",
+        "cityscapes-seg",
+        "full",
+        GENERALISATION,
+        FULL_PRETRAINED,
+        published=_carried_over("80.0 62.2", "80.7 66.5", "80.4 63.8", "6.7 78.0", "9.3 77.7"),
+    ),
+    PaperRecipe(
+        "voc-r50-deeplabv3+",
+        "voc-seg",
+        "full",
+        GENERALISATION,
+        {**FULL_PRETRAINED, "full_backbone": "resnet50"},
+        published=_carried_over("76.2 61.8", "78.4 66.9", "78.0 62.8", "1.4 70.8", "7.2 78.3"),
+    ),
+    PaperRecipe(
+        "voc-r101-pspnet",
+        "voc-seg",
+        "full",
+        GENERALISATION,
+        {**FULL_PRETRAINED, "full_network": "pspnet"},
+        published=_carried_over("77.9 64.7", "78.9 65.7", "78.5 64.9", "1.6 71.8", "5.1 71.3"),
+    ),
+)
+RECIPES: Mapping[str, PaperRecipe] = {row.name: row for row in _ROWS}
+
+
+def names() -> list[str]:
+    return list(RECIPES)
+
+
+def get(name: str) -> PaperRecipe:
+    """Return a recipe by name.
+
+    Raises:
+        RequestError: There is none; the message lists all.
+    """
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    return RECIPES[name]
+
+
+def search_settings(task: object) -> Mapping[str, Any]:
+    """Return what the paper's search on a task of the catalogue sets, nothing for another task."""
+    found = RECIPES.get(task) if isinstance(task, str) else None
+    return found.settings if found is not None and found.schedule == "proxy" else {}

@@ -1,0 +1,105 @@
+"""A retraining as a table: for a terminal, and as files beside the trainings."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from autoloss.report.leaderboard import figure, table
+from autoloss.run.retrained import Retrained, Retraining, write_whole
+
+STEM = "table"
+
+
+def retraining_table(found: Retraining) -> Table:
+    """Show the trained losses, the best first, and whatever is published beside them."""
+    justified = {"loss": "left", "seeds": "right", **dict.fromkeys(found.figures, "right"), "formula": "left"}
+    formulas = ["" if row.entrant.baseline else row.entrant.loss for row in found.rows]
+    cells = _cells(found)
+    return table(
+        title(found),
+        justified,
+        [[*row, formula] for row, formula in zip(cells, [*formulas, *[""] * len(cells)], strict=False)],
+        "\n".join(notes(found)),
+    )
+
+
+def markdown(found: Retraining) -> str:
+    """Return the table as Markdown, with how it was made."""
+    header = ["loss", "seeds", *found.figures]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    rows = [header, rule, *_cells(found)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    settings = [f"- {name}: `{json.dumps(value)}`" for name, value in found.settings.items()]
+    losses = [f"- {row.entrant.label}: `{row.entrant.loss}`" for row in found.rows if not row.entrant.baseline]
+    parts = [[f"# {title(found)}"], lines, [f"{note}  " for note in notes(found)], losses, settings]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def as_csv(found: Retraining) -> str:
+    """Return the table with one row per loss and metric, means and deviations with all their digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["loss", "source", "metric", "mean", "sd", "seeds"])
+    for row in found.rows:
+        for name in found.figures:
+            column = row.row(name, found.metric)
+            if column.finite:
+                cells = [column.mean, column.deviation, len(column.finite)]
+                writer.writerow([row.entrant.label, "trained", name, *("" if cell is None else cell for cell in cells)])
+    for published in found.published:
+        for name, value in published.figures.items():
+            writer.writerow([published.label, "published", name, value, "", ""])
+    return text.getvalue()
+
+
+def write(found: Retraining) -> list[Path]:
+    """Write the table beside the trainings, as Markdown, CSV and JSON."""
+    texts = {"md": markdown(found), "csv": as_csv(found), "json": json.dumps(found.values(), indent=2, allow_nan=False)}
+    paths = [found.directory / f"{STEM}.{ending}" for ending in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_whole(path, text)
+    return paths
+
+
+def title(found: Retraining) -> str:
+    return f"{found.settings['task']}, {found.settings['split']} split, full schedule"
+
+
+def notes(found: Retraining) -> list[str]:
+    """Say what the columns are, and why trainings have no score."""
+    what = "mean ± standard deviation over the seeds" if any(len(row.seeds) > 1 for row in found.rows) else ""
+    beside = "published: figures of others, not trained here" if found.published else ""
+    reasons = [
+        f"{row.entrant.label}: {reason.splitlines()[0]}"
+        for row in found.rows
+        for reason in row.row(found.metric, found.metric).reasons
+    ]
+    return [note for note in (what, beside, *reasons) if note]
+
+
+def _cells(found: Retraining) -> list[list[str]]:
+    ours = [[row.entrant.label, _seeds(row), *_figures(row, found.figures, found.metric)] for row in found.rows]
+    theirs = [
+        [f"{row.label} (published)", "", *(figure(row.figures.get(name)) for name in found.figures)]
+        for row in found.published
+    ]
+    return [*ours, *theirs]
+
+
+def _figures(row: Retrained, names: Sequence[str], score: str) -> list[str]:
+    columns = [row.row(name, score) for name in names]
+    return [
+        figure(column.mean) + ("" if column.deviation is None else f" ± {figure(column.deviation)}")
+        for column in columns
+    ]
+
+
+def _seeds(row: Retrained) -> str:
+    failed = sum(outcome.score is None for outcome in row.outcomes)
+    return f"{len(row.outcomes)}" + (f" ({failed} without a score)" if failed else "")

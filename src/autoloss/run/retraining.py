@@ -1,0 +1,337 @@
+"""`autoloss retrain`: a run's loss and the baselines, trained with the full schedule on several seeds.
+
+Each training has a folder of its own: its result when it is finished, its checkpoints until then. What is finished is
+never trained again, so the same request goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoloss import recipes, zoo
+from autoloss.errors import RequestError, RunError, unknown
+from autoloss.run.evidence import Entrant, seeds
+from autoloss.run.jobs import Trained
+from autoloss.run.lock import Ownership
+from autoloss.run.naming import TaskName, naming
+from autoloss.run.progress import Pace
+from autoloss.run.results import Found, Search, opened
+from autoloss.run.retrained import SCORE, Beside, Published, Retrained, Retraining, agree, ordered, result, write_result
+from autoloss.run.threads import one_thread
+from autoloss.run.trials import baselines
+from autoloss.run.workshop import stored
+from autoloss.space.loss import bind
+from autoloss.tasks import distribution
+from autoloss.tasks.catalogue import CATALOGUE
+from autoloss.tasks.checkpoints import Keep, forget
+from autoloss.tasks.execution import Execution
+from autoloss.tasks.task import Task
+
+RETRAINING = "retraining"
+"""Purpose of the training seeds, and the name of the folder in a run's."""
+FULL = "full"
+"""The schedule."""
+SEEDS = 3
+CHECKPOINT_SECONDS = 120.0
+"""A killed training loses at most so much."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training of a retraining."""
+
+    entrant: Entrant
+    number: int
+    seed: int
+    folder: Path
+
+    @property
+    def belongs(self) -> dict[str, Any]:
+        return {"loss": self.entrant.loss, "seed": self.seed}
+
+
+def retrain(
+    directory: str | Path,
+    individual: int | None = None,
+    *,
+    task: Task | None = None,
+    recipe: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    against: Sequence[str] | None = None,
+    training_seeds: int | None = None,
+    split: str = "test",
+    out: str | Path | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+    checkpoint_seconds: float | None = None,
+    observe: Callable[[Pace], None] | None = None,
+    say: Say | None = None,
+) -> Retraining:
+    """Train a loss of a run and the baselines with the full schedule.
+
+    Started by torchrun, all processes share each training, and the first one writes.
+
+    Args:
+        individual: Number of the loss; the run's best when left out.
+        task: The task of a run that was started with an object.
+        recipe: One of the paper's experiments, by its name in `autoloss.recipes`: its task and options, and its rows beside.
+        options: Options of the task to change.
+        against: Names of the zoo to train too; the task's standard loss and what else always applies when left out.
+        training_seeds: Trainings per loss, 3 when left out.
+        split: What is measured.
+        out: Where trainings are kept; a folder of the run by default.
+        device: As in `Execution`, likewise `precision` and `channels_last`; the task's own when left out.
+        checkpoint_seconds: How often the state of a training is kept; 120 when left out.
+        observe: Told the pace of the training under way, each step.
+        say: Told what is trained next, and what it came to.
+
+    Raises:
+        RequestError: Something asked for does not exist or does not fit, or the folder holds another retraining.
+        OwnedError: Another process trains in that folder.
+        RunError: A training failed.
+    """
+    found = opened(directory)
+    loss = _chosen(found, individual)
+    name, published = asked(TaskName.from_json(found.settings["task"]), recipe, options or {})
+    loaded = _carried_out(_loaded(name, task, recipe, options), device, precision, channels_last)
+    count = SEEDS if training_seeds is None else training_seeds
+    if count < 1:
+        raise RequestError(f"{count} trainings per loss were asked for; expected at least 1.")
+    if split not in loaded.splits:
+        raise unknown("split", split, loaded.splits)
+    place = Path(out) if out is not None else Path(directory) / RETRAINING
+    entrants = [Entrant(f"#{loss.id}", loss.formula), *_rivals(against, loaded)]
+    for entrant in entrants:
+        zoo.resolve(entrant.loss, loaded.branches)
+    fresh = seeds(found.configuration.seed, RETRAINING, count)
+    jobs = _planned(entrants, fresh, place)
+    settings = _settings(loaded, name, split)
+    with distribution.joined(_execution(loaded).device), _owned(place):
+        distribution.from_first(lambda: agree(place, settings))
+        every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
+        outcomes = _trained(jobs, loaded, split, every, observe, say or (lambda text: None))
+    rows = [
+        Retrained(entrant, fresh, tuple(outcomes[job] for job in jobs if job.entrant == entrant))
+        for entrant in entrants
+    ]
+    return Retraining(place, settings, _metric(name), ordered(rows), [Beside.of(row) for row in published])
+
+
+def _planned(entrants: Sequence[Entrant], training_seeds: Sequence[int], place: Path) -> list[Job]:
+    """Return all trainings, one seed of every loss before the next: whoever stops early can compare."""
+    return [
+        Job(entrant, number, seed, place / _folder(entrant) / f"seed-{number}")
+        for number, seed in enumerate(training_seeds, start=1)
+        for entrant in entrants
+    ]
+
+
+def _trained(
+    jobs: Sequence[Job],
+    task: Task,
+    split: str,
+    checkpoint_seconds: float,
+    observe: Callable[[Pace], None] | None,
+    say: Say,
+) -> dict[Job, Trained]:
+    """Return what each training came to; train those that are not finished."""
+    # One process looks: to another, what the first one writes next might seem to have been there before.
+    known = distribution.from_first(lambda: [result(job.folder, job.belongs) for job in jobs])
+    outcomes: dict[Job, Trained] = {}
+    for position, (job, outcome) in enumerate(zip(jobs, known, strict=True), start=1):
+        if outcome is None:
+            label = f"{job.entrant.label}, seed {job.number}"
+            say(f"Training {position} of {len(jobs)}: {label}.")
+            outcome = _trained_one(job, task, split, Every(checkpoint_seconds), _watched(label, task, observe))
+            if distribution.rank() == 0:
+                write_result(job.folder, job.belongs, outcome)
+                forget(job.folder)
+            say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
+        outcomes[job] = outcome
+    return outcomes
+
+
+def _trained_one(
+    job: Job, task: Task, split: str, due: Callable[[int], bool], observe: Callable[[int, float], None] | None
+) -> Trained:
+    if hasattr(task, "with_execution"):
+        keep = Keep(directory=job.folder, due=due, belongs={"loss": job.entrant.loss})
+        task = _with_execution(task, replace(_execution(task), keep=keep))
+    criterion = bind(zoo.resolve(job.entrant.loss, task.branches)[1], task.branches)
+    try:
+        with one_thread():
+            return stored(task.train(criterion, job.seed, split=split, schedule=FULL, observe=observe))
+    except (RequestError, RunError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"Training {job.entrant.label}, seed {job.number}, failed: {type(error).__name__}: {error}. What is finished is kept; "
+            "the same command goes on from there."
+        ) from error
+
+
+class Every:
+    """Says when so many seconds have passed since it last said so."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._last = time.monotonic()
+
+    def __call__(self, step: int) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+def _watched(label: str, task: Task, observe: Callable[[Pace], None] | None) -> Callable[[int, float], None] | None:
+    if observe is None or distribution.rank():
+        return None
+    count = getattr(task, "steps", None)
+    steps = None if count is None else int(count(FULL))
+    return lambda step, loss: observe(Pace(label, step, steps, loss))
+
+
+@contextmanager
+def _owned(place: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; those of the same training share it."""
+    if distribution.rank():
+        yield
+        return
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{place} cannot be made: {error.strerror}. Name another folder with --out.") from None
+    owner = Ownership(place)
+    try:
+        yield
+    finally:
+        owner.close()
+
+
+def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tuple[TaskName, Sequence[Published]]:
+    """Return the task to train, and the paper's rows.
+
+    A recipe on the run's own task changes the run's options; on another one, the metric is all that it takes over.
+
+    Raises:
+        RequestError: There is no such recipe, or it is one of a search.
+    """
+    if recipe is None:
+        changed = {**run.options, **options}
+        return TaskName(None, changed) if run.name is None else naming(run.name, None, changed), ()
+    known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
+    if recipe not in known:
+        raise unknown("recipe of a retraining", recipe, known)
+    chosen = known[recipe]
+    kept = (
+        run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
+    )
+    return naming(chosen.task, None, {**kept, **chosen.options, **options}), chosen.published
+
+
+def _chosen(found: Search, individual: int | None) -> Found:
+    ranked = found.top(len(found.history))
+    if not ranked:
+        raise RequestError(f"No loss of the run in {found.directory} has a score yet; nothing can be retrained.")
+    if individual is None:
+        return found.best
+    for loss in ranked:
+        if loss.id == individual:
+            return loss
+    listed = ", ".join(f"#{loss.id}" for loss in ranked[:10])
+    raise RequestError(
+        f"#{individual} is no loss with a score of its own in {found.directory}. The best that are: {listed}."
+    )
+
+
+def _loaded(name: TaskName, task: Task | None, recipe: str | None, options: Mapping[str, Any] | None) -> Task:
+    if task is not None:
+        given = [*(options or {}), *([] if recipe is None else [recipe])]
+        if given:
+            raise RequestError(
+                f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
+            )
+        return task
+    if name.name is None:
+        raise RequestError(
+            "This run's task was handed over in Python; retrain it with autoloss.retrain(directory, task=…)."
+        )
+    return name.load()
+
+
+def _execution(task: Task) -> Execution:
+    return getattr(task, "execution", Execution())
+
+
+def _with_execution(task: Any, execution: Execution) -> Task:
+    return task.with_execution(execution)
+
+
+def _carried_out(task: Task, device: str | None, precision: str | None, channels_last: bool | None) -> Task:
+    """Return the task as it is asked to run.
+
+    Raises:
+        RequestError: It always runs in one way of its own.
+    """
+    asked: dict[str, Any] = {"device": device, "precision": precision, "channels_last": channels_last}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if hasattr(task, "with_execution"):
+        return _with_execution(task, replace(_execution(task), **given))
+    if given or distribution.asked_for():
+        wanted = ", ".join(given) or "several processes"
+        raise RequestError(
+            f"Task {task.name!r} has no with_execution(execution), so it cannot be told {wanted}. Give it that method, or leave "
+            "them out."
+        )
+    return task
+
+
+def _rivals(against: Sequence[str] | None, task: Task) -> list[Entrant]:
+    """Return the losses that are trained beside the found one; `ce` is short for `baseline/ce`."""
+    if against is None:
+        return baselines(task)
+    found = []
+    for name in dict.fromkeys(against):
+        known = [full for full in (name, f"baseline/{name}") if full in zoo.names()]
+        if not known:
+            raise unknown("loss in the zoo", name, zoo.names())
+        found.append(Entrant(known[0], known[0], baseline=True))
+    return found
+
+
+def _folder(entrant: Entrant) -> str:
+    return re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-")).strip("-")
+
+
+def _settings(task: Task, name: TaskName, split: str) -> dict[str, Any]:
+    """Return what all trainings of one folder share."""
+    recipe = getattr(task, "recipes", {}).get(FULL)
+    execution = _execution(task)
+    return {
+        "task": name.name or task.name,
+        "options": dict(name.options),
+        "split": split,
+        "recipe": {} if recipe is None else dataclasses.asdict(recipe),
+        "precision": execution.precision,
+        "channels_last": execution.channels_last,
+    }
+
+
+def _metric(name: TaskName) -> str:
+    """Return what the score is called: the metric's name where the catalogue knows it."""
+    if "metric" in name.options:
+        return str(name.options["metric"])
+    row = CATALOGUE.get(name.name or "")
+    return SCORE if row is None else row.metric

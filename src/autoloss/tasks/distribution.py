@@ -1,0 +1,138 @@
+"""One training by several processes: each takes an equal share of every batch, and the mean of their gradients is the batch's.
+
+The gradients are averaged after the backward pass instead of by a wrapper around the network, so that a criterion may be
+called anywhere inside it. Without a process group everything here is the training of one process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError
+
+Value = TypeVar("Value")
+
+PATIENCE = timedelta(hours=4)
+"""How long processes wait for the first one, which measures the trained network alone."""
+
+
+def size() -> int:
+    """Return how many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, the first being 0: only that one writes."""
+    return dist.get_rank() if size() > 1 else 0
+
+
+def local_rank() -> int:
+    """Return the number of this process on its machine, which is that of its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def asked_for() -> bool:
+    """Say whether torchrun started this process beside others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def joined(device: str) -> Iterator[None]:
+    """Train together with the other processes that torchrun started; alone where there are none.
+
+    Raises:
+        RequestError: All of them would train on one GPU.
+    """
+    if not asked_for() or size() > 1:
+        yield
+        return
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu and torch.device(device).index is not None:
+        raise RequestError(
+            f"device is {device}; started by torchrun, each process needs a GPU of its own: --device cuda."
+        )
+    if on_gpu:
+        torch.cuda.set_device(local_rank())
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def shares(order: Sequence[Tensor]) -> list[Tensor]:
+    """Return this process's share of each batch, given the indices of all batches.
+
+    Raises:
+        RequestError: A batch cannot be shared out evenly; its mean would not be the mean of the shares.
+    """
+    count = size()
+    for indices in order:
+        if len(indices) % count:
+            raise RequestError(
+                f"A batch of {len(indices)} cannot be shared evenly by {count} processes. "
+                f"Choose a batch size that {count} divides, or another --nproc-per-node."
+            )
+    return [indices[rank() :: count] for indices in order]
+
+
+def align(network: nn.Module) -> None:
+    """Give every process the first one's weights, and draws of its own from here on."""
+    if size() == 1:
+        return
+    with torch.no_grad():
+        for tensor in (*network.parameters(), *network.buffers()):
+            dist.broadcast(tensor, src=0)
+    if rank():
+        seed = torch.initial_seed() + rank()
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+
+
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its mean over all processes; all of one type travel as one."""
+    if size() == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    flat /= size()
+    for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def mean(value: float, device: torch.device) -> float:
+    """Return the mean of a number over all processes; no number in one is no number in all."""
+    if size() == 1:
+        return value
+    found = torch.tensor([value], dtype=torch.float64, device=device)
+    average([found])
+    return found.item()
+
+
+def from_first(make: Callable[[], Value]) -> Value:
+    """Return what the first process makes, in every process; the others wait."""
+    if size() == 1:
+        return make()
+    box: list[Any] = [make() if rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def gathered(value: Value) -> list[Value]:
+    """Return every process's value, in the order of their numbers."""
+    if size() == 1:
+        return [value]
+    found: list[Any] = [None] * size()
+    dist.all_gather_object(found, value)
+    return found

@@ -1,0 +1,81 @@
+"""The program of each process of `test_distribution`: one training whole, and one killed and taken up again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError
+from autoloss.space.loss import Loss, bind
+from autoloss.tasks import distribution
+from autoloss.tasks.checkpoints import Keep, saved
+from autoloss.tasks.execution import Execution
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Scored
+from autoloss.tasks.training import Recipe
+from tests.tasks.drawing import certainty
+
+KILLED_AT, STEPS = 7, 12
+
+
+def shared_task(directory: Path | None = None) -> SupervisedTask:
+    """Return a task without draws in the forward pass and without batch statistics: each process has its own of those."""
+    made = SupervisedTask(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+        rows(0),
+        rows(1),
+        "softmax",
+        certainty,
+        rows_per_sample=8,
+        recipe=Recipe(epochs=2, batch_size=16, learning_rate=0.1),
+    )
+    return made if directory is None else made.with_execution(Execution(keep=Keep(directory=directory, due=due)))
+
+
+def rows(seed: int) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(96, 4, generator=torch.Generator().manual_seed(seed))
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def due(step: int) -> bool:
+    # Only what the first process says counts.
+    return step % 3 == 0 and distribution.rank() == 0
+
+
+def train(task: SupervisedTask, kill_at: int = 0) -> Scored:
+    def observe(step: int, loss: float) -> None:
+        if step == kill_at:
+            raise InterruptedError
+
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), 5, observe=observe)
+    assert isinstance(outcome, Scored)
+    return outcome
+
+
+def report(outcome: Scored) -> dict[str, object]:
+    return {"score": outcome.score, "curve": [list(point) for point in outcome.curve]}
+
+
+def main(directory: Path) -> None:
+    """Run in each process."""
+    with distribution.joined("cpu"):
+        whole = report(train(shared_task(directory / "whole")))
+        try:
+            train(shared_task(directory / "killed"), kill_at=KILLED_AT)
+        except InterruptedError:
+            kept = [path.name[:20] for path in saved(directory / "killed")]
+        resumed = report(train(shared_task(directory / "killed")))
+        try:
+            distribution.shares([torch.arange(3)])
+        except RequestError as error:
+            refused = str(error)
+        found = {"whole": whole, "kept": kept, "resumed": resumed, "refused": refused}
+        (directory / f"{distribution.rank()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
