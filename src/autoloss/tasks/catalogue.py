@@ -40,6 +40,11 @@ CATALOGUE: Mapping[str, Row] = {
         ("miou", "fwiou", "gacc", "macc", "biou", "bf1"),
         "autoloss.tasks.digits:digits_seg",
     ),
+    "digits-det": Row(
+        "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
+        ("map", "ap50", "voc07"),
+        "autoloss.tasks.digit_boxes:digits_det",
+    ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),

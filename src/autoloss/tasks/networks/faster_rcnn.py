@@ -39,6 +39,7 @@ class Shape:
         short_side: Images are scaled to so many pixels, unless their long side then exceeds `long_side`.
         anchor_sizes: Pixels of an anchor's side, one for each level of the pyramid.
         head_width: Channels of the R-CNN head's two layers.
+        roi_points: A cell of a region is read at so many points, squared.
         rpn_sampled: Anchors per image that the RPN is trained on; likewise `rcnn_sampled` regions.
         proposals: Regions kept per image and level before NMS, and per image after it, in training and in use.
         deviations: Of the R-CNN head's deltas; the RPN's are 1.
@@ -51,6 +52,7 @@ class Shape:
     aspect_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
     head_width: int = 1024
     roi_size: int = 7
+    roi_points: int = 2
     rpn_sampled: int = 256
     rcnn_sampled: int = 512
     proposals: tuple[int, int] = (2000, 1000)
@@ -185,7 +187,7 @@ class FasterRCNN(GeneralizedRCNN):
         )
         heads = CriterionRoIHeads(
             # Regions are read from all levels but the pooled one.
-            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, sampling_ratio=2),
+            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
             TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
             FastRCNNPredictor(shape.head_width, classes + 1),
             *(0.5, 0.5, shape.rcnn_sampled, 0.25),
@@ -227,3 +229,28 @@ def all_levels(name: str, channels: int = 256, norm: Callable[..., nn.Module] | 
 
 def _resnet(name: str, norm: Callable[..., nn.Module] | None) -> Any:
     return getattr(resnet, name)(weights=None, norm_layer=norm or nn.BatchNorm2d)
+
+
+class SmallBody(nn.Module):
+    """A body of four convolutional stages for a proxy training of a minute on one core (digits-det).
+
+    Its `layer3` and `layer4` see every 8th and every 16th pixel.
+    """
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.layer1 = _stage(1, width, 2)
+        self.layer2 = _stage(width, 2 * width, 2)
+        self.layer3 = nn.Sequential(_stage(2 * width, 4 * width, 2), _stage(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(_stage(4 * width, 6 * width, 2), _stage(6 * width, 6 * width, 1))
+
+
+def small_levels(channels: int = 64, width: int = 16) -> BackboneWithFPN:
+    """Return a small body with the last two levels of its pyramid and a pooled one, as in Appendix A's proxy."""
+    return BackboneWithFPN(SmallBody(width), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)
+
+
+def _stage(channels: int, into: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, into, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(into), nn.ReLU(inplace=True)
+    )
