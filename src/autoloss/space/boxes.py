@@ -51,7 +51,8 @@ def decode(deltas: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
 
     Source: Girshick et al., 2014, R-CNN, Appendix C, with the clamp of Detectron.
     """
-    shift, growth = (deltas * deviations.to(deltas)).split(2, dim=1)
+    counted = deltas * deviations.to(deltas)
+    shift, growth = counted[:, :2], counted[:, 2:]
     size = reference[:, 2:] - reference[:, :2]
     centre = reference[:, :2] + size / 2 + shift * size
     half = growth.clamp(max=CLAMP).exp() * size / 2

@@ -181,7 +181,7 @@ class FasterRCNN(GeneralizedRCNN):
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(shape.anchor_sizes)
         anchors = AnchorGenerator(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
-        kept = dict(zip(("training", "testing"), shape.proposals, strict=True))
+        kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
         rpn = CriterionRPN(
             anchors, RPNHead(channels, len(shape.aspect_ratios)), 0.7, 0.3, shape.rpn_sampled, 0.5, kept, kept, 0.7
         )
@@ -205,7 +205,7 @@ class FasterRCNN(GeneralizedRCNN):
             images: (3, H, W) each, in [0, 1].
             criterion: Brings weights and divisors.
         """
-        self.rpn.criterion = self.roi_heads.criterion = criterion  # pyright: ignore[reportAttributeAccessIssue]
+        self.rpn.criterion = self.roi_heads.criterion = criterion  # pyright: ignore[reportArgumentType]
         try:
             losses: dict[str, Tensor] = self(list(images), [dict(target) for target in targets])
         finally:
