@@ -23,6 +23,7 @@ from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.algorithm.rejection.prepared import Packed, Prepared
 from autoloss.algorithm.rejection.program import Program, place
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, Verdict
+from autoloss.algorithm.rejection.uncompiled import UncompiledAttempt
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch
 from autoloss.space.expression import CONSTANT, Expression
@@ -86,7 +87,7 @@ class Engine:
             return protocol.simulate(expression, self.branch, self.reference, self.settings)
         return self.conclude(Attempt(self, expression))
 
-    def conclude(self, attempt: Attempt, limits: Sequence[float] | None = None) -> Verdict:
+    def conclude(self, attempt: Attempt | UncompiledAttempt, limits: Sequence[float] | None = None) -> Verdict:
         """Take an attempt through all steps on all samples.
 
         Args:
@@ -95,7 +96,7 @@ class Engine:
         """
         gains: list[float] = []
         silent = 0
-        for number in range(len(self.samples)):
+        for number in range(len(self.reference.samples)):
             if limits is not None and silent < number and self.misses(gains, limits):
                 return Verdict(Reason.LOW_GAIN)
             end = attempt.advance(number, self.settings.steps)

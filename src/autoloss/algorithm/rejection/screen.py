@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoloss.algorithm.rejection import protocol
 from autoloss.algorithm.rejection.engine import Attempt, Engine
 from autoloss.algorithm.rejection.interpreter import DONE, NOT_FINITE
 from autoloss.algorithm.rejection.protocol import Reason, Reference, Verdict
+from autoloss.algorithm.rejection.uncompiled import UncompiledAttempt
 from autoloss.space.expression import Expression
 
 STEPS = 500
@@ -76,12 +76,15 @@ def screened(engine: Engine, expression: Expression, looks: Sequence[Look] = LOO
     Raises:
         RequestError: The tree has too many operators, or a leaf that the branch does not have.
     """
-    if not engine.compiles(expression):
-        return protocol.simulate(expression, engine.branch, engine.reference, engine.settings)
-    attempt = Attempt(engine, expression)
+    attempt = (
+        Attempt(engine, expression)
+        if engine.compiles(expression)
+        else UncompiledAttempt(expression, engine.branch, engine.reference, engine.settings)
+    )
+    prepared = engine.samples or engine.reference.samples
     if engine.settings.steps >= LEAST_STEPS and engine.settings.threshold > 0:
         for look in looks:
-            if engine.samples[0].prediction.size < look.elements:
+            if math.prod(prepared[0].prediction.shape) < look.elements:
                 continue
             reason = _dropped(engine, attempt, look)
             if reason is not None:
@@ -99,10 +102,10 @@ def limits(reference: Reference) -> tuple[float, ...]:
     return tuple(max(best, CEILING) - initial for initial, best in pairs)
 
 
-def _dropped(engine: Engine, attempt: Attempt, look: Look) -> Reason | None:
+def _dropped(engine: Engine, attempt: Attempt | UncompiledAttempt, look: Look) -> Reason | None:
     """Take the first samples as far as a look, and return why the candidate goes no further, or None."""
     reference, settings = engine.reference, engine.settings
-    count = min(look.samples, len(engine.samples))
+    count = min(look.samples, len(reference.samples))
     room = sum(reference.best[:count]) - sum(reference.initial[:count])
     enough = look.share * settings.threshold * (room if settings.unit == "relative" else count)
     risen = 0.0
