@@ -1,0 +1,73 @@
+"""How a data set lies on disk: found where it usually is, or refused with the layout that was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from autoloss.errors import RequestError, nearest
+
+
+def present(directory: Path, name: str, layout: str) -> Path:
+    """Return the folder of a data set.
+
+    Raises:
+        RequestError: There is no such folder.
+    """
+    found = directory.expanduser()
+    if not found.is_dir():
+        what = "is no folder" if found.exists() else "does not exist"
+        raise RequestError(f"{directory} {what}; expected the folder of {name}:\n{layout}\nCheck the path.")
+    return found
+
+
+def within(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:
+    """Return the first root that holds everything that is needed.
+
+    Raises:
+        RequestError: None does; the message names what the likeliest one lacks.
+    """
+    candidates = list(dict.fromkeys(roots))
+    lacking = {root: [part for part in needed if not (root / part).exists()] for root in candidates}
+    best = min(candidates, key=lambda root: len(lacking[root]))
+    if lacking[best]:
+        raise RequestError(
+            f"{best} holds no {name}: there is no {' and no '.join(lacking[best])}. Expected\n{layout}\n"
+            "Give the folder that holds all of it."
+        )
+    return best
+
+
+def known_split(split: str, known: Iterable[str], name: str, place: Path) -> None:
+    """Check that a data set has a split.
+
+    Raises:
+        RequestError: It has not.
+    """
+    names = list(known)
+    if split not in names:
+        raise RequestError(
+            f"{name} in {place} has no split named {split!r}.{nearest(split, names)} "
+            f"It has {', '.join(names) or 'none'}; choose one of these, or add what is missing."
+        )
+
+
+def listed(file: Path, name: str) -> list[str]:
+    """Read the names of a split: one per line; blank lines and repeated names are left out.
+
+    Raises:
+        RequestError: There is no such file, it is no text, or it names nothing.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise RequestError(
+            f"{name} has no split {file.stem!r}: there is no {file}; expected a text file with one name per line. "
+            "Add it, or choose another split."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{file} cannot be read ({error}); expected a text file with one name per line.") from None
+    names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not names:
+        raise RequestError(f"{file} is empty: the split {file.stem!r} of {name} has no images. Put one name per line.")
+    return names
