@@ -13,7 +13,7 @@ from autoloss.tasks.catalogue import CATALOGUE, get
 
 
 def test_names_are_those_of_the_table():
-    assert tasks.names() == list(CATALOGUE) == ["digits-seg", "digits-det", "tabular"]
+    assert tasks.names() == list(CATALOGUE) == ["digits-seg", "digits-det", "coco-det", "voc-det", "tabular"]
 
 
 def test_every_default_metric_is_one_of_the_metrics():

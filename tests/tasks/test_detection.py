@@ -120,6 +120,11 @@ def test_crowds_and_difficult_objects_are_not_trained_on():
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
+def test_boxes_without_height_are_not_trained_on():
+    boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
+    assert detection.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+
+
 def test_a_mirrored_image_has_mirrored_boxes():
     image = torch.zeros(1, 6, 10)
     image[0, 1:3, 2:5] = 1
@@ -135,7 +140,7 @@ def test_a_mirrored_image_has_mirrored_boxes():
 
 def test_objects_that_no_image_has_are_no_samples():
     nothing = [(torch.zeros(1, 64, 64), {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)})]
-    task = detection.DetectionTask(tiny()._network, nothing, nothing, classes=10)
+    task = detection.DetectionTask(tiny()._networks["proxy"], nothing, nothing, classes=10)
     with pytest.raises(RequestError, match="too few can be used"):
         task.samples(1, seed=0)
 

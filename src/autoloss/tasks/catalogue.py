@@ -45,6 +45,16 @@ CATALOGUE: Mapping[str, Row] = {
         ("map", "ap50", "voc07"),
         "autoloss.tasks.digit_boxes:digits_det",
     ),
+    "coco-det": Row(
+        "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
+        ("map", "ap50", "voc07"),
+        "autoloss.tasks.boxed_files:coco_det",
+    ),
+    "voc-det": Row(
+        "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
+        ("voc07", "ap50", "map"),
+        "autoloss.tasks.boxed_files:voc_det",
+    ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
@@ -91,8 +101,13 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
 def _read(option: str, value: Any, annotation: str) -> Any:
     """Return a text, as a command line gives it, as the number that the option takes."""
     kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
+    annotation, optional, _ = annotation.partition(" | None")
+    if isinstance(value, str) and annotation == "tuple[float, ...]":
+        return tuple(_read(option, part.strip(), "float") for part in value.split(","))
     if not isinstance(value, str) or annotation not in kinds:
         return value
+    if optional and value.lower() in ("none", ""):
+        return None
     kind, expected = kinds[annotation]
     try:
         return kind(value)

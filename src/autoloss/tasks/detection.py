@@ -51,6 +51,19 @@ class BranchSettings:
     deviations: tuple[float, float, float, float] = PLAIN
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """What the schedule `full` trains, and how.
+
+    Args:
+        train: Where it differs from the proxy's; an untouched search may give back what it held out.
+    """
+
+    network: Callable[[], FasterRCNN]
+    recipe: Recipe
+    train: Sequence[Example] | None = None
+
+
 def standard_loss(branch: str) -> Expression | BranchLoss:
     """Return the usual loss of Faster R-CNN's branch: cross entropy, or smooth L1 on deltas."""
     return parse("-y * log(p)") if branch.endswith("cls") else smooth_l1
@@ -89,7 +102,7 @@ class DetectionTask(Task):
         classes: C, without background.
         metric: One of `METRICS`; the others are reported beside it.
         recipe: How the proxy is trained.
-        full_recipe: How the schedule `full` trains; the proxy's recipe when left out.
+        full: What the schedule `full` trains and how; as the proxy when left out.
         frozen: Branch → the loss that it keeps. The search has the other branches only.
         settings: Units and weights.
         flip: Probability that a training image is mirrored.
@@ -110,7 +123,7 @@ class DetectionTask(Task):
         test: Sequence[Example] | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full_recipe: Recipe | None = None,
+        full: Full | None = None,
         frozen: Mapping[str, Expression | BranchLoss] | None = None,
         settings: BranchSettings = BranchSettings(),
         flip: float = 0.0,
@@ -122,11 +135,12 @@ class DetectionTask(Task):
         self.name = name
         self.classes = classes
         self.metric = metric
-        self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
+        self.recipes = {"proxy": recipe, "full": full.recipe if full else recipe}
         self.settings = settings
         self.flip = flip
         self.device = device
-        self._network = network
+        self._networks = {"proxy": network, "full": full.network if full else network}
+        self._full_train = full.train if full else None
         given = {"train": train, "valid": valid, "test": test}
         self._data = {split: data for split, data in given.items() if data is not None}
         for split, data in self._data.items():
@@ -160,13 +174,13 @@ class DetectionTask(Task):
     def steps(self, schedule: str) -> int:
         """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
         recipe = self.recipes[schedule]
-        return recipe.epochs * max(1, len(self._data["train"]) // recipe.batch_size)
+        return recipe.epochs * max(1, len(self._trained(schedule)) // recipe.batch_size)
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: dict[str, list[Sample]] = {name: [] for name in self._branches}
         drawn = 0
         with seeded(seed) as generator, torch.no_grad():
-            network = self._network().train()
+            network = self._networks["proxy"]().train()
             # One image has no batch statistics of its own.
             network.backbone.eval()
             for example in self._draws(count * DRAWS_PER_SAMPLE, generator):
@@ -200,9 +214,10 @@ class DetectionTask(Task):
                 raise unknown("loss for the branch", name, criterion)
         recipe, losses = self.recipes[schedule], {**self.frozen, **criterion}
         with seeded(seed) as generator:
-            network = self._network().to(self.device)
-            order = shuffled(len(self._data["train"]), recipe, generator)
-            batches = ([self._augmented(index, generator) for index in rows.tolist()] for rows in order)
+            network = self._networks[schedule]().to(self.device)
+            data = self._trained(schedule)
+            order = shuffled(len(data), recipe, generator)
+            batches = ([self._augmented(data[index], generator) for index in rows.tolist()] for rows in order)
 
             def loss_of(batch: list[Example]) -> Tensor:
                 images = [image.to(self.device) for image, _ in batch]
@@ -236,8 +251,13 @@ class DetectionTask(Task):
         classes = range(1, self.classes + 1)
         return {name: mean_average_precision(found, truths, classes, setting) for name, setting in METRICS.items()}
 
-    def _augmented(self, index: int, generator: torch.Generator) -> Example:
-        image, target = self._data["train"][index]
+    def _trained(self, schedule: str) -> Sequence[Example]:
+        """Return what a schedule trains on."""
+        whole = self._full_train if schedule == "full" else None
+        return self._data["train"] if whole is None else whole
+
+    def _augmented(self, example: Example, generator: torch.Generator) -> Example:
+        image, target = example
         target = trainable(target)
         if self.flip and float(torch.rand((), generator=generator)) < self.flip:
             return mirrored(image, target)
@@ -290,9 +310,9 @@ def _branches(classes: int, settings: BranchSettings) -> dict[str, Branch]:
 
 
 def trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out crowds and difficult objects."""
+    """Leave out crowds, difficult objects, and boxes without width or height."""
     boxes, labels = target["boxes"], target["labels"]
-    left_out = torch.zeros(len(boxes), dtype=torch.bool)
+    left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
     for mark in ("crowd", "difficult"):
         if mark in target:
             left_out |= target[mark].bool()

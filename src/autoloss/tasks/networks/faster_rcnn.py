@@ -6,8 +6,9 @@ Anchors, matching, sampling, NMS and RoIAlign stay theirs. The RPN and the R-CNN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -20,12 +21,15 @@ from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
+from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import PLAIN, areas, decode
 from autoloss.space.branch import Criterion
 
 RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG = BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 Target = Mapping[str, Tensor]
 """`boxes` (G, 4) and `labels` (G,) of one image."""
@@ -213,22 +217,50 @@ class FasterRCNN(GeneralizedRCNN):
         return torch.stack(list(losses.values())).sum()
 
 
-def last_levels(name: str, channels: int = 256, norm: Callable[..., nn.Module] | None = None) -> BackboneWithFPN:
-    """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A)."""
-    body = _resnet(name, norm)
-    width = body.inplanes
-    return BackboneWithFPN(body, {"layer3": "0", "layer4": "1"}, [width // 2, width], channels)
+def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
+    """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A).
+
+    Args:
+        name: As in torchvision, such as resnet50.
+        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict. With weights, batch normalisation
+            and the first stage stay as they are, as is usual for detectors.
+
+    Raises:
+        RequestError: There is no such ResNet, or the weights do not fit.
+    """
+    return _pyramid(name, channels, weights, {"layer3": "0", "layer4": "1"})
 
 
-def all_levels(name: str, channels: int = 256, norm: Callable[..., nn.Module] | None = None) -> BackboneWithFPN:
-    """Return torchvision's ResNet with its whole pyramid, P2 to P6."""
-    body = _resnet(name, norm)
-    layers = {f"layer{number + 1}": str(number) for number in range(4)}
-    return BackboneWithFPN(body, layers, [body.inplanes // 2**step for step in (3, 2, 1, 0)], channels)
+def all_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
+    """Return torchvision's ResNet with its whole pyramid, P2 to P6; arguments and errors as those of `last_levels`."""
+    return _pyramid(name, channels, weights, {f"layer{number + 1}": str(number) for number in range(4)})
 
 
-def _resnet(name: str, norm: Callable[..., nn.Module] | None) -> Any:
-    return getattr(resnet, name)(weights=None, norm_layer=norm or nn.BatchNorm2d)
+def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> BackboneWithFPN:
+    body = _resnet(name, weights)
+    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
+    return BackboneWithFPN(body, layers, widths, channels)
+
+
+def _resnet(name: str, weights: str) -> Any:
+    if name not in RESNETS:
+        raise unknown("backbone", name, RESNETS)
+    fresh = weights == "none"
+    body = getattr(resnet, name)(
+        weights="DEFAULT" if weights == "imagenet" else None, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d
+    )
+    if fresh:
+        return body
+    if weights != "imagenet":
+        try:
+            body.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+            raise RequestError(
+                f"{weights} holds no weights of a {name} ({error}); give the path of its state dict."
+            ) from None
+    for part in (body.conv1, body.layer1):
+        part.requires_grad_(False)
+    return body
 
 
 class SmallBody(nn.Module):
