@@ -17,6 +17,7 @@ from torch import Tensor
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
 from autoloss.algorithm.rejection import prepared, protocol
+from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, descent
 from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
@@ -123,7 +124,7 @@ class Engine:
             RequestError: The tree has too many operators, or a leaf that the branch does not have.
         """
         if not self.compiles(expression):
-            return equivalence.gradient(expression, self.branch, self.reference.samples, self.towards)
+            return equivalence.gradient(expression, quick(self.branch), self.reference.samples, self.towards)
         norms: list[float] = []
         products: list[float] = []
         for sample in self.samples:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.engine import Attempt, Engine
 from autoloss.algorithm.rejection.interpreter import DONE, NOT_FINITE
 from autoloss.algorithm.rejection.protocol import Reason, Reference, Verdict
@@ -79,7 +80,7 @@ def screened(engine: Engine, expression: Expression, looks: Sequence[Look] = LOO
     attempt = (
         Attempt(engine, expression)
         if engine.compiles(expression)
-        else UncompiledAttempt(expression, engine.branch, engine.reference, engine.settings)
+        else UncompiledAttempt(expression, quick(engine.branch), engine.reference, engine.settings)
     )
     prepared = engine.samples or engine.reference.samples
     if engine.settings.steps >= LEAST_STEPS and engine.settings.threshold > 0:
