@@ -22,11 +22,13 @@ class Row:
         description: One line for tables.
         metrics: Names of what it can be searched for, the default first.
         factory: `module:function`; called with `metric` and the task's own options, returns the Task.
+        extra: What the package must have been installed with; nothing for most.
     """
 
     description: str
     metrics: tuple[str, ...]
     factory: str
+    extra: str = ""
 
     @property
     def metric(self) -> str:
@@ -44,16 +46,19 @@ CATALOGUE: Mapping[str, Row] = {
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.digit_boxes:digits_det",
+        "vision",
     ),
     "coco-det": Row(
         "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.boxed_files:coco_det",
+        "vision",
     ),
     "voc-det": Row(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.boxed_files:voc_det",
+        "vision",
     ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
@@ -77,7 +82,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
         options: The task's own settings, such as `data` and `target` of a table.
 
     Raises:
-        RequestError: An unknown name, metric or option, or one that the task cannot use.
+        RequestError: An unknown name, metric or option, one that the task cannot use, or an extra that is not installed.
     """
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
@@ -85,7 +90,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
     module, _, function = row.factory.partition(":")
-    factory = getattr(importlib.import_module(module), function)
+    factory = getattr(_imported(name, module, row.extra), function)
     parameters = list(inspect.signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not inspect.Parameter.VAR_KEYWORD]
     for option in options:
@@ -96,6 +101,18 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
         metric=metric or row.metric,
         **{option: _read(option, value, annotations[option]) for option, value in options.items()},
     )
+
+
+def _imported(name: str, module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    # torchvision of another build than torch raises RuntimeError.
+    except (ImportError, RuntimeError, OSError) as error:
+        if not extra:
+            raise
+        raise RequestError(
+            f"The task {name} cannot be loaded ({error}). It needs the extra {extra!r}: pip install autoloss[{extra}]."
+        ) from error
 
 
 def _read(option: str, value: Any, annotation: str) -> Any:
