@@ -16,7 +16,7 @@ from torch import Tensor
 
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
-from autoloss.algorithm.rejection import prepared, protocol
+from autoloss.algorithm.rejection import prepared
 from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, descent
@@ -85,8 +85,12 @@ class Engine:
             RequestError: The tree has too many operators, or a leaf that the branch does not have.
         """
         if not self.compiles(expression):
-            return protocol.simulate(expression, self.branch, self.reference, self.settings)
+            return self.conclude(self.uncompiled(expression))
         return self.conclude(Attempt(self, expression))
+
+    def uncompiled(self, expression: Expression) -> UncompiledAttempt:
+        """Return a tree on its way in plain autograd, but for the areas of boxes."""
+        return UncompiledAttempt(expression, quick(self.branch), self.reference, self.settings)
 
     def conclude(self, attempt: Attempt | UncompiledAttempt, limits: Sequence[float] | None = None) -> Verdict:
         """Take an attempt through all steps on all samples.

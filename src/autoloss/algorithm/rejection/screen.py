@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.engine import Attempt, Engine
 from autoloss.algorithm.rejection.interpreter import DONE, NOT_FINITE
 from autoloss.algorithm.rejection.protocol import Reason, Reference, Verdict
@@ -77,11 +76,7 @@ def screened(engine: Engine, expression: Expression, looks: Sequence[Look] = LOO
     Raises:
         RequestError: The tree has too many operators, or a leaf that the branch does not have.
     """
-    attempt = (
-        Attempt(engine, expression)
-        if engine.compiles(expression)
-        else UncompiledAttempt(expression, quick(engine.branch), engine.reference, engine.settings)
-    )
+    attempt = Attempt(engine, expression) if engine.compiles(expression) else engine.uncompiled(expression)
     prepared = engine.samples or engine.reference.samples
     if engine.settings.steps >= LEAST_STEPS and engine.settings.threshold > 0:
         for look in looks:
