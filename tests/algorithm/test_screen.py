@@ -18,7 +18,15 @@ from autoloss.algorithm.rejection import engine as engines
 from autoloss.algorithm.rejection import screen
 from autoloss.algorithm.rejection.engine import Attempt, Engine
 from autoloss.algorithm.rejection.interpreter import NO_GRADIENT
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, Verdict, measured
+from autoloss.algorithm.rejection.protocol import (
+    Descent,
+    ProtocolSettings,
+    Reason,
+    Reference,
+    Verdict,
+    measured,
+    simulate,
+)
 from autoloss.algorithm.rejection.screen import limits, screened
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
@@ -207,8 +215,24 @@ def test_a_screen_is_a_function_of_the_tree():
     assert [screened(second, tree) for tree in reversed(trees)] == found[::-1]
 
 
-def test_other_operators_run_in_the_reference(monkeypatch: pytest.MonkeyPatch):
-    expected = Verdict(Reason.LOW_GAIN, 0.5)
+def test_what_is_not_compiled_is_screened_in_the_reference(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines.Engine, "compiles", lambda engine, tree: False)
-    monkeypatch.setattr(screen.protocol, "simulate", lambda *given: expected)
-    assert screened(discs(), parse("p * y")) is expected
+    engine = rows("f1")
+    loss = parse("-y * log(p)")
+    assert screened(engine, loss) == simulate(loss, engine.branch, engine.reference, engine.settings)
+    steps: list[int] = []
+    advance = Descent.advance
+    monkeypatch.setattr(Descent, "advance", lambda self, step: steps.append(step) or advance(self, step))
+    assert screened(engine, parse("y * log(p)")) == Verdict(Reason.LOW_GAIN)
+    assert max(steps) == screen.OF_BOXES[0].step
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("text", ["y * y", "p * y * (1 + -1)", "exp(exp(exp(exp(y + p))))"])
+def test_compiled_or_not_the_ends_are_the_same(text: str, compiled: bool, monkeypatch: pytest.MonkeyPatch):
+    if not compiled:
+        monkeypatch.setattr(engines.Engine, "compiles", lambda engine, tree: False)
+    engine = rows("f1")
+    expected = simulate(parse(text), engine.branch, engine.reference, engine.settings)
+    assert screened(engine, parse(text)).reason is expected.reason
+    assert expected.reason in (Reason.NO_GRADIENT, Reason.NOT_FINITE)

@@ -13,6 +13,7 @@ from autoloss.algorithm.equivalence import directions, gradient
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, measured, simulate
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
+from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Expression, build
 from autoloss.space.loss import Loss, bind
@@ -64,6 +65,9 @@ BY_HAND = [
     ("baseline/mse", ZERO, 0.25**2),
     ("baseline/focal", ONE, 0.75**2 * LN4),
     ("baseline/focal", ZERO, 0.0),
+    ("baseline/iou", BOXES, math.log(3)),
+    ("baseline/giou", BOXES, 1 - 1 / 3 + 1 / 4),
+    ("baseline/cse_auto_a_reg", BOXES, 2 - 1 / 3 - 22 / 80),
 ]
 SINGLE = [name for name in zoo.names() if zoo.entry(name).formula]
 
@@ -123,7 +127,7 @@ def test_a_scaled_loss_has_a_gradient_scaled_with_its_sign(name, factor):
 
 
 class TestDice:
-    """The one baseline that is no tree."""
+    """A baseline that is no tree."""
 
     @staticmethod
     def independent(p, y):
@@ -198,6 +202,40 @@ class TestDice:
         assert "baseline/dice, activation='softmax'" in repr(zoo.get("baseline/dice").criterion())
 
 
+class TestBoxes:
+    """Baselines of detection that are no trees."""
+
+    CONTEXT = {
+        "target": torch.tensor([1, 0]),
+        "overlap": torch.tensor([0.5, 1.0]),
+        "box": torch.tensor([[0.0, 0, 10, 10], [3, 3, 9, 9]]),
+        "reference": torch.tensor([[1.0, 0, 11, 10], [3, 3, 9, 9]]),
+        "deviations": torch.ones(1, 4),
+    }
+
+    def test_classes_weigh_more_where_the_box_is_right(self):
+        loss = zoo.resolve("baseline/cse_auto_a_cls", {"cls": ActivatedBranch()})[1]["cls"]
+        logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]])[:, :, None, None]
+        # The first is right with p 3/4 and half an overlap, the second wrong with p 1/4: a negative counts as 1.
+        expected = ((1 + math.sin(0.5)) * math.log(4 / 3) + (1 + math.sin(1.0)) * LN4) / 2
+        assert loss(logits, self.CONTEXT).item() == pytest.approx(expected, rel=1e-6)
+
+    def test_deltas_count_for_positives_alone_and_with_weight_one(self):
+        branch = BoxRegression(weight=10.0)
+        loss = zoo.resolve("baseline/l1", {"reg": branch})[1]["reg"]
+        # The one positive is a tenth of its width off, within the parabola of 1/9; two boxes were sampled.
+        assert loss(torch.zeros(2, 4, 1, 1), self.CONTEXT).item() == pytest.approx(0.1**2 * 9 / 2 / 2, rel=1e-5)
+        assert loss(branch.ideal(self.CONTEXT), self.CONTEXT).item() == 0.0
+
+    def test_each_needs_its_own_kind_of_branch(self):
+        with pytest.raises(RequestError, match="deltas of boxes"):
+            zoo.resolve("baseline/l1", MAIN)
+        with pytest.raises(RequestError, match="cse_auto_a_reg"):
+            zoo.resolve("baseline/cse_auto_a_cls", {"reg": BoxRegression()})
+        with pytest.raises(RequestError, match="only detection has"):
+            zoo.get("baseline/cse_auto_a_cls").criterion()(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
 class Heat(ActivatedBranch):
     """A branch whose leaves have names of its own."""
 
@@ -215,7 +253,7 @@ TWO = {"cls": ActivatedBranch(), "reg": AreaBranch()}
 class TestResolving:
     @pytest.mark.parametrize("name", SINGLE)
     def test_a_name_is_its_tree_under_the_tasks_own_branch(self, name):
-        branch = AreaBranch() if "_reg" in name else ActivatedBranch()
+        branch = AreaBranch() if zoo.entry(name).activation == "box" else ActivatedBranch()
         label, losses = zoo.resolve(f" {name} ", {"heat": branch})
         assert label == name
         assert losses == {"heat": parse(zoo.entry(name).formula)}

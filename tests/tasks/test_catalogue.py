@@ -21,6 +21,9 @@ def test_names_are_those_of_the_table():
             "voc-seg",
             "cityscapes-seg",
             "folder-seg",
+            "digits-det",
+            "coco-det",
+            "voc-det",
             "tabular",
         ]
     )
@@ -63,3 +66,19 @@ def test_what_is_unknown_or_out_of_range_is_named(
 def test_an_attribute_that_is_not_there_is_an_ordinary_error():
     with pytest.raises(AttributeError, match="no attribute 'gte'"):
         tasks.gte  # noqa: B018
+
+
+def test_a_task_without_its_extra_says_what_to_install():
+    code = """
+import sys
+sys.modules["torchvision"] = None
+from autoloss import tasks
+from autoloss.errors import RequestError
+for name in ("digits-det", "coco-det", "voc-det"):
+    try:
+        tasks.get(name)
+    except RequestError as error:
+        print(error)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.count("pip install autoloss[vision]") == 3

@@ -143,3 +143,12 @@ def test_a_long_curve_keeps_its_ends_and_a_hundred_points():
 def test_a_recipe_outside_its_range_is_refused_by_name(wrong: dict[str, object]):
     with pytest.raises(RequestError, match=f"{next(iter(wrong))}|Did you mean"):
         Recipe(**wrong)
+
+
+def test_the_rate_falls_to_a_tenth_after_each_milestone():
+    recipe = Recipe(epochs=12, learning_rate=0.02, schedule="steps", minimum_learning_rate=0.0)
+    # Twelve epochs of ten steps: a tenth after 8, a hundredth after 11.
+    rates = [recipe.rate(step, 120) for step in (1, 80, 81, 110, 111, 120)]
+    assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002])
+    with pytest.raises(RequestError, match="milestones"):
+        Recipe(schedule="steps", milestones=(0.5, 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import mean
@@ -21,7 +21,6 @@ from autoloss.run.workshop import TestedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
-from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Task
 
 STEPS = 2
@@ -220,8 +219,8 @@ def _training(task: Task) -> tuple[str, float | None]:
     try:
         outcome = task.train(criterion, 0, observe=watch)
     except _Enough:
-        steps = task.steps("proxy") if isinstance(task, SupervisedTask) else None
-        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
+        steps: Callable[[str], int] | None = getattr(task, "steps", None)
+        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps("proxy")
         return f"cut off after {reached} steps", seconds
     seconds = time.perf_counter() - began
     if isinstance(outcome, Scored):

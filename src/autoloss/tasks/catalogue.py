@@ -23,11 +23,13 @@ class Row:
         metrics: Names of what it can be searched for, the default first.
         factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task. Where it has
             a method `inspect`, that looks over the data of the same options and names its faults.
+        extra: What the package must have been installed with; nothing for most.
     """
 
     description: str
     metrics: tuple[str, ...]
     factory: str
+    extra: str = ""
 
     @property
     def metric(self) -> str:
@@ -47,14 +49,37 @@ CATALOGUE: Mapping[str, Row] = {
         "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
         SEGMENTATION,
         "autoloss.tasks.segmentation:voc_seg",
+        "vision",
     ),
     "cityscapes-seg": Row(
-        "Segmentation of Cityscapes, 19 classes", SEGMENTATION, "autoloss.tasks.segmentation:cityscapes_seg"
+        "Segmentation of Cityscapes, 19 classes",
+        SEGMENTATION,
+        "autoloss.tasks.segmentation:cityscapes_seg",
+        "vision",
     ),
     "folder-seg": Row(
         "Segmentation of a folder of one's own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation:folder_seg",
+        "vision",
+    ),
+    "digits-det": Row(
+        "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
+        ("map", "ap50", "voc07"),
+        "autoloss.tasks.digit_boxes:digits_det",
+        "vision",
+    ),
+    "coco-det": Row(
+        "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
+        ("map", "ap50", "voc07"),
+        "autoloss.tasks.boxed_files:coco_det",
+        "vision",
+    ),
+    "voc-det": Row(
+        "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
+        ("voc07", "ap50", "map"),
+        "autoloss.tasks.boxed_files:voc_det",
+        "vision",
     ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
@@ -78,7 +103,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
         options: The task's own settings, such as `data` and `target` of a table.
 
     Raises:
-        RequestError: An unknown name, metric or option, or one that the task cannot use.
+        RequestError: An unknown name, metric or option, one that the task cannot use, or an extra that is not installed.
     """
     factory, found = _asked(name, metric, options)
     return factory(**found)
@@ -106,7 +131,7 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
     module, _, function = row.factory.partition(":")
-    factory = getattr(importlib.import_module(module), function)
+    factory = getattr(_imported(name, module, row.extra), function)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
@@ -117,10 +142,24 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     return factory, {"metric": metric or row.metric, **read}
 
 
+def _imported(name: str, module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    # torchvision of another build than torch raises RuntimeError.
+    except (ImportError, RuntimeError, OSError) as error:
+        if not extra:
+            raise
+        raise RequestError(
+            f"The task {name} cannot be loaded ({error}). It needs the extra {extra!r}: pip install autoloss[{extra}]."
+        ) from error
+
+
 def _read(option: str, value: Any, annotation: str) -> Any:
     """Return a text, as a command line gives it, as the number that the option takes."""
     kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
     annotation, optional, _ = annotation.partition(" | None")
+    if isinstance(value, str) and annotation == "tuple[float, ...]":
+        return tuple(_read(option, part.strip(), "float") for part in value.split(","))
     if not isinstance(value, str) or annotation not in kinds:
         return value
     if optional and value.lower() in ("none", ""):

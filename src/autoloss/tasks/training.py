@@ -30,7 +30,7 @@ Batch = TypeVar("Batch")
 Curve = tuple[tuple[int, float], ...]
 
 OPTIMIZERS = ("sgd", "adam")
-SCHEDULES = ("poly", "cosine", "constant")
+SCHEDULES = ("poly", "cosine", "constant", "steps")
 CURVE_POINTS = 100
 AS_IT_IS = Execution()
 
@@ -51,9 +51,11 @@ class Recipe:
     momentum: float = 0.9
     """Of SGD; Adam keeps its own."""
     weight_decay: float = 5e-4
-    schedule: Literal["poly", "cosine", "constant"] = "poly"
+    schedule: Literal["poly", "cosine", "constant", "steps"] = "poly"
     power: float = 0.9
     """Of the schedule poly: the rate falls as (1 − step/steps)^power."""
+    milestones: tuple[float, ...] = (8 / 12, 11 / 12)
+    """Of the schedule steps: shares of the training, after each of which the rate is a tenth."""
     minimum_learning_rate: float = 1e-4
     """What the rate falls to, never above `learning_rate`."""
     warmup_steps: int = 0
@@ -76,6 +78,7 @@ class Recipe:
             ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
             ("power", 0 <= self.power < math.inf, "at least 0"),
             ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
+            ("milestones", all(0 < milestone < 1 for milestone in self.milestones), "above 0 and below 1 each"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
             ("auxiliary", 0 <= self.auxiliary < math.inf, "at least 0"),
             ("evaluation_batch", self.evaluation_batch is None or self.evaluation_batch >= 1, "at least 1"),
@@ -87,6 +90,8 @@ class Recipe:
         """Return the learning rate of a step, counted from 1."""
         done = (step - 1) / steps
         share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
+        # After a whole number of epochs, whatever rounding says of its share.
+        share["steps"] = 0.1 ** sum(step - 1 >= round(milestone * steps) for milestone in self.milestones)
         least = min(self.minimum_learning_rate, self.learning_rate)
         scheduled = least + (self.learning_rate - least) * share[self.schedule]
         return scheduled * min(1.0, step / self.warmup_steps) if self.warmup_steps else scheduled

@@ -140,8 +140,21 @@ def _regional(module: str, function: str, *arguments: str) -> Callable[[Branch],
     return made
 
 
+def _smooth_l1(branch: Branch) -> BranchLoss:
+    from autoloss.zoo.boxes import SmoothL1
+
+    return SmoothL1(branch)
+
+
+def _weighted_by_overlap(branch: Branch) -> BranchLoss:
+    from autoloss.zoo.boxes import WeightedByOverlap
+
+    return WeightedByOverlap(branch)
+
+
 PAPER = "Appendix B, table of discovered loss functions"
 AREAS = "areas of predicted and target box"
+CSE = "Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search"
 
 _ROWS = (
     Entry(
@@ -362,6 +375,45 @@ _ROWS = (
             source="Li et al., 2021, Auto Seg-Loss, and the curves of its authors' configurations",
         )
         for metric in ("mIoU", "FWIoU", "gAcc", "mAcc", "BIoU", "BF1")
+    ),
+    Entry(
+        name="baseline/l1",
+        target="deltas of the target box",
+        activation="box",
+        factory=_smooth_l1,
+        description="smooth L1 on box deltas, with the threshold and divisor of Faster R-CNN; no tree: areas know no deltas",
+        source="Girshick, 2015, Fast R-CNN, Eq. 3, as in torchvision",
+    ),
+    Entry(
+        name="baseline/iou",
+        target=AREAS,
+        activation="box",
+        formula="-log(i / u)",
+        description="IoU loss of boxes",
+        source="Yu et al., 2016, UnitBox, Eq. 2",
+    ),
+    Entry(
+        name="baseline/giou",
+        target=AREAS,
+        activation="box",
+        formula="1 - i / u + (e - u) / e",
+        description="generalised IoU loss of boxes",
+        source="Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1",
+    ),
+    Entry(
+        name="baseline/cse_auto_a_cls",
+        target="one_hot, and the IoU of each predicted box",
+        factory=_weighted_by_overlap,
+        description="classes of boxes: cross entropy times 1 + sin(IoU); written by hand: it needs a sine and the detached IoU",
+        source=f"{CSE}, CSE-AutoLoss-A",
+    ),
+    Entry(
+        name="baseline/cse_auto_a_reg",
+        target=AREAS,
+        activation="box",
+        formula="(1 - i / u) + (1 - (i + 2) / e)",
+        description="coordinates of boxes, found together with baseline/cse_auto_a_cls",
+        source=f"{CSE}, CSE-AutoLoss-A",
     ),
 )
 

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
-from autoloss.algorithm.rejection import prepared, protocol
+from autoloss.algorithm.rejection import prepared
+from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, descent
 from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.algorithm.rejection.prepared import Packed, Prepared
 from autoloss.algorithm.rejection.program import Program, place
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, Verdict
+from autoloss.algorithm.rejection.uncompiled import UncompiledAttempt
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch
 from autoloss.space.expression import CONSTANT, Expression
@@ -83,10 +85,14 @@ class Engine:
             RequestError: The tree has too many operators, or a leaf that the branch does not have.
         """
         if not self.compiles(expression):
-            return protocol.simulate(expression, self.branch, self.reference, self.settings)
+            return self.conclude(self.uncompiled(expression))
         return self.conclude(Attempt(self, expression))
 
-    def conclude(self, attempt: Attempt, limits: Sequence[float] | None = None) -> Verdict:
+    def uncompiled(self, expression: Expression) -> UncompiledAttempt:
+        """Return a tree on its way in plain autograd, but for the areas of boxes."""
+        return UncompiledAttempt(expression, quick(self.branch), self.reference, self.settings)
+
+    def conclude(self, attempt: Attempt | UncompiledAttempt, limits: Sequence[float] | None = None) -> Verdict:
         """Take an attempt through all steps on all samples.
 
         Args:
@@ -95,7 +101,7 @@ class Engine:
         """
         gains: list[float] = []
         silent = 0
-        for number in range(len(self.samples)):
+        for number in range(len(self.reference.samples)):
             if limits is not None and silent < number and self.misses(gains, limits):
                 return Verdict(Reason.LOW_GAIN)
             end = attempt.advance(number, self.settings.steps)
@@ -122,7 +128,7 @@ class Engine:
             RequestError: The tree has too many operators, or a leaf that the branch does not have.
         """
         if not self.compiles(expression):
-            return equivalence.gradient(expression, self.branch, self.reference.samples, self.towards)
+            return equivalence.gradient(expression, quick(self.branch), self.reference.samples, self.towards)
         norms: list[float] = []
         products: list[float] = []
         for sample in self.samples:

@@ -164,25 +164,48 @@ def simulate(expression: Expression, branch: Branch, reference: Reference, setti
     return Verdict(None if score >= settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
 
 
-def descend(expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> Tensor | Reason:
-    """Return the prediction p* after all steps, or why there is none: not finite, or no gradient to begin with."""
-    prediction = sample.prediction.detach().float().clone()
-    mask = branch.mask(sample.context)
-    velocity = torch.zeros_like(prediction)
-    for step in range(settings.steps):
-        prediction.requires_grad_(True)
-        value = plain_sum(output(expression, branch, prediction, sample.context), mask)
+class Descent:
+    """One sample's prediction on its way down a loss, so many steps at a time."""
+
+    def __init__(self, expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> None:
+        self.prediction = sample.prediction.detach().float().clone()
+        self._expression = expression
+        self._branch = branch
+        self._context = sample.context
+        self._settings = settings
+        self._mask = branch.mask(sample.context)
+        self._velocity = torch.zeros_like(self.prediction)
+        self._steps = 0
+        self._end: Reason | None = None
+
+    def advance(self, step: int) -> Reason | None:
+        """Go as far as `step`; return why it ended before: not finite, or no gradient to begin with."""
+        while self._end is None and self._steps < step:
+            self._end = self._advance()
+            self._steps += 1
+        return self._end
+
+    def _advance(self) -> Reason | None:
+        prediction = self.prediction.requires_grad_(True)
+        value = plain_sum(output(self._expression, self._branch, prediction, self._context), self._mask)
+        self.prediction = prediction.detach()
         if not value.requires_grad:
             return Reason.NO_GRADIENT
         (gradient,) = torch.autograd.grad(value, prediction)
         if not math.isfinite(value.item()) or not bool(torch.isfinite(gradient).all()):
             return Reason.NOT_FINITE
-        if step == 0 and not bool(gradient.any()):
+        if self._steps == 0 and not bool(gradient.any()):
             return Reason.NO_GRADIENT
-        prediction = prediction.detach()
-        velocity = settings.momentum * velocity + gradient
-        prediction = prediction - settings.learning_rate * velocity
-    return prediction
+        self._velocity = self._settings.momentum * self._velocity + gradient
+        self.prediction = self.prediction - self._settings.learning_rate * self._velocity
+        return None
+
+
+def descend(expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> Tensor | Reason:
+    """Return the prediction p* after all steps, or why there is none: not finite, or no gradient to begin with."""
+    descent = Descent(expression, branch, sample, settings)
+    end = descent.advance(settings.steps)
+    return descent.prediction if end is None else end
 
 
 def correlation_score(

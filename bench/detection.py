@@ -1,0 +1,208 @@
+"""Which losses of object detection pass the rejection protocol, each on its own branch of an untrained Faster R-CNN.
+
+Samples are those of torchvision's network with a ResNet-18 and the levels P4 to P6, on scenes of real digits. For every published
+formula, every baseline and their negations, the table holds g, relative and absolute, and the mean ξ₀ and ξ_best. What a setting
+changes stands below: the coder's deviations, NMS, and the box of a negative.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoloss import zoo
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reference, measured
+from autoloss.space.branch import Branch, BranchLoss, Sample
+from autoloss.space.expression import Expression
+from autoloss.space.loss import output, plain_sum
+from autoloss.tasks.datasets.digit_boxes import CLASSES, box_scenes
+from autoloss.tasks.detection import BranchSettings, DetectionTask
+from autoloss.tasks.metrics.regions import OfBoxes, OfScores
+from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, last_levels
+from machine import machine
+
+SEED = 0
+SIDE = 96
+RCNN_DEVIATIONS = (0.1, 0.1, 0.2, 0.2)
+LOSSES: Mapping[str, tuple[str, ...]] = {
+    "rpn_cls": ("det/rpn_cls", "ins/rpn_cls", "baseline/ce", "baseline/cse_auto_a_cls"),
+    "rpn_reg": ("det/rpn_reg", "baseline/l1", "baseline/iou", "baseline/giou", "baseline/cse_auto_a_reg"),
+    "rcnn_cls": ("det/rcnn_cls", "baseline/ce", "baseline/cse_auto_a_cls"),
+    "rcnn_reg": (
+        "det/rcnn_reg",
+        "ins/rcnn_reg",
+        "baseline/l1",
+        "baseline/iou",
+        "baseline/giou",
+        "baseline/cse_auto_a_reg",
+    ),
+}
+"""Branch → what was published for it (`ins/…_reg` of the RPN and `ins/rcnn_cls` are those of `det`), and the baselines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the samples are made and measured, where it differs from the task's own way."""
+
+    deviations: tuple[float, float, float, float] | None = None
+    nms: float | None = None
+    negatives_have_objects: bool = False
+
+
+SETTINGS: Mapping[str, tuple[Setting, tuple[str, ...]]] = {
+    "the R-CNN coder's deviations (0.1, 0.1, 0.2, 0.2)": (Setting(deviations=RCNN_DEVIATIONS), ("rpn_reg", "rcnn_reg")),
+    "no NMS": (Setting(nms=1.0), ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")),
+    "a negative's box is a ground-truth box": (Setting(negatives_have_objects=True), ("rpn_cls", "rcnn_cls")),
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    count = 2 if arguments.quick else ProtocolSettings().samples
+    task = detector(BranchSettings())
+    drawn = task.samples(count, SEED)
+    rows = [row for branch in LOSSES for row in table(branch, task.branches[branch], drawn[branch])]
+    others = {} if arguments.quick else {name: changed(name, count) for name in SETTINGS}
+    result = {
+        "machine": machine(),
+        "samples": count,
+        "rows": rows,
+        "settings": others,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        _print(result)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="2 samples, one setting")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def detector(settings: BranchSettings) -> DetectionTask:
+    """Return the task whose untrained network gives the samples."""
+    scenes = [(image.expand(3, -1, -1), target) for image, target in box_scenes("train", 64, SEED)]
+    return DetectionTask(network, train=scenes, valid=scenes, classes=CLASSES, settings=settings)
+
+
+def network() -> FasterRCNN:
+    shape = Shape(short_side=SIDE, long_side=SIDE, anchor_sizes=(16, 24, 36), head_width=512)
+    return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape)
+
+
+def table(branch: str, at: Branch, samples: Sequence[Sample], negations: bool = True) -> list[dict[str, Any]]:
+    """Measure every loss of a branch, and its negation."""
+    reference = measured(at, samples)
+    rows = []
+    for name in LOSSES[branch]:
+        loss = zoo.entry(name).one(branch, at)
+        for sign in (1, -1) if negations else (1,):
+            gains = [
+                gain(loss, sign, at, sample, start)
+                for sample, start in zip(reference.samples, reference.initial, strict=True)
+            ]
+            rows.append(_row(branch, name if sign == 1 else f"−({name})", gains, reference))
+    return rows
+
+
+def _row(branch: str, name: str, gains: Sequence[float], reference: Reference) -> dict[str, Any]:
+    finite = all(map(math.isfinite, gains))
+    return {
+        "branch": branch,
+        "loss": name,
+        "g": reference.score(gains, "relative") if finite else None,
+        "g_absolute": reference.score(gains, "absolute") if finite else None,
+        "initial": mean(reference.initial),
+        "best": mean(reference.best),
+    }
+
+
+def gain(loss: Expression | BranchLoss, sign: int, branch: Branch, sample: Sample, initial: float) -> float:
+    """Descend as the protocol does; trees and hand-written losses alike, both as plain sums. NaN when not finite."""
+    settings = ProtocolSettings()
+    prediction = sample.prediction.clone()
+    velocity = torch.zeros_like(prediction)
+    for _ in range(settings.steps):
+        prediction.requires_grad_(True)
+        value = sign * summed(loss, branch, prediction, sample.context)
+        (slope,) = torch.autograd.grad(value, prediction)
+        if not math.isfinite(value.item()) or not bool(torch.isfinite(slope).all()):
+            return math.nan
+        velocity = settings.momentum * velocity + slope
+        prediction = prediction.detach() - settings.learning_rate * velocity
+    return branch.metric(prediction, sample.context) - initial
+
+
+def summed(loss: Expression | BranchLoss, branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+    if isinstance(loss, Expression):
+        return plain_sum(output(loss, branch, prediction, context), branch.mask(context))
+    # A hand-written loss divides by the sampled boxes itself; smooth L1 has no weight, the other's is 1.
+    return loss(prediction, context) * branch.divisor(context)
+
+
+def changed(name: str, count: int) -> list[dict[str, Any]]:
+    """Measure the losses, without negations, under another setting."""
+    setting, branches = SETTINGS[name]
+    task = detector(BranchSettings(deviations=setting.deviations or BranchSettings().deviations))
+    drawn = task.samples(count, SEED)
+    rows = []
+    for branch in branches:
+        at, samples = task.branches[branch], drawn[branch]
+        if setting.nms is not None:
+            field = "measure_boxes" if branch.endswith("cls") else "measure"
+            kind = OfScores if branch.endswith("cls") else OfBoxes
+            at = replace(at, **{field: kind(setting.nms)})  # type: ignore[type-var]
+        if setting.negatives_have_objects:
+            samples = [Sample(sample.prediction, with_objects(sample.context)) for sample in samples]
+        try:
+            rows += table(branch, at, samples, negations=False)
+        except ValueError as error:
+            rows.append({"branch": branch, "loss": "none", "reason": str(error)})
+    return rows
+
+
+def with_objects(context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give each negative the first ground-truth box, as a matching does that clamps the index of 'none' to 0."""
+    negative = context["target"] == 0
+    return {**context, "box": torch.where(negative[:, None], context["truth"][:1], context["box"])}
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    print(f"{result['machine']['processor']}, {result['samples']} samples, {result['seconds']} s")
+    _print_rows(result["rows"])
+    for name, rows in result["settings"].items():
+        print(f"\n{name}")
+        _print_rows(rows)
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    print(f"{'branch':<9} {'loss':<30} {'g':>7} {'absolute':>9} {'ξ₀':>6} {'ξ_best':>6}")
+    for row in rows:
+        if "reason" in row:
+            print(f"{row['branch']:<9} {row['reason']}")
+            continue
+        g, absolute = ("–" if row[key] is None else f"{row[key]:.3f}" for key in ("g", "g_absolute"))
+        print(f"{row['branch']:<9} {row['loss']:<30} {g:>7} {absolute:>9} {row['initial']:>6.3f} {row['best']:>6.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Box branches of object detection: areas i, u and e of two boxes, and the classes of sampled boxes (Sections 3.1 and 4.2).
+
+A batch dimension counts *sampled* boxes, positive and negative, of one place of the network: anchors of the RPN or regions of
+the R-CNN head. The context of both kinds of branch holds
+
+- `target` (N,): the class of each box, 0 for a negative one; of anchors 1 for any object,
+- `box` (N, 4): the assigned ground-truth box of a positive, its own reference box of a negative,
+- `reference` (N, 4): the anchor or region itself, and `deviations` (1, 4), the unit of the deltas (regression only),
+- `truth` (G, 4) and `truth_target` (G,): the ground truth, which only the metric of one image looks at,
+- `overlap` (N,): the IoU of the predicted box of a positive with its target, detached; 1 for a negative (classes only).
+
+Boxes are (left, top, right, bottom) in pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.activated import ActivatedBranch, activate, spatial
+from autoloss.space.branch import Activation, Branch, Role
+from autoloss.space.operators import raised
+
+CLAMP = math.log(1000 / 16)
+"""The largest logarithm of a growth in width or height, as in torchvision's coder."""
+PLAIN = (1.0, 1.0, 1.0, 1.0)
+"""Standard deviations of the deltas x, y, width, height: the RPN's coder, and the rejection protocol's for every branch."""
+SMOOTH_L1_BETA = 1 / 9
+"""Where the standard loss of Faster R-CNN turns from a parabola into a line."""
+
+AREA_UNITS = ("pixels", "target")
+AreaUnit = Literal["pixels", "target"]
+
+BoxMeasure = Callable[[Tensor, Mapping[str, Tensor]], float]
+"""(class probabilities (N, C), context) → metric, or (boxes (N, 4), context) → metric."""
+
+
+def decode(deltas: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
+    """Turn deltas (N, 4) into boxes (N, 4).
+
+    Args:
+        reference: Anchors or regions, (N, 4).
+        deviations: (1, 4); a delta counts so many widths, heights, or steps of their logarithms.
+
+    Source: Girshick et al., 2014, R-CNN, Appendix C, with the clamp of Detectron.
+    """
+    counted = deltas * deviations.to(deltas)
+    shift, growth = counted[:, :2], counted[:, 2:]
+    size = reference[:, 2:] - reference[:, :2]
+    centre = reference[:, :2] + size / 2 + shift * size
+    half = growth.clamp(max=CLAMP).exp() * size / 2
+    return torch.cat([centre - half, centre + half], dim=1)
+
+
+def encode(boxes: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
+    """Turn boxes (N, 4) into the deltas (N, 4) that `decode` takes back to them."""
+    size, reference_size = (rows[:, 2:] - rows[:, :2] for rows in (boxes, reference))
+    # Corner by corner, halves cancel less than centres do.
+    shift = ((boxes[:, :2] - reference[:, :2]) + (size - reference_size) / 2) / reference_size
+    return torch.cat([shift, (size / reference_size).log()], dim=1) / deviations.to(boxes)
+
+
+def areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return intersection, union and enclosing area, (N,) each, of pairs of boxes (N, 4)."""
+    inner = torch.minimum(first[:, 2:], second[:, 2:]) - torch.maximum(first[:, :2], second[:, :2])
+    outer = torch.maximum(first[:, 2:], second[:, 2:]) - torch.minimum(first[:, :2], second[:, :2])
+    intersection = inner.clamp(min=0).prod(dim=1)
+    union = _area(first) + _area(second) - intersection
+    return intersection, union, outer.prod(dim=1)
+
+
+def predicted_areas(
+    deltas: Tensor, reference: Tensor, deviations: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return intersection, union and enclosing area, (N,) each, of predicted and target boxes."""
+    return areas(decode(deltas, reference, deviations), target)
+
+
+def rescaled(deltas: Tensor, context: Mapping[str, Tensor], deviations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the same boxes with their deltas (N, 4, 1, 1) counted in other standard deviations, and the context for it."""
+    factor = (context["deviations"] / deviations)[:, :, None, None]
+    return deltas * factor, {**context, "deviations": deviations}
+
+
+def smooth_l1(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+    """The standard loss of box deltas: smooth L1 over the positives, divided by the number of all sampled boxes.
+
+    Source: Ren et al., 2015, Faster R-CNN; threshold and divisor are torchvision's.
+    """
+    with torch.autocast(prediction.device.type, enabled=False):
+        positive = context["target"] > 0
+        deltas = raised(prediction).flatten(1)[positive]
+        box, reference = context["box"][positive], context["reference"][positive]
+        wanted = encode(box, reference, context["deviations"]).to(deltas)
+        return F.smooth_l1_loss(deltas, wanted, beta=SMOOTH_L1_BETA, reduction="sum") / max(1, len(positive))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRegression(Branch):
+    """Deltas (N, 4, 1, 1) against target boxes, as the areas `i`, `u`, `e`; only positives count.
+
+    Args:
+        measure: (boxes (N, 4), context) → metric, higher is better; only a search needs it.
+        unit: Of the areas: square `pixels`, the paper's, or the area of each `target` box.
+        compute: (deltas, reference, deviations, target) → areas, differentiable in the deltas; another one may be faster.
+
+    Raises:
+        RequestError: An unknown unit.
+    """
+
+    measure: BoxMeasure | None = None
+    unit: AreaUnit = "pixels"
+    weight: float = 10.0
+    compute: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = predicted_areas
+    activation: Activation = field(default="box", init=False)
+    leaves_and_roles: Mapping[str, Role] = field(
+        default_factory=lambda: {"i": Role.BOTH, "u": Role.BOTH, "e": Role.BOTH}, init=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.unit not in AREA_UNITS:
+            raise unknown("unit of areas", str(self.unit), AREA_UNITS)
+
+    def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        reference, deviations, target = (context[name].to(prediction) for name in ("reference", "deviations", "box"))
+        found = self.compute(prediction.flatten(1), reference, deviations, target)
+        scale = 1.0 if self.unit == "pixels" else _area(target)
+        return {name: spatial(area / scale) for name, area in zip("iue", found, strict=True)}
+
+    def boxes(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Return the predicted boxes, (N, 4) in pixels."""
+        deltas = prediction.flatten(1)
+        return decode(deltas, context["reference"].to(deltas), context["deviations"])
+
+    def mask(self, context: Mapping[str, Tensor]) -> Tensor:
+        return (context["target"] > 0)[:, None, None, None]
+
+    def divisor(self, context: Mapping[str, Tensor]) -> float:
+        return float(max(1, len(context["target"])))
+
+    def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
+        if self.measure is None:
+            raise _without_metric()
+        return float(self.measure(self.boxes(prediction, context), context))
+
+    def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
+        return spatial(encode(context["box"], context["reference"], context["deviations"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxClassification(ActivatedBranch):
+    """Classes of sampled boxes: softmax over C + 1 channels, or of one logit z as the two channels (0, z) of the RPN.
+
+    It differs from other classifications in its metric alone, which looks at boxes too.
+
+    Args:
+        measure_boxes: (probabilities of the C classes without background (N, C), context) → metric.
+    """
+
+    measure_boxes: BoxMeasure | None = None
+
+    def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
+        if self.measure_boxes is None:
+            raise _without_metric()
+        probabilities = activate(spatial(prediction), self.activation)
+        return float(self.measure_boxes(probabilities[:, 1:].flatten(1), context))
+
+
+def _area(boxes: Tensor) -> Tensor:
+    return (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+
+
+def _without_metric() -> RequestError:
+    return RequestError("This branch has no metric; give it one to search with it.")

@@ -1,0 +1,89 @@
+"""The task digits-det: Section 4.2 on scenes of real handwritten digits, at a size that one core trains in a minute."""
+
+from __future__ import annotations
+
+import functools
+
+from autoloss.errors import RequestError
+from autoloss.space.boxes import AreaUnit
+from autoloss.tasks.datasets.digit_boxes import CLASSES, BoxScenery, box_scenes
+from autoloss.tasks.detection import BranchSettings, DetectionTask, frozen_losses
+from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, small_levels
+from autoloss.tasks.training import Recipe
+
+CHANNELS = 48
+
+
+def digits_det(
+    metric: str = "map",
+    *,
+    frozen: str = "",
+    unit: AreaUnit = "pixels",
+    size: int = 96,
+    train: int = 1024,
+    valid: int = 128,
+    test: int = 256,
+    seed: int = 0,
+    epochs: int = 3,
+    batch_size: int = 8,
+    learning_rate: float = 0.05,
+    weight_decay: float = 1e-4,
+    warmup_steps: int = 20,
+) -> DetectionTask:
+    """Compose the scenes and make the task.
+
+    Args:
+        metric: map, ap50 or voc07.
+        frozen: Branches that keep their loss, as in `rpn`, the 2-branch variant, or `rpn_cls; rpn_reg: e / (i + u)`.
+        unit: Of areas: square pixels, or the area of the target box.
+        size: Pixels of a scene's side, a multiple of 32.
+        train: Number of scenes; likewise `valid` and `test`.
+        seed: Decides the scenes.
+        epochs: Of SGD with momentum 0.9; likewise the four that follow.
+
+    Raises:
+        RequestError: An unknown metric or branch, or a value outside its range.
+    """
+    counts = {"train": train, "valid": valid, "test": test}
+    for split, count in counts.items():
+        if count < 1:
+            raise RequestError(f"digits-det has {count} scenes to {split}; it needs at least 1.")
+    scenery = BoxScenery(size=size)
+    data = {split: box_scenes(split, count, seed, scenery) for split, count in counts.items()}
+    return DetectionTask(
+        functools.partial(small_network, size),
+        train=data["train"],
+        valid=data["valid"],
+        test=data["test"],
+        classes=CLASSES,
+        metric=metric,
+        recipe=Recipe(
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+        ),
+        frozen=frozen_losses(frozen),
+        settings=BranchSettings(unit=unit),
+        name="digits-det",
+    )
+
+
+def small_network(size: int) -> FasterRCNN:
+    """Return a Faster R-CNN for digits of about 16 to 40 pixels: half of the usual heads, and three levels."""
+    shape = Shape(
+        short_side=size,
+        long_side=size,
+        anchor_sizes=(16, 24, 36),
+        aspect_ratios=(1.0, 1.6, 2.2),
+        head_width=128,
+        roi_size=5,
+        roi_points=1,
+        rpn_sampled=64,
+        rcnn_sampled=32,
+        proposals=(128, 64),
+        mean=(0.1,),
+        deviation=(0.25,),
+    )
+    return FasterRCNN(small_levels(CHANNELS), CLASSES, shape)

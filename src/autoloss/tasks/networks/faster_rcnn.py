@@ -1,0 +1,288 @@
+"""Faster R-CNN whose four losses come from a criterion (Section 4.2); all else is torchvision's.
+
+Anchors, matching, sampling, NMS and RoIAlign stay theirs. The RPN and the R-CNN head each call the criterion twice, with what
+`space/boxes.py` says of a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import resnet
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.boxes import PLAIN, areas, decode
+from autoloss.space.branch import Criterion
+
+RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG = BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
+Target = Mapping[str, Tensor]
+"""`boxes` (G, 4) and `labels` (G,) of one image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a Faster R-CNN is made of; the defaults are torchvision's.
+
+    Args:
+        short_side: Images are scaled to so many pixels, unless their long side then exceeds `long_side`.
+        anchor_sizes: Pixels of an anchor's side, one for each level of the pyramid.
+        head_width: Channels of the R-CNN head's two layers.
+        roi_points: A cell of a region is read at so many points, squared.
+        rpn_sampled: Anchors per image that the RPN is trained on; likewise `rcnn_sampled` regions.
+        proposals: Regions kept per image and level before NMS, and per image after it, in training and in use.
+        deviations: Of the R-CNN head's deltas; the RPN's are 1.
+        mean: Of each colour of an image; likewise `deviation`.
+    """
+
+    short_side: int = 800
+    long_side: int = 1333
+    anchor_sizes: tuple[int, ...] = (32, 64, 128, 256, 512)
+    aspect_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    head_width: int = 1024
+    roi_size: int = 7
+    roi_points: int = 2
+    rpn_sampled: int = 256
+    rcnn_sampled: int = 512
+    proposals: tuple[int, int] = (2000, 1000)
+    least_score: float = 0.05
+    most_detections: int = 100
+    deviations: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+
+class CriterionRPN(RegionProposalNetwork):
+    """A region proposal network that asks the criterion for its losses."""
+
+    criterion: Criterion
+
+    def assign_targets_to_anchors(
+        self, anchors: list[Tensor], targets: list[dict[str, Tensor]]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Match as torchvision does, and keep the boxes for the losses, which follow within the same call."""
+        labels, matched = super().assign_targets_to_anchors(anchors, targets)
+        self._assigned = torch.cat(anchors), torch.cat(matched), targets
+        return labels, matched
+
+    def compute_loss(
+        self,
+        objectness: Tensor,
+        pred_bbox_deltas: Tensor,
+        labels: list[Tensor],
+        regression_targets: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        positive, negative = (torch.where(torch.cat(chosen))[0] for chosen in self.fg_bg_sampler(labels))
+        sampled = torch.cat([positive, negative])
+        anchors, matched, targets = self._assigned
+        del self._assigned
+        return _losses(
+            self.criterion,
+            (RPN_CLS, RPN_REG),
+            objectness.reshape(-1, 1)[sampled],
+            pred_bbox_deltas[sampled],
+            torch.cat(labels)[sampled].long(),
+            anchors[sampled],
+            matched[sampled],
+            PLAIN,
+            [(target["boxes"], torch.ones_like(target["labels"])) for target in targets],
+        )
+
+
+class CriterionRoIHeads(RoIHeads):
+    """The R-CNN head, with losses from the criterion."""
+
+    criterion: Criterion
+    deviations: tuple[float, ...]
+
+    def forward(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        if not self.training or targets is None:
+            return super().forward(features, proposals, image_shapes, targets)
+        truth = [target["boxes"].to(proposals[0].dtype) for target in targets]
+        regions, indices, labels, _ = self.select_training_samples(proposals, targets)
+        logits, deltas = self.box_predictor(self.box_head(self.box_roi_pool(features, regions, image_shapes)))
+        target = torch.cat(labels)
+        chosen = deltas.reshape(len(target), -1, 4)[torch.arange(len(target), device=target.device), target]
+        pairs = zip(truth, indices, regions, strict=True)
+        matched = [boxes[index] if len(boxes) else own for boxes, index, own in pairs]
+        losses = _losses(
+            self.criterion,
+            (RCNN_CLS, RCNN_REG),
+            logits,
+            chosen,
+            target,
+            torch.cat(regions),
+            torch.cat(matched),
+            self.deviations,
+            [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)],
+        )
+        return [], {"loss_classifier": losses[0], "loss_box_reg": losses[1]}
+
+
+def _losses(
+    criterion: Criterion,
+    names: tuple[str, str],
+    logits: Tensor,
+    deltas: Tensor,
+    target: Tensor,
+    reference: Tensor,
+    matched: Tensor,
+    deviations: Sequence[float],
+    truth: Sequence[tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """Call the criterion for the classes and for the deltas of sampled boxes."""
+    positive = target > 0
+    # torchvision's matching names some ground-truth box for negatives too; they stay where they are.
+    box = torch.where(positive[:, None], matched, reference)
+    unit = reference.new_tensor([deviations])
+    shared = {
+        "target": target,
+        "box": box,
+        "truth": torch.cat([boxes for boxes, _ in truth]),
+        "truth_target": torch.cat([classes for _, classes in truth]),
+    }
+    predicted = decode(deltas.detach(), reference, unit)
+    intersection, union, _ = areas(predicted, box)
+    overlap = torch.where(positive, intersection / union, torch.ones_like(union))
+    classes, boxes = names
+    return (
+        criterion[classes](logits[:, :, None, None], {**shared, "overlap": overlap}),
+        criterion[boxes](deltas[:, :, None, None], {**shared, "reference": reference, "deviations": unit}),
+    )
+
+
+class FasterRCNN(GeneralizedRCNN):
+    """Faster R-CNN for images of any size.
+
+    Args:
+        backbone: Gives feature maps by name and has `out_channels`; the last map is the pooled extra level.
+        classes: C, without background.
+        shape: What it is made of.
+    """
+
+    def __init__(self, backbone: nn.Module, classes: int, shape: Shape = Shape()) -> None:
+        channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
+        levels = len(shape.anchor_sizes)
+        anchors = AnchorGenerator(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
+        kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
+        rpn = CriterionRPN(
+            anchors, RPNHead(channels, len(shape.aspect_ratios)), 0.7, 0.3, shape.rpn_sampled, 0.5, kept, kept, 0.7
+        )
+        heads = CriterionRoIHeads(
+            # Regions are read from all levels but the pooled one.
+            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
+            TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
+            FastRCNNPredictor(shape.head_width, classes + 1),
+            *(0.5, 0.5, shape.rcnn_sampled, 0.25),
+            tuple(1 / deviation for deviation in shape.deviations),
+            *(shape.least_score, 0.5, shape.most_detections),
+        )
+        heads.deviations = shape.deviations
+        transform = GeneralizedRCNNTransform(shape.short_side, shape.long_side, list(shape.mean), list(shape.deviation))
+        super().__init__(backbone, rpn, heads, transform)
+
+    def loss(self, images: Sequence[Tensor], targets: Sequence[Target], criterion: Criterion) -> Tensor:
+        """Sum the criterion's losses over the four branches.
+
+        Args:
+            images: (3, H, W) each, in [0, 1].
+            criterion: Brings weights and divisors.
+        """
+        self.rpn.criterion = self.roi_heads.criterion = criterion  # pyright: ignore[reportArgumentType]
+        try:
+            losses: dict[str, Tensor] = self(list(images), [dict(target) for target in targets])
+        finally:
+            del self.rpn.criterion, self.roi_heads.criterion
+        return torch.stack(list(losses.values())).sum()
+
+
+def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
+    """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A).
+
+    Args:
+        name: As in torchvision, such as resnet50.
+        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict. With weights, batch normalisation
+            and the first stage stay as they are, as is usual for detectors.
+
+    Raises:
+        RequestError: There is no such ResNet, or the weights do not fit.
+    """
+    return _pyramid(name, channels, weights, {"layer3": "0", "layer4": "1"})
+
+
+def all_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
+    """Return torchvision's ResNet with its whole pyramid, P2 to P6; arguments and errors as those of `last_levels`."""
+    return _pyramid(name, channels, weights, {f"layer{number + 1}": str(number) for number in range(4)})
+
+
+def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> BackboneWithFPN:
+    body = _resnet(name, weights)
+    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
+    return BackboneWithFPN(body, layers, widths, channels)
+
+
+def _resnet(name: str, weights: str) -> Any:
+    if name not in RESNETS:
+        raise unknown("backbone", name, RESNETS)
+    fresh = weights == "none"
+    body = getattr(resnet, name)(
+        weights="DEFAULT" if weights == "imagenet" else None, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d
+    )
+    if fresh:
+        return body
+    if weights != "imagenet":
+        try:
+            body.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+            raise RequestError(
+                f"{weights} holds no weights of a {name} ({error}); give the path of its state dict."
+            ) from None
+    for part in (body.conv1, body.layer1):
+        part.requires_grad_(False)
+    return body
+
+
+class SmallBody(nn.Module):
+    """A body of four convolutional stages for a proxy training of a minute on one core (digits-det).
+
+    Its `layer3` and `layer4` see every 8th and every 16th pixel.
+    """
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.layer1 = _stage(1, width, 2)
+        self.layer2 = _stage(width, 2 * width, 2)
+        self.layer3 = nn.Sequential(_stage(2 * width, 4 * width, 2), _stage(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(_stage(4 * width, 6 * width, 2), _stage(6 * width, 6 * width, 1))
+
+
+def small_levels(channels: int = 64, width: int = 16) -> BackboneWithFPN:
+    """Return a small body with the last two levels of its pyramid and a pooled one, as in Appendix A's proxy."""
+    return BackboneWithFPN(SmallBody(width), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)
+
+
+def _stage(channels: int, into: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, into, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(into), nn.ReLU(inplace=True)
+    )

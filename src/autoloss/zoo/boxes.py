@@ -1,0 +1,72 @@
+"""Baselines of object detection that are no trees: smooth L1 on deltas, and CSE-AutoLoss-A's classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import RequestError
+from autoloss.space.boxes import smooth_l1
+from autoloss.space.branch import Branch
+from autoloss.space.loss import mean_over_positions
+from autoloss.space.operators import raised, signed_log
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothL1:
+    """Smooth L1 on the deltas of positive boxes, over the number of sampled ones; its weight is 1, whatever the branch's.
+
+    Raises:
+        RequestError: The branch has no boxes.
+    """
+
+    branch: Branch
+
+    def __post_init__(self) -> None:
+        if self.branch.activation != "box":
+            raise RequestError(
+                "Smooth L1 compares the deltas of boxes; this branch has the leaves "
+                f"{', '.join(self.branch.leaves_and_roles)}. Use baseline/mse for plain values."
+            )
+
+    def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        return smooth_l1(prediction, context)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedByOverlap:
+    """Cross entropy with the weight 1 + sin(w), w the IoU of the predicted box of a positive, 1 for a negative.
+
+    Raises:
+        RequestError: The branch has no leaves p and y; on use, the context lacks `overlap`.
+
+    Source: Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search,
+    CSE-AutoLoss-A; what w is for a negative is taken from the authors' code.
+    """
+
+    branch: Branch
+
+    def __post_init__(self) -> None:
+        if not {"p", "y"} <= set(self.branch.leaves_and_roles):
+            raise RequestError(
+                "CSE-AutoLoss-A's classification compares probabilities p with a target y; this branch has the leaves "
+                f"{', '.join(self.branch.leaves_and_roles)}. Its other half is baseline/cse_auto_a_reg."
+            )
+
+    def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Compute the loss from the raw prediction; never in 16 bits."""
+        if "overlap" not in context:
+            raise RequestError(
+                "CSE-AutoLoss-A's classification needs the IoU of each predicted box, which only detection has."
+            )
+        with torch.autocast(prediction.device.type, enabled=False):
+            leaves = self.branch.leaves(raised(prediction), context)
+            p, y = leaves["p"], leaves["y"]
+            importance = 1 + context["overlap"].detach().to(p)[:, None, None, None].sin()
+            value = -importance * y * signed_log(p)
+            return self.branch.weight * mean_over_positions(
+                value, self.branch.mask(context), self.branch.divisor(context)
+            )

@@ -1,0 +1,184 @@
+"""Detection as a task: what each branch's samples hold, branches that keep a loss, crowds, mirrors, the scenes of digits."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from autoloss import zoo
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured, simulate
+from autoloss.errors import RequestError
+from autoloss.space.loss import bind
+from autoloss.space.parsing import parse
+from autoloss.tasks import get
+from autoloss.tasks.datasets.digit_boxes import BoxScenery, box_scenes
+from autoloss.tasks.task import Scored
+
+detection = pytest.importorskip("autoloss.tasks.detection")
+BRANCHES = detection.BRANCHES
+
+
+@functools.cache
+def tiny(frozen: str = "", **options: object):
+    given = {"train": 8, "valid": 4, "test": 4, "epochs": 1, "batch_size": 4, "size": 64, **options}
+    return get("digits-det", frozen=frozen, **given)
+
+
+@functools.cache
+def drawn():
+    return tiny().samples(2, seed=0)
+
+
+def test_the_standard_losses_are_those_of_faster_rcnn():
+    task = tiny()
+    assert tuple(task.branches) == BRANCHES
+    assert task.standard == {
+        "rpn_cls": "baseline/ce",
+        "rpn_reg": "baseline/l1",
+        "rcnn_cls": "baseline/ce",
+        "rcnn_reg": "baseline/l1",
+    }
+    assert [branch.weight for branch in task.branches.values()] == [1, 10, 1, 10]
+
+
+def test_samples_hold_the_boxes_of_one_image():
+    for name, samples in drawn().items():
+        for sample in samples:
+            context = sample.context
+            count = len(sample.prediction)
+            assert sample.prediction.shape == (count, {"rpn_cls": 1, "rcnn_cls": 11}.get(name, 4), 1, 1)
+            assert len(context["target"]) == len(context["box"]) == count
+            assert 1 <= len(context["truth"]) <= 7
+
+
+def test_the_protocol_counts_deltas_without_the_coders_deviations():
+    for name in ("rpn_reg", "rcnn_reg"):
+        assert all(sample.context["deviations"].tolist() == [[1.0] * 4] for sample in drawn()[name])
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
+    task = tiny()
+    reference = measured(task.branches[branch], drawn()[branch][:1])
+    formula = zoo.entry(f"det/{branch}").formula
+    settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
+    assert simulate(parse(formula), task.branches[branch], reference, settings).passed
+    assert not simulate(parse(f"-({formula})"), task.branches[branch], reference, settings).passed
+
+
+def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
+    task = tiny("rpn")
+    assert tuple(task.branches) == tuple(task.standard) == ("rcnn_cls", "rcnn_reg")
+    assert tuple(task.samples(1, seed=0)) == ("rcnn_cls", "rcnn_reg")
+    every = bind({name: detection.standard_loss(name) for name in BRANCHES}, tiny().branches)
+    rest = {name: every[name] for name in task.branches}
+    assert task.train(rest, seed=1) == tiny().train(every, seed=1)
+
+
+def test_a_frozen_branch_may_keep_any_formula():
+    formula = "e / (i + u)"
+    task = tiny(f"rpn_cls; rpn_reg: {formula}; rcnn_cls")
+    losses = {name: detection.standard_loss(name) for name in BRANCHES}
+    every = bind({**losses, "rpn_reg": parse(formula)}, tiny().branches)
+    outcome = task.train({"rcnn_reg": every["rcnn_reg"]}, seed=1)
+    assert isinstance(outcome, Scored)
+    assert outcome == tiny().train(every, seed=1)
+    assert outcome.curve != tiny().train(bind(losses, tiny().branches), seed=1).curve
+
+
+@pytest.mark.parametrize(
+    ("frozen", "message"),
+    [
+        ("rnp", "'rpn'"),
+        ("rpn; rcnn", "leave at least one"),
+        ("rpn_reg: e / (i", "expected"),
+        ("rpn_cls: i", "leaf named 'i'"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(frozen, message):
+    with pytest.raises(RequestError, match=message):
+        tiny(frozen)
+
+
+def test_a_criterion_needs_every_searched_branch():
+    with pytest.raises(RequestError, match="loss for the branch"):
+        tiny().train({}, seed=0)
+
+
+def test_areas_may_be_counted_in_those_of_the_target():
+    assert tiny(unit="target").branches["rcnn_reg"].unit == "target"
+
+
+def test_crowds_and_difficult_objects_are_not_trained_on():
+    boxes = torch.arange(12.0).reshape(3, 4)
+    target = {"boxes": boxes, "labels": torch.tensor([1, 2, 3]), "crowd": torch.tensor([True, False, False])}
+    kept = detection.trainable({**target, "difficult": torch.tensor([False, False, True])})
+    assert kept["labels"].tolist() == [2]
+    assert kept["boxes"].tolist() == boxes[1:2].tolist()
+
+
+def test_boxes_without_height_are_not_trained_on():
+    boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
+    assert detection.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+
+
+def test_a_mirrored_image_has_mirrored_boxes():
+    image = torch.zeros(1, 6, 10)
+    image[0, 1:3, 2:5] = 1
+    target = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "labels": torch.tensor([1])}
+    turned, told = detection.mirrored(image, target)
+    left, top, right, bottom = (int(side) for side in told["boxes"][0])
+    assert turned[0, top:bottom, left:right].min() == 1
+    assert turned.sum() == image.sum()
+    again, back = detection.mirrored(turned, told)
+    assert torch.equal(again, image)
+    assert torch.equal(back["boxes"], target["boxes"])
+
+
+def test_objects_that_no_image_has_are_no_samples():
+    nothing = [(torch.zeros(1, 64, 64), {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)})]
+    task = detection.DetectionTask(tiny()._networks["proxy"], nothing, nothing, classes=10)
+    with pytest.raises(RequestError, match="too few can be used"):
+        task.samples(1, seed=0)
+
+
+def test_scenes_follow_from_split_and_seed():
+    first, again, other = (box_scenes("valid", 3, seed) for seed in (0, 0, 1))
+    for (image, target), (same, told), (unlike, _) in zip(first, again, other, strict=True):
+        assert torch.equal(image, same)
+        assert torch.equal(target["boxes"], told["boxes"])
+        assert not torch.equal(image, unlike)
+    assert not torch.equal(first[0][0], box_scenes("train", 1, 0)[0][0])
+
+
+def test_every_box_holds_the_ink_of_its_digit():
+    scenery = BoxScenery(pieces=0, noise=0.0, overlap=0.0)
+    for image, target in box_scenes("train", 5, 0, scenery):
+        ink = image[0].numpy()
+        left_over = ink.copy()
+        for left, top, right, bottom in target["boxes"].int().tolist():
+            inside = ink[top:bottom, left:right]
+            # The box is as small as it can be: ink touches all four sides.
+            for side in (inside[0], inside[-1], inside[:, 0], inside[:, -1]):
+                assert side.max() > 0.3 * 0.7
+            left_over[top:bottom, left:right] = 0
+        assert np.quantile(left_over, 0.99) < 0.3
+        assert target["labels"].min() >= 1
+        assert target["labels"].max() <= 10
+
+
+def test_squares_hardly_overlap():
+    for _, target in box_scenes("train", 10, 0, BoxScenery(overlap=0.0)):
+        boxes = target["boxes"].numpy()
+        inner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
+        common = inner.clip(min=0).prod(axis=2)
+        assert (common[~np.eye(len(boxes), dtype=bool)] == 0).all()
+
+
+@pytest.mark.parametrize("wrong", [{"size": 50}, {"digits": (0, 3)}, {"side": (40, 20)}, {"side": (8, 300)}])
+def test_scenery_that_cannot_be_drawn_is_refused(wrong):
+    with pytest.raises(RequestError):
+        BoxScenery(**wrong)
