@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -29,6 +29,14 @@ from machine import machine
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 CROSS_ENTROPY = "baseline/ce"
 SCENES = 40
+COLUMNS = {
+    "initial": ("ξ₀", 3),
+    "g": ("g", 3),
+    "g_relative": ("g rel.", 3),
+    "g_negated": ("−L: g", 3),
+    "score": ("score", 4),
+}
+"""Figure of a row → its title, and its digits."""
 
 
 def main() -> None:
@@ -44,23 +52,25 @@ def main() -> None:
     name = "voc-seg" if arguments.voc else "digits-seg"
     with tempfile.TemporaryDirectory() as place:
         options = {"data": str(_scenes(Path(place)))} if arguments.voc else {}
-        found = (_rows(autoloss.tasks.get(name, metric, **options), metric, arguments) for metric in metrics)
-        rows = [row for rows in found for row in rows]
-    result = {"machine": machine(), "task": name, "rows": rows}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        rows = []
+        for metric in metrics:
+            for row in _rows(autoloss.tasks.get(name, metric, **options), metric, arguments):
+                rows.append(row)
+                if not arguments.json:
+                    print(_line(row, header=len(rows) == 1), flush=True)
+    result = {"machine": machine(), "task": name, "engine": arguments.engine, "rows": rows}
     if arguments.json:
         print(json.dumps(result))
-        return
-    print(f"{'loss':<14}{'metric':<8}{'ξ₀':>7}{'g':>8}{'g rel.':>8}{'−L: g':>8}{'score':>8}")
-    for row in rows:
-        figures = "".join(
-            f"{'–' if row[column] is None else format(row[column], f'.{digits}f'):>{width}}"
-            for column, digits, width in (
-                *(("initial", 3, 7), ("g", 3, 8), ("g_relative", 3, 8), ("g_negated", 3, 8), ("score", 4, 8)),
-            )
-        )
-        print(f"{row['loss']:<14}{row['metric']:<8}{figures}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _line(row: dict, header: bool) -> str:
+    figures = "".join(
+        f"{'–' if row[name] is None else format(row[name], f'.{digits}f'):>8}" for name, (_, digits) in COLUMNS.items()
+    )
+    titles = "".join(f"{title:>8}" for title, _ in COLUMNS.values())
+    return (f"{'loss':<14}{'metric':<8}{titles}\n" if header else "") + f"{row['loss']:<14}{row['metric']:<8}{figures}"
 
 
 def _scenes(place: Path) -> Path:
@@ -73,32 +83,28 @@ def _scenes(place: Path) -> Path:
     return voc(place, count=SCENES, side=128)
 
 
-def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> list[dict]:
+def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[dict]:
     train, negate = not (arguments.quick or arguments.voc), not arguments.voc
     branch = task.branches["main"]
     reference = measured(branch, task.samples(5, seed=0)["main"])
     settings = ProtocolSettings(unit="absolute")
     judge = _judge(branch, reference, settings, arguments.engine)
-    rows = []
     for name in (f"seg/{metric}", CROSS_ENTROPY):
         tree = autoloss.zoo.get(name)["main"]
         verdict = judge(tree)
         negated = judge(build("neg", tree)).score if negate else None
         outcome = task.train(autoloss.bind({"main": tree}, task.branches), 0) if train else None
-        rows.append(
-            {
-                "loss": name,
-                "metric": metric,
-                "initial": sum(reference.initial) / len(reference.initial),
-                "gains": verdict.gains,
-                "reason": verdict.reason and verdict.reason.value,
-                "g": verdict.score,
-                "g_relative": reference.score(verdict.gains, "relative") if verdict.gains else None,
-                "g_negated": negated,
-                "score": outcome.score if isinstance(outcome, Scored) else None,
-            }
-        )
-    return rows
+        yield {
+            "loss": name,
+            "metric": metric,
+            "initial": sum(reference.initial) / len(reference.initial),
+            "gains": verdict.gains,
+            "reason": verdict.reason and verdict.reason.value,
+            "g": verdict.score,
+            "g_relative": reference.score(verdict.gains, "relative") if verdict.gains else None,
+            "g_negated": negated,
+            "score": outcome.score if isinstance(outcome, Scored) else None,
+        }
 
 
 def _judge(
