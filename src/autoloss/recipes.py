@@ -82,23 +82,23 @@ def _row(loss: str, figures: str, target: str | None = None, name: str | None = 
 
 ON_VOC = (
     _row("CE", "78.7 91.3 95.2 87.3 70.6 65.3", name="baseline/ce"),
-    _row("WCE", "69.6 85.6 91.1 92.6 61.8 37.6"),
+    _row("WCE", "69.6 85.6 91.1 92.6 61.8 37.6", name="baseline/wce"),
     _row("Dice", "77.8 91.3 95.1 87.5 69.9 64.4", name="baseline/dice"),
-    _row("Lovász", "79.7 91.8 95.4 88.6 72.5 66.7"),
-    _row("DPCE", "79.8 91.8 95.5 87.8 71.9 66.5"),
-    _row("SSIM", "79.3 91.7 95.4 87.9 71.5 66.4"),
-    _row("ASL", "81.0 92.1 95.7 88.2 73.4 68.9", "miou"),
+    _row("Lovász", "79.7 91.8 95.4 88.6 72.5 66.7", name="baseline/lovasz"),
+    _row("DPCE", "79.8 91.8 95.5 87.8 71.9 66.5", name="baseline/dpce"),
+    _row("SSIM", "79.3 91.7 95.4 87.9 71.5 66.4", name="baseline/ssim"),
+    _row("ASL", "81.0 92.1 95.7 88.2 73.4 68.9", "miou", "baseline/asl_miou"),
     _row("found", "80.7 92.1 95.7 89.1 74.1 66.0", "miou", "seg/miou"),
-    _row("ASL", "80.0 91.9 95.4 89.2 75.1 65.7", "fwiou"),
+    _row("ASL", "80.0 91.9 95.4 89.2 75.1 65.7", "fwiou", "baseline/asl_fwiou"),
     _row("found", "78.7 91.7 95.2 87.7 72.9 64.6", "fwiou", "seg/fwiou"),
-    _row("ASL", "79.7 91.8 95.5 89.0 74.1 64.4", "gacc"),
+    _row("ASL", "79.7 91.8 95.5 89.0 74.1 64.4", "gacc", "baseline/asl_gacc"),
     _row("found", "79.4 91.7 95.3 88.7 73.6 64.8", "gacc", "seg/gacc"),
-    _row("ASL", "69.8 85.9 91.3 92.7 72.9 35.6", "macc"),
+    _row("ASL", "69.8 85.9 91.3 92.7 72.9 35.6", "macc", "baseline/asl_macc"),
     _row("found", "75.3 89.2 93.7 92.6 73.7 44.1", "macc", "seg/macc"),
     # As printed; gAcc and mAcc look swapped in this row.
-    _row("ASL", "49.0 69.9 62.6 81.3 79.2 39.0", "biou"),
+    _row("ASL", "49.0 69.9 62.6 81.3 79.2 39.0", "biou", "baseline/asl_biou"),
     _row("found", "39.8 66.6 79.7 47.8 77.6 45.5", "biou", "seg/biou"),
-    _row("ASL", "1.9 1.0 2.7 6.5 7.4 74.8", "bf1"),
+    _row("ASL", "1.9 1.0 2.7 6.5 7.4 74.8", "bf1", "baseline/asl_bf1"),
     _row("found", "6.0 54.6 73.8 7.3 9.4 79.8", "bf1", "seg/bf1"),
 )
 
@@ -107,9 +107,9 @@ def _carried_over(ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_b
     """Return a pair of columns of the table of generalisation, each text mIoU and BF1."""
     rows = (
         ("CE", ce, None, "baseline/ce"),
-        ("ASL", asl_miou, "miou", None),
+        ("ASL", asl_miou, "miou", "baseline/asl_miou"),
         ("found", found_miou, "miou", "seg/miou"),
-        ("ASL", asl_bf1, "bf1", None),
+        ("ASL", asl_bf1, "bf1", "baseline/asl_bf1"),
         ("found", found_bf1, "bf1", "seg/bf1"),
     )
     return tuple(
