@@ -143,7 +143,7 @@ def test_more_seeds_and_losses_are_added_to_what_is_there(run, done, tmp_path):
         ({"split": "valid"}, "split is 'test' there and 'valid' here"),
         ({"precision": "bfloat16"}, "precision is 'float32' there and 'bfloat16' here"),
     ],
-    ids=str,
+    ids=["recipe", "split", "precision"],
 )
 def test_another_retraining_in_the_same_folder_is_refused_by_what_differs(run, done, change, message):
     with pytest.raises(RequestError, match=message):
