@@ -157,7 +157,7 @@ def agreement(rows: list[dict[str, Any]], count: int | None) -> dict[str, Any]:
     for row in rows[:count]:
         tree = parse(row["formula"])
         gradient = engine.gradient(tree)
-        key = (row["stream"], gradient.key)
+        key = (row["stream"], gradient.key(str(tree)))
         if not gradient.finite or gradient.zero:
             stage, verdict = "gradient zero or not finite", Verdict(Reason.NO_GRADIENT)
         elif key in verdicts:

@@ -192,10 +192,11 @@ class Memory:
         self.lap("gradient")
         if not gradient.finite or gradient.zero:
             return self.counted("gradient zero or not finite")
-        if gradient.key in self._keys:
+        key = gradient.key(text)
+        if key in self._keys:
             return self.counted("key known")
-        self._keys.add(gradient.key)
-        self.fresh.append(gradient.key)
+        self._keys.add(key)
+        self.fresh.append(key)
         self.counts["simulated"] += 1
         return tree
 

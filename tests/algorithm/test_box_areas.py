@@ -95,7 +95,7 @@ def test_keys_are_those_of_the_reference():
     from autoloss.algorithm.equivalence import gradient
 
     tree = parse("e / (i + u)")
-    assert engine.gradient(tree).key == gradient(tree, branch, samples, engine.towards).key
+    assert engine.gradient(tree).key("") == gradient(tree, branch, samples, engine.towards).key("")
 
 
 def test_other_branches_are_left_as_they_are():

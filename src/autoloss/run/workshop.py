@@ -131,11 +131,12 @@ class TestedBranch:
         found = self.gradient(tree)
         if not found.finite or found.zero:
             return Attempt(0, "", (Reason.NO_GRADIENT if found.finite else Reason.NOT_FINITE).name)
-        if found.key in self._known:
-            return Attempt(0, "", None, found.key, found.signature)
+        key = found.key(str(tree))
+        if key in self._known:
+            return Attempt(0, "", None, key, found.signature)
         verdict = self.verdict(tree) if self._engine is None else screened(self._engine, tree)
         reason = verdict.reason.name if verdict.reason else None
-        return Attempt(0, "", reason, found.key, found.signature, True, verdict.score, verdict.gains)
+        return Attempt(0, "", reason, key, found.signature, True, verdict.score, verdict.gains)
 
     def gradient(self, tree: Expression) -> Gradient:
         if self._engine is not None:
