@@ -117,7 +117,7 @@ def test_published_losses_pass_and_their_negations_do_not(metric: str):
 @pytest.mark.parametrize("text", ["-p * p", "y * log(p)", "square(p + y)", "p * mean_nhw(y)"])
 def test_what_goes_nowhere_is_dropped_at_the_first_look(text: str, steps: Steps):
     assert screened(discs(), parse(text)) == Verdict(Reason.LOW_GAIN)
-    assert steps.taken == screen.OF_IMAGES[0].step
+    assert steps.taken == screen.OF_IMAGES[0].step * screen.OF_IMAGES[0].samples
 
 
 def test_what_passes_took_all_steps_on_all_samples(steps: Steps):
