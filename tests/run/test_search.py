@@ -140,6 +140,15 @@ def test_a_run_is_never_overwritten(run_directory):
         autoloss.search(QuickTask(), evaluations=5, workers=0, directory=run_directory)
 
 
+def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):
+    settings = {**SETTINGS, "rejection.unit": "absolute", "rejection.threshold": 1.5}
+    with pytest.raises(
+        RequestError, match=r"g can be 1\.00 at most \(absolute\), and η is 1\.5.*rejection\.unit=relative"
+    ):
+        autoloss.search(QuickTask(), evaluations=5, workers=0, directory=tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run" / "run.sqlite").exists()
+
+
 def test_a_budget_cannot_shrink(run_directory):
     with pytest.raises(RequestError, match="budget is 15 trainings; 4 is less"):
         autoloss.resume(run_directory, QuickTask(), evaluations=4, workers=0)

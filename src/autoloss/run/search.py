@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
+from autoloss.algorithm.rejection.screen import limits
 from autoloss.errors import RequestError
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
@@ -21,6 +23,7 @@ from autoloss.run.naming import TaskName, named
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import Search, confirmation, read
 from autoloss.run.store import Store
+from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workers import InlineWorkers, ProcessWorkers, Workers
 from autoloss.run.workshop import Workshop
@@ -61,7 +64,8 @@ def search(
         say: Told what the run does next.
 
     Raises:
-        RequestError: Something asked for does not exist or does not fit, or the directory holds a run already.
+        RequestError: Something asked for does not exist or does not fit, the directory holds a run already, or the samples
+            cannot gain what η asks for.
         OwnedError: Another process drives the run.
         RunError: Nothing passes the rejection protocol, or every training fails.
     """
@@ -85,6 +89,7 @@ def search(
     try:
         _refuse_finished(path)
         drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
+        _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
         with Store(path, write=True) as store:
             store.write_settings(_settings(configuration, name, loaded))
@@ -213,6 +218,21 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
     )
     against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
+
+
+def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:
+    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up."""
+    for name, branch in task.branches.items():
+        with one_thread():
+            reference = measured(branch, drawn[name])
+        most = reference.score(limits(reference), settings.unit)
+        if most < settings.threshold:
+            start = sum(reference.initial) / len(reference.initial)
+            raise RequestError(
+                f"No loss can pass on the branch {name}: an untrained network's metric is {start:.2f} on its samples already, "
+                f"so g can be {most:.2f} at most ({settings.unit}), and η is {settings.threshold:g}. Use "
+                "--set rejection.unit=relative, or a lower rejection.threshold."
+            )
 
 
 def _longer(configuration: Configuration, evaluations: int) -> Configuration:
