@@ -27,6 +27,7 @@ from autoloss.algorithm.rejection.screen import limits, screened
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse
 from machine import machine
+from output import emit
 from rejection import draws, scenes
 
 DECISIONS = Path(__file__).parent / "results" / "reference_decisions.jsonl"
@@ -52,11 +53,10 @@ def main() -> None:
         decide(arguments.decisions, arguments.stream, arguments.decide)
         return
     result = {"machine": machine(), **agreement(_read(arguments.decisions), QUICK if arguments.quick else None)}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
+    emit(result, arguments, _print)
+
+
+def _print(result: dict[str, Any]) -> None:
     print(f"{result['candidates']} trees; the reference accepts {result['reference_accepts']}")
     print(f"false accepts {result['false_accepts']}, false rejects {result['false_rejects']}")
     for stage, row in result["stages"].items():
@@ -170,8 +170,9 @@ def agreement(rows: list[dict[str, Any]], count: int | None) -> dict[str, Any]:
         accepts[stage] += row["passed"]
         if verdict.passed != row["passed"]:
             found = {"stage": stage, "score": verdict.score, "reason": verdict.reason and verdict.reason.name}
-            differences.append({"formula": row["formula"], "reference": row["score"], "engine": found})
-    false_rejects = sum(found["reference"] is not None and found["reference"] >= 0.6 for found in differences)
+            expected = {"passed": row["passed"], "score": row["score"]}
+            differences.append({"formula": row["formula"], "reference": expected, "engine": found})
+    false_rejects = sum(found["reference"]["passed"] for found in differences)
     return {
         "candidates": sum(decided.values()),
         "reference_accepts": sum(accepts.values()),

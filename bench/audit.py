@@ -31,7 +31,8 @@ from autoloss.run.trials import baselines, compared, tuned
 from autoloss.run.workshop import Workshop
 from digits import FEW
 from machine import machine
-from searches import ARMS, emit, parser, searched, tell
+from output import emit
+from searches import ARMS, parser, searched, tell
 
 FRESH_SEEDS = 5
 """Trainings of each winner and of each baseline on the test split."""

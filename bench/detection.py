@@ -8,7 +8,6 @@ changes stands below: the coder's deviations, NMS, and the box of a negative.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from autoloss.tasks.detection import BranchSettings, DetectionTask
 from autoloss.tasks.metrics.regions import OfBoxes, OfScores
 from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, last_levels
 from machine import machine
+from output import emit
 
 SEED = 0
 SIDE = 96
@@ -82,12 +82,7 @@ def main() -> None:
         "settings": others,
         "seconds": round(time.monotonic() - began, 1),
     }
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
-    else:
-        _print(result)
+    emit(result, arguments, _print)
 
 
 def _arguments() -> argparse.Namespace:

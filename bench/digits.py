@@ -14,7 +14,8 @@ import autoloss
 from autoloss.report.leaderboard import comparison_rows
 from autoloss.run.results import Search, opened
 from machine import machine
-from searches import EVOLUTION, emit, parser, searched
+from output import emit
+from searches import EVOLUTION, parser, searched
 
 FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 """Options of digits-seg that make a training take a fraction of a second."""

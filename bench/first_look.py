@@ -24,7 +24,8 @@ from autoloss.run.search import started
 from autoloss.run.trials import baselines, compared, tuned
 from autoloss.run.workshop import Workshop
 from machine import machine
-from searches import ARMS, emit, parser, searched
+from output import emit
+from searches import ARMS, parser, searched
 
 CONTESTANTS = 3
 """So many of a search's best losses are trained on fresh seeds of the valid split; the best of them is its winner."""

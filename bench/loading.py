@@ -7,7 +7,6 @@ process, in that of the network's forward and backward pass alone; 1 means that 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -27,6 +26,7 @@ from autoloss.tasks.datasets.augmentation import Augmented
 from autoloss.tasks.datasets.pictures import IGNORED, Pictures, read_indices
 from autoloss.tasks.datasets.shrinking import shrunk
 from machine import machine
+from output import emit
 
 SIDE, CLASSES, BATCH = 128, 21, 8
 PICTURES, HEIGHT, WIDTH = 64, 375, 500
@@ -43,13 +43,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         rows = _rows(_written(Path(place)), Path(place), rounds=4 if arguments.quick else 20)
     result = {"machine": machine(), "side": SIDE, "batch": BATCH, "threads": 1, "rows": rows}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.json:
-        print(json.dumps(result))
-        return
+    emit(result, arguments, _print)
+
+
+def _print(result: dict) -> None:
     print(f"{'source':<28}{'images/s':>10}{'ms/image':>10}{'share':>8}")
-    for row in rows:
+    for row in result["rows"]:
         share = "–" if row["share"] is None else f"{row['share']:.3f}"
         speed = f"{row['images_per_second']:>10.1f}{row['milliseconds_per_image']:>10.2f}"
         print(f"{row['source']:<28}{speed}{share:>8}")

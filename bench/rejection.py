@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +41,7 @@ from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.parsing import parse
 from machine import machine
+from output import emit
 from symbolic import beside_operon
 
 CLASSES, SIDE, SAMPLES, DISCS = 21, 32, 5, 8
@@ -97,12 +97,7 @@ def main() -> None:
         tables = pool.map(screen, names, [size.screen_seconds] * len(names))
         result["screen"] = dict(zip(names, tables, strict=True))
     result["seconds"] = round(time.monotonic() - began, 1)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
-    else:
-        _print(result)
+    emit(result, arguments, _print)
 
 
 def _arguments() -> argparse.Namespace:

@@ -8,7 +8,6 @@ loss acts like a learning rate, so each has the better of a few, by its own metr
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +23,7 @@ from autoloss.space.loss import bind
 from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS
 from autoloss.tasks.task import Scored
 from machine import machine
+from output import emit
 
 METRICS = tuple(SEGMENTATION_METRICS)
 COUNT, SIDE = 200, 64
@@ -51,16 +51,15 @@ def main() -> None:
             options = (str(data), epochs, arguments.learning_rate, rates)
             rows = list(pool.map(trained, *zip(*jobs, strict=True), *([option] * len(jobs) for option in options)))
     result = {"machine": machine(), "epochs": epochs, "learning_rate": arguments.learning_rate, "rows": rows}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
-        return
+    emit(result, arguments, _print)
+
+
+def _print(result: dict[str, Any]) -> None:
     print(
         f"{'loss':<12} {'for':<6} {'untrained':>9} {'trained':>8} {'closed':>7}   "
         + " ".join(f"{m:>6}" for m in METRICS)
     )
-    for row in rows:
+    for row in result["rows"]:
         others = " ".join(f"{row['also'].get(metric, float('nan')):6.3f}" for metric in METRICS)
         print(
             f"{row['loss']:<12} {row['metric']:<6} {row['untrained']:9.3f} {row['score']:8.3f} {row['closed']:7.2f}   {others}"

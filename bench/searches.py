@@ -1,12 +1,11 @@
-"""What the scripts that search have in common: arguments, the two arms, searches that can be taken up again, output."""
+"""What the scripts that search have in common: arguments, the two arms, searches that can be taken up again."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +79,3 @@ def searched(
 def tell(text: str) -> None:
     """Say how far it is, where it does not mix with the result."""
     print(text, file=sys.stderr, flush=True)
-
-
-def emit(result: dict[str, Any], arguments: argparse.Namespace, show: Callable[[dict[str, Any]], None]) -> None:
-    """Write the result where it was asked for, and print it."""
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        show(result)

@@ -9,7 +9,6 @@ scenes that are generated in VOC's format; nothing is trained there.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, build
 from autoloss.tasks.task import Scored, Task
 from machine import machine
+from output import emit
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 CROSS_ENTROPY = "baseline/ce"
@@ -59,10 +59,8 @@ def main() -> None:
                 if not arguments.json:
                     print(_line(row, header=len(rows) == 1), flush=True)
     result = {"machine": machine(), "task": name, "engine": arguments.engine, "rows": rows}
-    if arguments.json:
-        print(json.dumps(result))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    # The rows were printed one by one: the reference takes a while for each.
+    emit(result, arguments, lambda result: None)
 
 
 def _line(row: dict, header: bool) -> str:

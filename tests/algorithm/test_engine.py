@@ -18,7 +18,7 @@ from torch import Tensor
 
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.rejection import functions, interpreter, protocol
+from autoloss.algorithm.rejection import compiling, functions, interpreter, protocol
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.engine import Attempt, Engine
 from autoloss.algorithm.rejection.layout import Layout
@@ -345,7 +345,7 @@ def test_without_a_place_to_keep_it_the_engine_compiles_in_memory_and_says_so(
 ):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     with caplog.at_level(logging.WARNING):
-        compiled = interpreter.kept(twice)
+        compiled = compiling.kept(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["this process compiles it for itself."]
 
@@ -359,7 +359,7 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
     with caplog.at_level(logging.WARNING):
-        compiled = interpreter.kept(twice)
+        compiled = compiling.kept(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert len(caplog.records) == 1
     assert "No space left on device" in caplog.text

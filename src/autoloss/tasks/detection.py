@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,16 +164,12 @@ class DetectionTask(Task):
     def at_learning_rate(self, factor: float) -> DetectionTask:
         """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
         other = copy.copy(self)
-        other.recipes = {
-            schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)
-            for schedule, recipe in self.recipes.items()
-        }
+        other.recipes = {schedule: recipe.at_learning_rate(factor) for schedule, recipe in self.recipes.items()}
         return other
 
     def steps(self, schedule: str) -> int:
         """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
-        recipe = self.recipes[schedule]
-        return recipe.epochs * max(1, len(self._trained(schedule)) // recipe.batch_size)
+        return self.recipes[schedule].steps(len(self._trained(schedule)))
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: dict[str, list[Sample]] = {name: [] for name in self._branches}

@@ -137,10 +137,7 @@ class SupervisedTask(Task):
     def at_learning_rate(self, factor: float) -> SupervisedTask:
         """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
         other = copy.copy(self)
-        other.recipes = {
-            schedule: dataclasses.replace(recipe, learning_rate=recipe.learning_rate * factor)
-            for schedule, recipe in self.recipes.items()
-        }
+        other.recipes = {schedule: recipe.at_learning_rate(factor) for schedule, recipe in self.recipes.items()}
         return other
 
     def with_execution(self, execution: Execution) -> SupervisedTask:
@@ -151,8 +148,7 @@ class SupervisedTask(Task):
 
     def steps(self, schedule: str) -> int:
         """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
-        recipe = self.recipes[schedule]
-        return recipe.epochs * max(1, len(self._splits[schedule]["train"]) // recipe.batch_size)
+        return self.recipes[schedule].steps(len(self._splits[schedule]["train"]))
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []

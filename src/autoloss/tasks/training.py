@@ -86,6 +86,14 @@ class Recipe:
             if not holds:
                 raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
 
+    def at_learning_rate(self, factor: float) -> Recipe:
+        """Return the same recipe at `factor` times its learning rate."""
+        return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
+
+    def steps(self, examples: int) -> int:
+        """Return the number of optimizer steps on so many training examples."""
+        return self.epochs * max(1, examples // self.batch_size)
+
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 1."""
         done = (step - 1) / steps

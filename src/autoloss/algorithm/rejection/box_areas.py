@@ -7,7 +7,6 @@ thirds of a step's time in plain autograd, which remains the definition.
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import replace
 from functools import cache
@@ -15,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from autoloss.algorithm.rejection.functions import OPTIONS
+from autoloss.algorithm.rejection.compiling import kept
 from autoloss.space.boxes import CLAMP, BoxRegression
 from autoloss.space.branch import Branch
-
-_log = logging.getLogger(__name__)
 
 
 def quick(branch: Branch) -> Branch:
@@ -54,11 +50,7 @@ class CompiledAreas(torch.autograd.Function):
 @cache
 def _compiled() -> tuple[Any, Any]:
     """Return both functions, loaded from the cache where there is one."""
-    try:
-        return njit(**OPTIONS, cache=True)(_areas), njit(**OPTIONS, cache=True)(_slopes)
-    except RuntimeError as error:
-        _log.warning("Compiled areas cannot be kept (%s); this process compiles them for itself.", error)
-        return njit(**OPTIONS)(_areas), njit(**OPTIONS)(_slopes)
+    return kept(_areas), kept(_slopes)
 
 
 def _areas(deltas, reference, deviations, target, found):

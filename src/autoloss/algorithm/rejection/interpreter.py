@@ -7,16 +7,15 @@ One function is called from outside, `descent()`, in single precision for the pr
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import njit
 
 from autoloss.algorithm.rejection import kernels as k
+from autoloss.algorithm.rejection.compiling import kept
 from autoloss.algorithm.rejection.functions import OPTIONS
 from autoloss.algorithm.rejection.kernels import U
 from autoloss.algorithm.rejection.pools import pool, pool_slope
@@ -30,10 +29,6 @@ SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN = range(4)
 """What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z)."""
 
 _SOURCES = ("functions.py", "kernels.py", "pools.py", "interpreter.py", "layout.py", "program.py", "tape.py")
-
-_NOT_KEPT = "The compiled engine cannot be kept (%s); this process compiles it for itself."
-
-_log = logging.getLogger(__name__)
 
 (ABS, INV, LOG, EXP, TANH, SQRT, SIGN, LOG_SLOPE, TANH_SLOPE, SQRT_SLOPE, MULTIPLY, COMBINE, SHIFT, FILL, SPREAD) = (
     int(op) for op in list(Op)[:15]
@@ -98,27 +93,6 @@ def _run(w, code, factors, begin, end, tile, shape, positions):
         elif op == POOL_SLOPE:
             pool_slope(w, to, a, b, scratch, (across, rows, height, width, rows_per_tile), factor)
     return loss
-
-
-@njit(**OPTIONS)
-def _activate(w, activation, z, p, shape, positions):
-    channels, scratch = shape[0], shape[5]
-    if activation == SIGMOID:
-        k.sigmoid(w, p, z, channels * positions)
-    elif activation != PLAIN:
-        k.softmax(w, p, z, scratch, channels, positions)
-
-
-@njit(**OPTIONS)
-def _descend(w, activation, z, velocity, p, slope, factor, shape, positions, momentum, rate):
-    """Take one step of SGD on one tile; return whether the gradient was not finite."""
-    channels, scratch = shape[0], shape[5]
-    if activation == SIGMOID:
-        return k.descend_sigmoid(w, z, velocity, p, slope, factor, channels * positions, momentum, rate)
-    if activation == PLAIN:
-        return k.descend_plain(w, z, velocity, slope, factor, channels * positions, momentum, rate)
-    first = U(1) if activation == ONE_LOGIT else U(0)
-    return k.descend_softmax(w, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate)
 
 
 @njit(**OPTIONS, inline="always")
@@ -247,22 +221,3 @@ def descent() -> Callable[..., int]:
         return end
 
     return kept(descend)
-
-
-def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function and keep it for other processes; where there is no place for it, say so once and go on."""
-    try:
-        compiled = njit(**OPTIONS, cache=True)(function)
-    except RuntimeError as error:
-        _log.warning(_NOT_KEPT, error)
-        return njit(**OPTIONS)(function)
-
-    def call(*arguments: Any) -> Any:
-        try:
-            return compiled(*arguments)
-        except OSError as error:
-            # The folder went or the disk is full. What was compiled is there all the same: it is kept last.
-            _log.warning(_NOT_KEPT, error)
-            return compiled(*arguments)
-
-    return call
