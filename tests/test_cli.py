@@ -30,7 +30,7 @@ def run(*arguments: object) -> int:
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "run"
-    settings = {**SETTINGS, "final.confirm": 2, "final.compare": 1, "final.compare_seeds": 2}
+    settings = {**SETTINGS, "final.confirm": 2, "final.finalists": 1, "final.compare": 1, "final.compare_seeds": 2}
     autoloss.search(QuickTask(), evaluations=8, seed=1, workers=0, directory=path, settings=settings)
     return path
 

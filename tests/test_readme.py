@@ -41,7 +41,10 @@ def test_the_own_task_is_checked_searched_and_exported_from_its_file(task_file, 
     out, loss = tmp_path / "run", tmp_path / "loss.py"
     assert run("check", f"{task_file}:task") == 0
     assert "g 1.000" in capsys.readouterr().out
-    settings = ("--set", "evolution.initial=3", "--set", "final.confirm=2", "--set", "final.compare_seeds=2")
+    settings = [
+        f"--set={setting}"
+        for setting in ("evolution.initial=3", "final.confirm=2", "final.finalists=1", "final.compare_seeds=2")
+    ]
     assert run("search", f"{task_file}:task", "--evaluations", 3, "--out", out, "--workers", 1, *settings) == 0
     printed = capsys.readouterr().out
     assert "On the test split, fresh seeds" in printed

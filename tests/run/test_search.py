@@ -31,7 +31,14 @@ from autoloss.tasks.task import Scored
 
 from .quick import SETTINGS, QuickTask
 
-FINAL = {**SETTINGS, "final.confirm": 3, "final.compare": 2, "final.compare_seeds": 2}
+FINAL = {
+    **SETTINGS,
+    "final.confirm": 3,
+    "final.finalists": 2,
+    "final.finalist_seeds": 1,
+    "final.compare": 2,
+    "final.compare_seeds": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +84,10 @@ def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
 def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_directory):
     found = opened(run_directory)
     assert len(found.confirmed) == 3
-    assert all(len(row.scores) == 2 for row in found.confirmed)
-    assert found.best.confirmed == max(row.mean for row in found.confirmed if row.mean is not None)
+    assert [len(row.scores) for row in found.confirmed] == [3, 3, 2]
+    finalists = [row.mean for row in found.confirmed[:2]]
+    assert found.best.confirmed == finalists[0] == max(finalists)
+    assert found.best.fresh_seeds == 3
     labels = {row.entrant.label for row in found.comparison}
     assert "baseline/ce" in labels
     assert {"baseline/ce × 0.3", "baseline/ce × 3", "baseline/ce × 10"} <= labels

@@ -148,7 +148,7 @@ def final_trainings(settings: FinalSettings) -> int:
     tuning = 2 * len(LEARNING_RATES) * TUNING_SEEDS
     entrants = settings.compare + 3 + len(SCALES)
     compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
-    return settings.confirm * settings.confirm_seeds + compared
+    return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
 
 
 def advice(branch: BranchCheck, unit: str) -> str:

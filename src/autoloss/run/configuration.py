@@ -54,6 +54,9 @@ class FinalSettings:
     confirm: int = 10
     """So many of the best are re-trained on fresh seeds, on the valid split."""
     confirm_seeds: int = 2
+    finalists: int = 4
+    """So many of the best on those seeds are trained on further ones: a loss that fails one training in five shows it."""
+    finalist_seeds: int = 3
     compare: int = 3
     """So many of these stand beside the baselines on the test split."""
     compare_seeds: int = 3

@@ -113,3 +113,8 @@ def rows(
 def by_mean(found: Sequence[Row]) -> list[Row]:
     """Order rows by their mean, the best first, those without one last."""
     return sorted(found, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True)
+
+
+def by_evidence(found: Sequence[Row]) -> list[Row]:
+    """Order rows by their mean, those with more seeds before all others: who was trained more often was chosen for it."""
+    return sorted(by_mean(found), key=lambda row: 0 if row.mean is None else len(row.scores), reverse=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_mean, rows, seeds
-from autoloss.run.records import Individual, Origin
+from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
+from autoloss.run.jobs import Train
+from autoloss.run.records import Individual, Origin, Outcome
 from autoloss.run.store import Store
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Found:
         formula: Its text.
         score: The metric of its proxy training on the valid split.
         confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
+        fresh_seeds: The number of those seeds; the finalists have more than the others.
         leaves: Branch → names of its leaves.
     """
 
@@ -33,6 +35,7 @@ class Found:
     score: float
     formula: str
     confirmed: float | None = None
+    fresh_seeds: int = 0
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -86,18 +89,19 @@ class Search:
 
     def top(self, count: int) -> list[Found]:
         """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
-        means = {row.entrant.loss: row.mean for row in self.confirmed}
+        again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
         return [
-            Found(best.id, best.score, best.formula, means.get(best.formula), leaves)
+            Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves)
+            if (row := again.get(best.formula))
+            else Found(best.id, best.score, best.formula, leaves=leaves)
             for best in ranking(self.history)[:count]
         ]
 
 
-def standing(found: Found) -> tuple[bool, float]:
-    """Return what losses are ordered by: the mean over fresh seeds where there is one, before all others."""
-    confirmed = found.confirmed is not None
-    return confirmed, found.confirmed if found.confirmed is not None else found.score
+def standing(found: Found) -> tuple[int, float]:
+    """Return what losses are ordered by: the number of fresh seeds they stood, then the mean over these."""
+    return found.fresh_seeds, found.score if found.confirmed is None else found.confirmed
 
 
 def ranking(history: Sequence[Individual]) -> list[Individual]:
@@ -109,6 +113,22 @@ def ranking(history: Sequence[Individual]) -> list[Individual]:
 def confirmation(history: Sequence[Individual], count: int) -> list[Entrant]:
     """Return the losses that are re-trained before a winner is named."""
     return [Entrant(f"#{individual.id}", individual.formula) for individual in ranking(history)[:count]]
+
+
+def confirmations(
+    entrants: Sequence[Entrant], seed: int, final: Mapping[str, int], known: Mapping[Train, Outcome]
+) -> list[Row]:
+    """Return what re-training came to, the winner first; a finalist has its further seeds as soon as all of them are known.
+
+    Args:
+        final: `FinalSettings` as values; a run of an earlier release has no finalists.
+    """
+    first, further = final["confirm_seeds"], final.get("finalist_seeds", 0)
+    again = seeds(seed, CONFIRMATION, first + further)
+    best = by_mean(rows(entrants, again[:first], "valid", known))
+    chosen = [row.entrant for row in best[: final.get("finalists", 0)]]
+    whole = {row.entrant: row for row in rows(chosen, again, "valid", known)}
+    return by_evidence([whole.get(row.entrant, row) for row in best])
 
 
 def opened(directory: str | Path) -> Search:
@@ -129,12 +149,11 @@ def read(directory: Path, store: Store, end: str = "it is not finished") -> Sear
     seed, final = configuration["seed"], configuration["final"]
     history = individuals(store)
     known = store.trials()
-    again = seeds(seed, CONFIRMATION, final["confirm_seeds"])
-    confirmed = rows(confirmation(history, final["confirm"]), again, "valid", known)
+    confirmed = confirmations(confirmation(history, final["confirm"]), seed, final, known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
     comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, by_mean(confirmed), by_mean(comparison))
+    return Search(directory, settings, history, end, confirmed, by_mean(comparison))
 
 
 def individuals(store: Store) -> list[Individual]:

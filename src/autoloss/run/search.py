@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from autoloss.run.history import History
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import Search, confirmation, read
+from autoloss.run.results import Search, confirmation, confirmations, read
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
@@ -205,10 +206,13 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         return
     if settings.confirm_seeds:
         say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
-        confirmed = compared(
-            best, seeds(seed, CONFIRMATION, settings.confirm_seeds), "valid", dispatcher, known, store.add_trial
-        )
-        best = [row.entrant for row in by_mean(confirmed)]
+        again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
+        first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
+        finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
+        if finalists and settings.finalist_seeds:
+            say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
+            compared(finalists, again, "valid", dispatcher, known, store.add_trial)
+        best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:
