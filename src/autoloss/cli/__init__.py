@@ -1,0 +1,44 @@
+"""The command line: parse → call → print."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+# Commands join the application as they are imported, and are listed in this order.
+# isort: off
+from autoloss.cli import searching, readings, trainings, catalogues  # noqa: F401
+
+# isort: on
+from autoloss.cli.application import app
+from autoloss.cli.interruption import Stopped, terminate
+from autoloss.errors import OwnedError, RequestError, RunError
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code: 0 done, 1 failed, 2 wrong request, 3 owned, 130 or 143 interrupted."""
+    signal.signal(signal.SIGTERM, terminate)
+    words = list(arguments) if arguments is not None else sys.argv[1:]
+    try:
+        app(args=words, obj=words, standalone_mode=True)
+    except RequestError as error:
+        _fail(error, 2)
+    except OwnedError as error:
+        _fail(error, 3)
+    except RunError as error:
+        _fail(error, 1)
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has seen enough.
+        sys.stderr.close()
+        sys.exit(0)
+    except Stopped as stopped:
+        _fail(stopped, stopped.code)
+    sys.exit(0)
+
+
+def _fail(error: Exception, code: int) -> NoReturn:
+    # Every process says it: torchrun ends the others as soon as one has failed.
+    print(f"autoloss: {error}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,5 @@
+"""`python -m autoloss.cli`, for torchrun."""
+
+from autoloss.cli import main
+
+main()

@@ -1,0 +1,49 @@
+"""The application that commands join, and what is printed: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="autoloss",
+    help="Search loss functions from scratch, for any PyTorch task and any evaluation metric.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show:
+        from autoloss import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def speaks() -> bool:
+    """Say whether this process prints: of those that torchrun starts, the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def console_of(to_stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    if not speaks():
+        return Console(quiet=True)
+    console = Console(stderr=to_stderr, highlight=False)
+    # What is piped is read by programs or copied: formulas stay whole.
+    return console if console.is_terminal else Console(stderr=to_stderr, highlight=False, width=200)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,82 @@
+"""What commands are given: the arguments that several share, read and refused before torch is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autoloss.errors import RequestError
+
+if TYPE_CHECKING:
+    from autoloss.run.records import Individual
+    from autoloss.run.results import Search
+
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
+Metric = Annotated[str | None, typer.Option(help="What the task is judged by; its default when left out.")]
+Data = Annotated[str | None, typer.Option(help="A data set's folder or file.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task."),
+]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: all in this one.")]
+Final = Annotated[bool, typer.Option(help="Re-train the best and compare them with baselines at the end.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def assigned(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """Split `--set` into settings of the run, which have a dot, and options of the task."""
+    found: dict[str, str] = {}
+    for assignment in assignments or ():
+        key, equals, value = (part.strip() for part in assignment.partition("="))
+        if not equals or not key:
+            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {assignment!r}.")
+        if key in found:
+            raise RequestError(f"--set {key} comes twice; keep one of them.")
+        found[key] = value
+    settings = {key: value for key, value in found.items() if "." in key}
+    options: dict[str, Any] = {key: value for key, value in found.items() if "." not in key}
+    return settings, options | ({} if data is None else {"data": data})
+
+
+def refuse_early(task: str, metric: str | None) -> None:
+    """Refuse an unknown task or metric before torch is imported."""
+    from autoloss.errors import unknown
+    from autoloss.tasks.catalogue import CATALOGUE
+
+    if ".py:" in task:
+        return
+    if task not in CATALOGUE:
+        raise unknown("task", task, CATALOGUE)
+    if metric is not None and metric not in CATALOGUE[task].metrics:
+        raise unknown(f"metric of the task {task}", metric, CATALOGUE[task].metrics)
+
+
+def budget_of(text: str | None, directory: Path) -> int | None:
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise RequestError(f"--evaluations takes a number, or +N for N more; found {text!r}.") from None
+    if not text.startswith("+"):
+        return number
+    from autoloss.run.results import opened
+
+    return opened(directory).configuration.evaluations + number
+
+
+def listed(text: str) -> list[str]:
+    return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]
+
+
+def individual_of(found: Search, number: int) -> Individual:
+    if not 0 <= number < len(found.history):
+        raise RequestError(
+            f"There is no loss #{number} in {found.directory}; it has #0 to #{len(found.history) - 1} so far."
+            if found.history
+            else f"{found.directory} has no finished loss yet."
+        )
+    return found.history[number]

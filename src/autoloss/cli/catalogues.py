@@ -1,0 +1,100 @@
+"""`tasks`, `zoo` and `check`: commands that need no run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autoloss.cli.application import app, console_of, print_json
+from autoloss.cli.arguments import (
+    AsJson,
+    Assignments,
+    Data,
+    Metric,
+    TaskName,
+    Workers,
+    assigned,
+    refuse_early,
+)
+
+
+@app.command()
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks that come with autoloss."""
+    from autoloss.report.leaderboard import table
+    from autoloss.tasks.catalogue import CATALOGUE
+
+    if as_json:
+        rows = [
+            {"name": name, "metrics": list(row.metrics), "description": row.description}
+            for name, row in CATALOGUE.items()
+        ]
+        print_json(rows)
+        return
+    rows = ((name, ", ".join(row.metrics), row.description) for name, row in CATALOGUE.items())
+    console_of().print(table("Tasks", {"name": "left", "metrics (the default first)": "left", "what": "left"}, rows))
+
+
+@app.command()
+def zoo(
+    name: Annotated[str | None, typer.Argument(help="One loss, shown whole.")] = None, as_json: AsJson = False
+) -> None:
+    """List the published losses and the baselines, or show one."""
+    from autoloss.report.leaderboard import table
+    from autoloss.zoo import ENTRIES, entry
+
+    entries = [entry(name)] if name else list(ENTRIES.values())
+    rows = [
+        {
+            "name": e.name,
+            "formula": dict(e.formulas),
+            "description": e.description,
+            "source": e.source,
+            "metric": e.metric,
+        }
+        for e in entries
+    ]
+    if as_json:
+        print_json(rows[0] if name else rows)
+        return
+    shown = [(row["name"], _formulas(row["formula"]), row["description"], row["source"]) for row in rows]
+    if name:
+        for text in shown[0]:
+            console_of().print(text, markup=False, soft_wrap=True)
+    else:
+        console_of().print(
+            table("Zoo", {"name": "left", "formula": "left", "what": "left"}, (columns[:3] for columns in shown))
+        )
+
+
+def _formulas(formulas: dict[str, str]) -> str:
+    if not formulas:
+        return "(hand-written)"
+    return formulas["main"] if set(formulas) == {"main"} else "; ".join(f"{b}: {text}" for b, text in formulas.items())
+
+
+@app.command()
+def check(
+    task: TaskName,
+    metric: Metric = None,
+    data: Data = None,
+    evaluations: Annotated[int, typer.Option(min=1, help="The budget whose time is estimated.")] = 500,
+    workers: Workers = 2,
+    seed: Annotated[int, typer.Option(help="Decides the samples.")] = 0,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look a task over before a search: its samples, its standard loss, the time a search will take."""
+    settings, options = assigned(assignments, data)
+    refuse_early(task, metric)
+    from autoloss.run.checking import check as checked
+
+    report = checked(
+        task, metric=metric, options=options, settings=settings, evaluations=evaluations, workers=workers, seed=seed
+    )
+    if as_json:
+        print_json(report.values())
+    else:
+        for text in report.lines():
+            console_of().print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,150 @@
+"""`score`, `compare` and `retrain`: commands that train beside a search."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoloss.cli.application import app, console_of, print_json, speaks
+from autoloss.cli.arguments import (
+    AsJson,
+    Assignments,
+    Data,
+    Directory,
+    Metric,
+    TaskName,
+    Workers,
+    assigned,
+    listed,
+    refuse_early,
+)
+from autoloss.cli.interruption import stoppable
+from autoloss.errors import RequestError
+
+
+@app.command()
+def score(
+    task: TaskName,
+    loss: Annotated[
+        list[str], typer.Option(help="A formula, a name of the zoo, or a file; may be given several times.")
+    ],
+    metric: Metric = None,
+    data: Data = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings per loss.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides the seeds of the trainings.")] = 0,
+    split: Annotated[str, typer.Option(help="What is measured: valid or test.")] = "valid",
+    workers: Workers = 2,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a task with given losses and show how well each does."""
+    settings, options = assigned(assignments, data)
+    refuse_early(task, metric)
+    from autoloss.report.leaderboard import comparison_rows, comparison_table
+    from autoloss.run.scoring import score as scored
+
+    with stoppable():
+        rows = scored(
+            task,
+            loss,
+            metric=metric,
+            options=options,
+            settings=settings,
+            seeds=seeds,
+            seed=seed,
+            split=split,
+            workers=workers,
+        )
+    if as_json:
+        print_json(comparison_rows(rows))
+    else:
+        console_of().print(comparison_table(f"{task}, {split} split", rows))
+
+
+@app.command()
+def compare(
+    directory: Directory,
+    top: Annotated[int, typer.Option(min=1, help="So many of the best losses.")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on fresh seeds.")] = 5,
+    baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
+    workers: Workers = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
+    from autoloss.report.leaderboard import comparison_rows, comparison_table, verdict
+    from autoloss.run.results import opened
+    from autoloss.run.scoring import compare as compared
+
+    with stoppable():
+        rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
+    if as_json:
+        print_json(comparison_rows(rows))
+    else:
+        console = console_of()
+        console.print(comparison_table(f"{directory}, test split", rows))
+        console.print(verdict(rows, f"#{opened(directory).best.id}"), soft_wrap=True)
+
+
+@app.command()
+def retrain(
+    context: typer.Context,
+    directory: Directory,
+    individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="One of the paper's retrainings; its rows stand beside.")] = None,
+    data: Data = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(help="Names of the zoo, with commas; or none. The standard loss and Dice when left out."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Trainings per loss (3).")] = None,
+    split: Annotated[str, typer.Option(help="What is measured: test or valid.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="Where trainings are kept; DIR/retraining by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the task's own by default.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the loss is in float32.")] = None,
+    channels_last: Annotated[bool | None, typer.Option(help="The memory format that GPUs convolve faster.")] = None,
+    checkpoint_seconds: Annotated[
+        float | None, typer.Option(min=0, help="A killed training loses at most so much (120).")
+    ] = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a found loss and baselines with the full schedule; a killed retraining goes on when asked again."""
+    settings, options = assigned(assignments, data)
+    if settings:
+        raise RequestError(
+            f"A retraining takes options of the task; found the setting {', '.join(settings)} of a search."
+        )
+    from autoloss.report.retrained import retraining_table, write
+    from autoloss.report.status import Status
+    from autoloss.run.retraining import retrain as retrained
+
+    console = console_of(to_stderr=as_json)
+    again = f"Go on with: autoloss {shlex.join(context.obj)}"
+    with stoppable(again), Status(console) as status:
+        found = retrained(
+            directory,
+            individual,
+            recipe=recipe,
+            options=options,
+            against=None if baselines is None else listed(baselines),
+            training_seeds=seeds,
+            split=split,
+            out=out,
+            device=device,
+            precision=precision,
+            channels_last=channels_last,
+            checkpoint_seconds=checkpoint_seconds,
+            observe=status.observe,
+            say=status.say,
+        )
+    if not speaks():
+        return
+    written = write(found)
+    if as_json:
+        print_json(found.values())
+    else:
+        console.print(retraining_table(found))
+        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
