@@ -1,8 +1,10 @@
-"""`top`, `show`, `failures` and `export`: commands that read a run, also while it runs."""
+"""`top`, `show`, `failures`, `report`, `watch` and `export`: commands that read a run, also while it runs."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +64,40 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
         print_json(values)
     else:
         print_failures(console_of(), values, directory)
+
+
+@app.command()
+def report(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
+    scenes: Annotated[bool, typer.Option("--scenes", help="Train twice more, to draw test images.")] = False,
+) -> None:
+    """Write one HTML file that says what the search found, how sure that is and what it is; also while it runs."""
+    from autoloss.report.page.writing import write_report
+
+    console = console_of(to_stderr=True)
+    say = partial(console.print, markup=False, soft_wrap=True)
+    path, damaged = write_report(directory, out, scenes=scenes, say=say)
+    for problem in damaged:
+        say(f"Left out: {problem}")
+    say(f"Wrote {path}")
+
+
+@app.command()
+def watch(
+    directory: Directory,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Where to listen (8642); 0 takes a free one.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="127.0.0.1, this machine alone, unless told otherwise.")] = None,
+) -> None:
+    """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
+    from autoloss.report.page.serving import HOST, PORT, Live, Server
+
+    with Server(Live(directory), HOST if host is None else host, PORT if port is None else port) as server:
+        print(f"{directory} is at {server.address} (Ctrl-C ends this)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @app.command()

@@ -34,7 +34,7 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]],
 
 def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
     """Return the best losses of a run as plain values."""
-    return _rows(search, search.top(count))
+    return rows_of(search, search.top(count))
 
 
 def hall_of_fame(search: Search) -> list[Found]:
@@ -48,10 +48,11 @@ def hall_of_fame(search: Search) -> list[Found]:
 
 def hall_rows(search: Search) -> list[dict[str, Any]]:
     """Return the hall of fame as plain values."""
-    return _rows(search, hall_of_fame(search))
+    return rows_of(search, hall_of_fame(search))
 
 
-def _rows(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
+def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
+    """Return losses of a run as plain values."""
     found_again = times_found(search.history)
     also = {individual.id: individual.outcome.also for individual in search.history}
     last = search.history[-1].id if search.history else 0

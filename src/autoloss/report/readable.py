@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,17 +38,20 @@ def readable_of(search: Search, formulas: Iterable[str]) -> Mapping[str, Readabl
     path = search.directory / FILE
     known = _kept(path)
     if missing := [formula for formula in wanted if formula not in known]:
-        leaves = {name: tuple(form["leaves"]) for name, form in json.loads(search.settings["branches"]).items()}
-        known |= {formula: _simplified(formula, leaves) for formula in missing}
+        branches = search.settings["branches"]
+        known |= {formula: _simplified(formula, branches) for formula in missing}
         _keep(path, known)
     return {formula: known[formula] for formula in wanted}
 
 
-def _simplified(formula: str, leaves: Mapping[str, tuple[str, ...]]) -> Readable:
+@functools.lru_cache(maxsize=1000)
+def _simplified(formula: str, branches: str) -> Readable:
+    """Simplify a formula; branches are those of the run as it stores them."""
     from autoloss.report.infix import infix
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
+    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(branches).items()}
     try:
         loss = Loss.parse(formula, leaves)
     except FormulaError:
