@@ -41,6 +41,7 @@ class Notation:
         power: A text and an exponent.
         quotient: Numerator and denominator, as written: a fraction's parts need no parentheses where it has a bar.
         bar: Fractions have a bar.
+        is_read: The parser reads it.
         called: An operator and the texts of its operands.
     """
 
@@ -52,6 +53,7 @@ class Notation:
     bar: bool
     parentheses: tuple[str, str]
     called: Callable[[Operator, list[Written]], Written]
+    is_read: bool = False
 
     def within(self, written: Written, level: int) -> str:
         return written.text if written.level >= level else written.text.join(self.parentheses)
@@ -88,7 +90,8 @@ def _node(term: Term, parts: list[Written], notation: Notation) -> Written:
             return _product(term, parts, notation)
         case "power":
             return Written(notation.power(notation.within(parts[0], ATOM), term.exponent), POWER)
-        case _ if term.is_call("inv"):
+        # Text must not write 1 / 2: the parser would compute it without ε.
+        case _ if term.is_call("inv") and not (notation.is_read and term.parts[0].head == "number"):
             quotient = _quotient(["1"], parts, notation)
             return Written(quotient.text, quotient.level, below=parts[0])
         case _:
@@ -120,17 +123,20 @@ def _product(term: Term, parts: list[Written], notation: Notation) -> Written:
     found = [notation.number(first), *parts[1:]] if sign else parts
     above = [part for part, node in zip(found, term.parts, strict=True) if part.below is None and node != MINUS]
     below = [part.below for part in found if part.below is not None]
-    # A rational number stands before a bar, not on it.
-    lead = above.pop(0).text if notation.bar and below and len(above) > 1 and _is_fraction(first) else ""
+    lead = ""
+    if notation.bar and below and isinstance(first.value, Fraction) and first.value.denominator > 1:
+        # Two bars would stand on each other: ½·a/b has its number before the bar, 1/(2a) has it on both sides.
+        fraction = above.pop(0).text
+        if above:
+            lead = fraction
+        else:
+            numerator, denominator = (Written(str(whole), ATOM) for whole in first.value.as_integer_ratio())
+            above, below = [numerator], [denominator, *below]
     alone = SUM if notation.bar and below and len(above) == 1 else PRODUCT
     inner = [notation.within(part, POWER if place else alone) for place, part in enumerate(above)]
     body = _quotient(inner or ["1"], below, notation) if below else Written(notation.times.join(inner), PRODUCT)
     line = f"{lead}{notation.times}{body.text}" if lead else body.text
     return Written(sign + line, SUM if sign else PRODUCT if lead else body.level)
-
-
-def _is_fraction(term: Term) -> bool:
-    return term.head == "number" and isinstance(term.value, Fraction) and term.value.denominator > 1
 
 
 def _quotient(above: list[str], below: list[Written], notation: Notation) -> Written:
@@ -195,7 +201,8 @@ def _unicode_call(operator: Operator, operands: list[Written]) -> Written:
     if operator.name == "abs":
         return Written(f"|{inner.text}|", ATOM)
     if operator.name == "sqrt":
-        return Written("√" + (inner.text if inner.text.isalnum() else f"({inner.text})"), POWER)
+        plain = inner.text.isidentifier() or inner.text.isdecimal()
+        return Written(f"√{inner.text}" if plain else f"√({inner.text})", POWER)
     name = _SHORT.get(operator.name, operator.name)
     return Written(f"{name}({', '.join(part.text for part in operands)})", ATOM)
 
@@ -213,6 +220,7 @@ TEXT = Notation(
     bar=False,
     parentheses=("(", ")"),
     called=_text_call,
+    is_read=True,
 )
 UNICODE = Notation(
     minus="−",

@@ -162,9 +162,11 @@ def _translated(operator: Operator, parts: list[Term]) -> Term:
             return call(row, *parts)
 
 
-def fold(term: Term, join: Callable[[Term, list[T]], T]) -> T:
-    """Combine values from the leaves up to the root; a term that occurs twice is asked for once."""
-    known: dict[str, T] = {}
+def fold(term: Term, join: Callable[[Term, list[T]], T], known: dict[str, T] | None = None) -> T:
+    """Combine values from the leaves up to the root, each term once; `known` holds what is known by a term's key."""
+    known = {} if known is None else known
+    if term.key in known:
+        return known[term.key]
     stack = [term]
     while stack:
         current = stack[-1]
@@ -194,13 +196,13 @@ def apply(term: Term, parts: list[Tensor], like: Tensor) -> Tensor:
             return term.operator.function(*parts)
 
 
-def split(term: Term) -> tuple[Fraction | float, Term, str]:
-    """Return the numerical factor, the rest, and the formula of that factor where it is floating point."""
+def split(term: Term) -> tuple[Term, Term]:
+    """Return the numerical factor and the rest."""
     if term.head == "number":
-        return term.value, ONE, term.name
+        return term, ONE
     if term.head == "product" and term.parts[0].head == "number":
-        return term.parts[0].value, product(*term.parts[1:]), term.parts[0].name
-    return Fraction(1), term, ""
+        return term.parts[0], product(*term.parts[1:])
+    return ONE, term
 
 
 def factors(term: Term) -> tuple[Term, ...]:
@@ -209,17 +211,19 @@ def factors(term: Term) -> tuple[Term, ...]:
 
 def negative(term: Term) -> bool:
     """Say whether the term is written with a minus in front."""
-    return split(term)[0] < 0
+    return split(term)[0].value < 0
 
 
 def negated(term: Term) -> Term:
-    """Return −term, where only its number changes."""
-    first, rest = (factors(term)[0], factors(term)[1:]) if factors(term)[0].head == "number" else (ONE, factors(term))
-    if isinstance(first.value, Fraction):
-        return product(number(-first.value), *rest)
-    inner = first.name.removeprefix("neg(")
-    name = inner.removesuffix(")") if inner != first.name else f"neg({first.name})"
-    return product(number(-first.value, name), *rest)
+    """Return −term: signs change in its numbers, in those of each part of a sum."""
+    if term.head == "sum":
+        return total(*map(negated, term.parts))
+    coefficient, rest = split(term)
+    if isinstance(coefficient.value, Fraction):
+        return product(number(-coefficient.value), *factors(rest))
+    inner = coefficient.name.removeprefix("neg(")
+    name = inner.removesuffix(")") if inner != coefficient.name else f"neg({inner})"
+    return product(number(-coefficient.value, name), *factors(rest))
 
 
 def _size(term: Term) -> int:
@@ -228,7 +232,7 @@ def _size(term: Term) -> int:
             return 1
         case "sum":
             signs = sum(_has_own_minus(part) for part in term.parts)
-            lonely = all(_has_own_minus(part) for part in term.parts)
+            lonely = all(map(negative, term.parts))
             return len(term.parts) - 1 + sum(part.size for part in term.parts) - signs + lonely
         case "product":
             below = [part for part in term.parts if part.is_call("inv")]
