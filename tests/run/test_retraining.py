@@ -21,7 +21,8 @@ from autoloss.run.naming import TaskName
 from autoloss.run.progress import Pace
 from autoloss.run.results import opened
 from autoloss.run.retrained import RESULT, Retraining
-from autoloss.run.retraining import retrain
+from autoloss.run.retraining import _rivals, retrain
+from autoloss.run.trials import baselines
 from autoloss.tasks.checkpoints import NETWORK, saved
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.training import Recipe
@@ -264,3 +265,9 @@ def test_a_recipe_that_is_none_of_a_retraining_is_refused():
 def test_a_loss_must_fit_the_task_that_it_is_retrained_on(run, tmp_path):
     with pytest.raises(RequestError, match="kind, place"):
         retrain(run, task=QuickTask(("kind", "place")), out=tmp_path / "out", against=[])
+
+
+def test_all_baselines_are_those_of_a_full_comparison():
+    task = small_task()
+    assert _rivals(["all"], task) == baselines(task, every=True)
+    assert len(_rivals(["all"], task)) > len(_rivals(None, task))

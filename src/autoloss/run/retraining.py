@@ -38,6 +38,8 @@ RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""
 FULL = "full"
 """The schedule."""
+ALL = "all"
+"""Stands for every baseline that fits the task."""
 SEEDS = 3
 CHECKPOINT_SECONDS = 120.0
 """A killed training loses at most so much."""
@@ -86,7 +88,8 @@ def retrain(
         task: The task of a run that was started with an object.
         recipe: One of the paper's experiments, by its name in `autoloss.recipes`: its task and options, and its rows beside.
         options: Options of the task to change.
-        against: Names of the zoo to train too; the task's standard loss and what else always applies when left out.
+        against: Names of the zoo to train too, or `["all"]` for every baseline that fits; the task's standard loss and what else
+            always applies when left out.
         training_seeds: Trainings per loss, 3 when left out.
         split: What is measured.
         out: Where trainings are kept; a folder of the run by default.
@@ -302,6 +305,8 @@ def _rivals(against: Sequence[str] | None, task: Task) -> list[Entrant]:
     """Return the losses that are trained beside the found one; `ce` is short for `baseline/ce`."""
     if against is None:
         return baselines(task)
+    if list(against) == [ALL]:
+        return baselines(task, every=True)
     found = []
     for name in dict.fromkeys(against):
         known = [full for full in (name, f"baseline/{name}") if full in zoo.names()]
