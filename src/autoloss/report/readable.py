@@ -15,6 +15,7 @@ from autoloss.run.retrained import write_whole
 
 if TYPE_CHECKING:
     from autoloss.run.results import Search
+    from autoloss.space.terms import Term
 
 FILE = "formulas.json"
 
@@ -44,20 +45,35 @@ def readable_of(search: Search, formulas: Iterable[str]) -> Mapping[str, Readabl
     return {formula: known[formula] for formula in wanted}
 
 
-@functools.lru_cache(maxsize=1000)
-def _simplified(formula: str, branches: str) -> Readable:
-    """Simplify a formula; branches are those of the run as it stores them."""
-    from autoloss.report.infix import infix
+@functools.lru_cache(maxsize=2000)
+def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
+    """Simplify a formula, branch by branch; None where it holds an operator of somebody's own, which is not at hand here.
+
+    Args:
+        branches: Those of the run, as it stores them.
+    """
+    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
+    from autoloss.space.simplify import simplified
 
-    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(branches).items()}
+    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(branches).items()}
     try:
-        loss = Loss.parse(formula, leaves)
+        return simplified(Loss.parse(formula, {name: form.leaves for name, form in forms.items()}), forms)
     except FormulaError:
-        # It holds an operator of somebody's own, which is not at hand here.
+        return None
+
+
+def _simplified(formula: str, branches: str) -> Readable:
+    from autoloss.space.loss import MAIN
+    from autoloss.space.simplify import unicode
+
+    terms = terms_of(formula, branches)
+    if terms is None:
         return Readable(formula, formula)
-    return Readable(str(loss), infix(loss))
+    if set(terms) == {MAIN}:
+        return Readable(str(terms[MAIN]), unicode(terms[MAIN]))
+    return Readable("; ".join(f"{name}: {term}" for name, term in terms.items()), unicode(terms))
 
 
 def _kept(path: Path) -> dict[str, Readable]:
