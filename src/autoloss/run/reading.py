@@ -181,7 +181,9 @@ class Reading:
 
     def _once(self, text: str) -> Mapping[str, Any]:
         """Return what JSON holds; equal texts share one value, since there are few."""
-        return self._shared.setdefault(text, MappingProxyType(json.loads(text)))
+        if text not in self._shared:
+            self._shared[text] = MappingProxyType(json.loads(text))
+        return self._shared[text]
 
 
 def glanced(directory: str | Path) -> Reading:

@@ -100,7 +100,7 @@ def line(points: Iterable[Point], x: Axis, y: Axis) -> str:
 
 def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
     """Return a value that stays until it changes as a path; all changes are kept."""
-    changes = [now for before, now in pairwise([(math.nan, math.nan), *points]) if now[1] != before[1]]
+    changes = [*points[:1], *(now for before, now in pairwise(points) if now[1] != before[1])]
     if not changes:
         return ""
     path = f"M{x.place(changes[0][0])} {SIZE - y.place(changes[0][1])}"

@@ -71,7 +71,7 @@ def _running(scores: Sequence[float]) -> tuple[list[float], list[float]]:
     for score in scores:
         kept = nlargest(BEST, [*kept, score])
         best.append(kept[0])
-        top.append(mean(kept))
+        top.append(math.fsum(kept) / len(kept))
     return best, top
 
 
