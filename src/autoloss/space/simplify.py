@@ -19,8 +19,8 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 from autoloss.space.ranges import known_ranges
-from autoloss.space.rewriting import rewriter
-from autoloss.space.terms import Term, translated
+from autoloss.space.rewriting import Rewriter, rewriter
+from autoloss.space.terms import Term, own_operators, translated
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")
 
@@ -52,7 +52,9 @@ def simplify(formula: Formula, activation: Activation = "softmax", *, one_hot: b
     if term.depth > MAXIMUM_DEPTH:
         return term
     leaves = known_ranges(term.leaves, activation, one_hot)
-    return rewriter(tuple(leaves.items())).shortest(term)
+    # An operator of the user is known by its name, which may mean another function the next time.
+    kept = not own_operators(term)
+    return (rewriter(tuple(leaves.items())) if kept else Rewriter(leaves)).shortest(term)
 
 
 def simplified(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:

@@ -51,7 +51,9 @@ class Term:
 
     def __post_init__(self) -> None:
         below = " ".join(part.key for part in self.parts)
-        label = f"@{self.operator.name}" if self.operator else self.exponent or self.head
+        label = self.exponent or self.head
+        if self.operator is not None:
+            label = f"{'@' if self.is_call(self.operator.name) else '~'}{self.operator.name}"
         own = self.name or (str(self.value) if self.head == "number" else f"({label} {below})")
         object.__setattr__(self, "size", _size(self))
         object.__setattr__(self, "depth", 1 + max((part.depth for part in self.parts), default=0))
@@ -68,6 +70,19 @@ class Term:
         from autoloss.space.notation import text
 
         return text(self)
+
+    @property
+    def latex(self) -> str:
+        from autoloss.space.notation import latex
+
+        return latex(self)
+
+    @property
+    def unicode(self) -> str:
+        """One line for readers, `−y·log(p)`."""
+        from autoloss.space.notation import unicode
+
+        return unicode(self)
 
     def __repr__(self) -> str:
         return f"Term({str(self)!r})"
@@ -87,7 +102,7 @@ class Term:
         Raises:
             FormulaError: The text is beyond the parser's limits.
         """
-        return parse(str(self), leaves=self.leaves, operators={**OPERATORS, **_own_operators(self)})
+        return parse(str(self), leaves=self.leaves, operators={**OPERATORS, **own_operators(self)})
 
     def evaluate(self, leaves: Mapping[str, Tensor]) -> Tensor:
         """Compute the output tensor (N, C, H, W), as `Expression.evaluate` does."""
@@ -247,11 +262,12 @@ def _has_own_minus(term: Term) -> bool:
     return term.head == "product" and term.parts[0] == MINUS
 
 
-def _own_operators(term: Term) -> dict[str, Operator]:
+def own_operators(term: Term) -> dict[str, Operator]:
+    """Return the operators that are not of Table 1, by name."""
     found: dict[str, Operator] = {}
 
     def look(at: Term, below: list[None]) -> None:
-        if at.operator is not None:
+        if at.operator is not None and not at.is_call(at.operator.name):
             found[at.operator.name] = at.operator
 
     fold(term, look)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor
@@ -139,9 +139,10 @@ def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
     if not value.requires_grad:
         return value, torch.zeros_like(value)
     given = torch.ones_like(value).requires_grad_()
-    passed: tuple[Tensor | None, ...] = torch.autograd.grad(value, inputs, given, create_graph=True, allow_unused=True)
-    used = [(found, slope) for found, (_, slope) in zip(passed, parts, strict=True) if found is not None]
-    slopes = torch.autograd.grad([found for found, _ in used], given, [slope for _, slope in used])
+    found = torch.autograd.grad(value, inputs, given, create_graph=True, allow_unused=True)
+    passed = cast("tuple[Tensor | None, ...]", found)
+    used = [(factor, slope) for factor, (_, slope) in zip(passed, parts, strict=True) if factor is not None]
+    slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
     return value.detach(), slopes[0]
 
 

@@ -114,7 +114,9 @@ def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
     cells: dict[tuple[int, int], Point] = {}
     for point in finite:
         cells[x.place(point[0]) * CELLS[0] // SIZE, y.place(point[1]) * CELLS[1] // SIZE] = point
-    kept = dict.fromkeys([*cells.values(), *([max(finite, key=lambda point: point[1])] if finite else [])])
+    kept = list(cells.values())
+    if finite and (best := max(finite, key=lambda point: point[1])) not in kept:
+        kept.append(best)
     return "".join(f"M{x.place(at)} {SIZE - y.place(value)}h0" for at, value in kept)
 
 

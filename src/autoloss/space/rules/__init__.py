@@ -44,6 +44,7 @@ CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
         constant,
         calls.inverse_of_inverse,
         calls.inverse_of_multiple,
+        calls.inverse_of_minus,
         calls.inverse_of_product,
         calls.inverse_of_exponential,
     ),
@@ -51,10 +52,10 @@ CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
     "exp": (constant, calls.exponential_of_logarithm),
     "tanh": (constant, calls.odd),
     "sqrt": (constant, calls.odd, calls.of_binary, calls.root_of_square),
-    "mean_nhw": (constant, calls.mean_of_equals, calls.linear_mean),
-    "mean_c": (constant, calls.mean_of_equals, calls.linear_mean),
-    "max_pool": (constant, calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
-    "min_pool": (constant, calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
+    "mean_nhw": (calls.mean_of_equals, calls.linear_mean),
+    "mean_c": (calls.mean_of_equals, calls.linear_mean),
+    "max_pool": (calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
+    "min_pool": (calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
 }
 
 

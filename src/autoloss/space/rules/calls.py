@@ -70,6 +70,13 @@ def inverse_of_multiple(term: Term, facts: Facts) -> Term | None:
     return None if inverted is None else product(inverted, call("inv", rest))
 
 
+def inverse_of_minus(term: Term, facts: Facts) -> Term | None:
+    """1/(−a − 1) is −1/(a + 1) where a + 1 is well away from 0."""
+    inner = term.parts[0]
+    lonely = inner.head == "sum" and all(map(negative, inner.parts))
+    return product(MINUS, _around(term, negated(inner))) if lonely and facts.range(inner).is_away_from_zero else None
+
+
 def inverse_of_product(term: Term, facts: Facts) -> Term | None:
     """1/(a/b) is b/a where a/b and b are well away from 0."""
     inner = term.parts[0]
@@ -83,11 +90,12 @@ def inverse_of_product(term: Term, facts: Facts) -> Term | None:
 
 
 def inverse_of_exponential(term: Term, facts: Facts) -> Term | None:
-    """1/exp(−a) is exp(a)."""
+    """1/exp(−a) is exp(a); 1/exp(a) stays, since b/exp(a) is shorter than b·exp(−a)."""
     inner = term.parts[0]
     if not inner.is_call("exp") or facts.may_overflow(inner) or not facts.range(inner).is_away_from_zero:
         return None
-    return call("exp", negated(inner.parts[0]))
+    opposite = negated(inner.parts[0])
+    return call("exp", opposite) if opposite.size < inner.parts[0].size else None
 
 
 def logarithm_of_exponential(term: Term, facts: Facts) -> Term | None:

@@ -46,8 +46,9 @@ def exponents_of(term: Term) -> dict[Term, int]:
 def of_two_signs(term: Term) -> Term:
     """Return the shorter of a and −a, one and the same for both; of y − √p and √p − y the one that begins with less."""
 
-    def length(each: Term) -> tuple[int, int, str]:
-        return each.size, sum(part.size for part in each.parts if not negative(part)), each.key
+    def length(each: Term) -> tuple[int, int, list[str]]:
+        positive = [part for part in each.parts if not negative(part)]
+        return each.size, sum(part.size for part in positive), [part.key for part in positive]
 
     return min((term, negated(term)), key=length) if term.head == "sum" else term
 

@@ -45,7 +45,7 @@ def like_terms(term: Term, facts: Facts) -> Term | None:
 def common_number(term: Term, facts: Facts) -> Term | None:
     """2a + 2b is 2·(a + b)."""
     exact = [split(part)[0].value for part in term.parts]
-    shared = {abs(value) for value in exact if isinstance(value, Fraction) and abs(value) != 1}
+    shared = {abs(value) for value in exact if isinstance(value, Fraction) and abs(value) not in (0, 1)}
     divided = (
         product(number(content), total(*(_divided(part, content) for part in term.parts)))
         for content in sorted(shared)
