@@ -16,6 +16,9 @@ from autoloss.run.jobs import Attempt, TestAttempts
 TARGET_SECONDS = 0.5
 """How long one batch should take: short enough that little is tested in vain, long enough to be worth its way."""
 FEWEST, MOST = 16, 4096
+TOLD = 4096
+"""So many of the latest known keys go with a batch. A worker adds them to what it heard before; one that has just started lacks the
+older ones and simulates some again, which costs time and decides nothing."""
 
 
 @dataclass(slots=True)
@@ -90,8 +93,9 @@ class Ahead:
         front.underway += 1
         history = self._history
         plan = history.begin().plan if child == len(history.children) else history.plan(child)
-        known = history.verdicts[branch].keys
-        return TestAttempts(child, branch, kind.value, history.parent_tree(plan, branch), first, count, known)
+        before, known = history.verdicts[branch].latest(TOLD)
+        parent = history.parent_tree(plan, branch)
+        return TestAttempts(child, branch, kind.value, parent, first, count, known, before)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:

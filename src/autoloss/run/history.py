@@ -67,6 +67,9 @@ class History:
         self._signatures = Signatures(configuration.evolution.lag)
         self.best: Individual | None = None
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
+        # Of the next few children: asked for with every batch, and a tournament among thousands takes its time.
+        self._plans: dict[int, Plan] = {}
+        self._parents: dict[int, Loss] = {}
         self._idle = 0
 
     @property
@@ -109,17 +112,27 @@ class History:
         room = self.charged + len(self.running) < self.configuration.evaluations
         return self.end is None and room and self._evolution.ready(len(self.children))
 
+    @property
+    def known_keys(self) -> dict[str, bytes]:
+        """Branch → all keys whose verdict is known, eight bytes each, oldest first."""
+        return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
+
     def plannable(self, child: int) -> bool:
         return self._evolution.plannable(child)
 
     def plan(self, child: int) -> Plan:
-        return self._evolution.ask(child)
+        """Return how a child that is `plannable` is to come about."""
+        if child not in self._plans:
+            self._plans[child] = self._evolution.ask(child)
+        return self._plans[child]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
         if plan.parent is None:
             return None
-        return str(Loss.parse(self.children[plan.parent].loss, self._leaves)[branch])
+        if plan.child not in self._parents:
+            self._parents[plan.child] = Loss.parse(self.children[plan.parent].loss, self._leaves)
+        return str(self._parents[plan.child][branch])
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -231,6 +244,8 @@ class History:
 
     def _remember(self, child: Child) -> None:
         self.children.append(child)
+        self._plans.pop(child.id, None)
+        self._parents.pop(child.id, None)
         self.totals.update(child.counts)
         self._idle = 0 if child.origin is Origin.TRAINED else self._idle + 1
         if child.source is None:

@@ -183,7 +183,7 @@ def _drive(
     leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
     history = History(leaves, configuration)
     history.restore(store.children(), store.outcomes())
-    workshop = Workshop(task, drawn, configuration)
+    workshop = Workshop(task, drawn, configuration, history.known_keys)
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         end = run(history, store, dispatcher, observe)
