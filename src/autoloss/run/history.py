@@ -84,7 +84,7 @@ class History:
 
     @property
     def finished(self) -> list[Individual]:
-        """The children before the first one without an outcome: the history proper."""
+        """The children before the first one without an outcome: the history proper, less the curves of their trainings."""
         return [Individual(child, self.outcomes[child.id]) for child in self.children[: self._evolution.resolved]]
 
     def first_outcomes(self, count: int) -> list[Outcome]:
@@ -267,6 +267,8 @@ class History:
             self._share(follower, outcome)
 
     def _share(self, child: int, outcome: Outcome) -> None:
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
+        outcome = replace(outcome, curve=())
         self.outcomes[child] = outcome
         individual = Individual(self.children[child], outcome)
         # Of equal scores the earlier child counts: a twin is no news.

@@ -11,12 +11,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, shown, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.operators import raised
-from autoloss.space.parsing import FormulaError, parse
+from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 MAIN = "main"
 """The branch of a network that has only one."""
@@ -49,6 +49,8 @@ class Loss(Mapping[str, Expression]):
             FormulaError: A formula is wrong, a branch comes twice, or one has no name.
         """
         allowed = leaves or {}
+        if len(text) > MAXIMUM_CHARACTERS:
+            raise FormulaError(text, MAXIMUM_CHARACTERS, f"a loss has at most {MAXIMUM_CHARACTERS} characters")
         if ":" not in text:
             return cls({MAIN: parse(text, allowed.get(MAIN))})
         trees: dict[str, Expression] = {}
@@ -62,7 +64,7 @@ class Loss(Mapping[str, Expression]):
             if not colon or not name.isidentifier():
                 raise FormulaError(text, start, "expected 'branch: formula' between semicolons")
             if name in trees:
-                raise FormulaError(text, start, f"branch {name!r} comes twice")
+                raise FormulaError(text, start, f"branch {shown(name)} comes twice")
             trees[name] = parse(formula, allowed.get(name))
         return cls(trees)
 
