@@ -296,4 +296,6 @@ def _named(character: str) -> str:
     """Show a character; one that looks like another gets its name as well."""
     if character.isascii():
         return repr(character)
-    return f"{character!r} (U+{ord(character):04X}, {unicodedata.name(character, 'no letter')}); formulas are plain ASCII"
+    return (
+        f"{character!r} (U+{ord(character):04X}, {unicodedata.name(character, 'no letter')}); formulas are plain ASCII"
+    )
