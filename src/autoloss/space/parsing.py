@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from itertools import chain
 from math import isqrt
 
 from autoloss.errors import RequestError, nearest, shown, visible
@@ -124,7 +125,7 @@ class _Parser:
             raise self.error(f"the formula grows beyond {MAXIMUM_NODES} nodes")
         if operator not in self.operators:
             raise self.error(f"this needs the operator {operator!r}, which is switched off here")
-        return (self.operators[operator], *(symbol for tree in trees for symbol in tree))
+        return (self.operators[operator], *chain.from_iterable(trees))
 
     def sum(self) -> _Value:
         self.depth += 1
