@@ -61,7 +61,7 @@ def zoo(
     shown = [(row["name"], _formulas(row["formula"]), row["description"], row["source"]) for row in rows]
     if name:
         for text in shown[0]:
-            console_of().print(text, markup=False, soft_wrap=True)
+            console_of().print(text, soft_wrap=True)
     else:
         console_of().print(
             table("Zoo", {"name": "left", "formula": "left", "what": "left"}, (columns[:3] for columns in shown))
@@ -97,4 +97,4 @@ def check(
         print_json(report.values())
     else:
         for text in report.lines():
-            console_of().print(text, markup=False, soft_wrap=True)
+            console_of().print(text, soft_wrap=True)
