@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class RequestError(ValueError):
@@ -23,6 +23,8 @@ class OwnedError(RunError):
 
 LONGEST = 80
 """Characters of what was found that a message repeats."""
+MOST = 60
+"""Names that a message lists; there are fewer settings and tasks, but tables with thousands of columns."""
 
 
 def visible(text: str) -> str:
@@ -50,5 +52,11 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
     """Build the one message that every unknown name gets: what was found, what exists, the nearest."""
     names = list(known)
     return RequestError(
-        f"There is no {kind} named {shown(found)}.{nearest(found, names)} Known: {', '.join(names) or 'none'}."
+        f"There is no {kind} named {shown(found)}.{nearest(found, names)} Known: {listing(names) or 'none'}."
     )
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return names with commas between; of very many the first, and how many there are."""
+    text, more = ", ".join(names[:MOST]), f", … ({len(names)} in all)" if len(names) > MOST else ""
+    return (text if len(text) <= MOST * LONGEST else f"{text[: MOST * LONGEST]}…") + more
