@@ -124,7 +124,7 @@ def test_frozen_weights_come_from_a_file(tmp_path):
     (tmp_path / "wrong.pt").write_bytes(b"nothing")
     for weights, message in (
         (tmp_path / "none.pt", "There are no weights at"),
-        (tmp_path / "wrong.pt", "holds no weights"),
+        (tmp_path / "wrong.pt", "cannot be read"),
     ):
         with pytest.raises(RequestError, match=message):
             last_levels("resnet18", 8, str(weights))

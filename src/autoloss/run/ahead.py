@@ -51,9 +51,9 @@ class Ahead:
         draft = history.begin()
         for branch in list(draft.open):
             front = self._fronts[draft.plan.child, branch]
-            while branch in draft.open and (attempt := front.tested.pop(draft.tried[branch], None)) is not None:
+            while branch not in draft.chosen and (attempt := front.tested.pop(draft.tried[branch], None)) is not None:
                 history.take(branch, attempt)
-            if branch in draft.open:
+            if branch not in draft.chosen:
                 # Branches are settled in their order: the last one answers for the loss as a whole.
                 return False
         return not draft.open
