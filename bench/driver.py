@@ -123,12 +123,14 @@ class Counted(Workers):
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
         found = self._workers.wait(timeout_seconds)
-        done = sum(outcome.seconds for outcome in found if isinstance(outcome, Finished))
+        now = time.perf_counter()
         if found and self.began is None:
             # Workers import torch and compile once; what is of interest is the rest of a long run.
-            self.began = time.perf_counter()
-        elif self.began is not None:
-            self.seconds += done
+            self.began = now
+        if self.began is not None:
+            # Of a job that was under way at that moment, the rest counts.
+            since = now - self.began
+            self.seconds += sum(min(since, outcome.seconds) for outcome in found if isinstance(outcome, Finished))
         return found
 
     def cancel(self, job: int) -> None:
