@@ -38,7 +38,7 @@ from autoloss.run.workshop import Workshop
 from digits import FEW
 from machine import machine
 from output import emit
-from synthetic import LEAVES, Answers
+from synthetic import BRANCHES, Answers
 
 TARGETS = {"milliseconds_per_candidate": 5.0, "megabytes": 200.0, "utilisation": 0.95}
 SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
@@ -166,7 +166,7 @@ def costs(candidates: int) -> dict[str, Any]:
     before = resident_megabytes()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         store.write_settings({"configuration": configuration.to_json()})
-        history, record = History(LEAVES, configuration), Timed(store)
+        history, record = History(BRANCHES, configuration), Timed(store)
         workers = Instant(Answers(configuration))
         began = time.perf_counter()
         run(history, record, Dispatcher(workers, configuration.limits))
@@ -193,10 +193,9 @@ def utilisation(evaluations: int, options: Mapping[str, Any]) -> dict[str, Any]:
     task = autoloss.tasks.get("digits-seg", **options)
     configuration = Configuration().changed({"evaluations": evaluations, "seed": 0})
     drawn = sample_files.drawn(task, configuration.rejection.samples, configuration.seed)
-    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
     workshop = Workshop(task, drawn, configuration)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
-        history = History(leaves, configuration)
+        history = History(task.branches, configuration)
         with Counted(ProcessWorkers(workshop.perform, 2)) as workers:
             run(history, store, Dispatcher(workers, configuration.limits))
             seconds = time.perf_counter() - (workers.began or 0.0)

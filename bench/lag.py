@@ -36,7 +36,7 @@ from autoloss.run.workshop import Workshop
 from machine import machine
 from output import emit
 from searches import tell
-from synthetic import LEAVES, Answers
+from synthetic import BRANCHES, Answers
 from virtual import VirtualWorkers
 
 LAGS = (1, 4, 8, 32)
@@ -114,7 +114,7 @@ def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, 
     settings = {"evolution.lag": lag, "evaluations": evaluations, "seed": 1}
     configuration = Configuration().changed(settings)
     pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
-    history = History(LEAVES, configuration)
+    history = History(BRANCHES, configuration)
     run(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
     return {
@@ -176,9 +176,8 @@ def _kept(work: Path | None) -> dict[str, Any]:
 
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
     configuration = Configuration().changed({"evolution.lag": lag, "evaluations": evaluations, "seed": seed})
-    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
     drawn = sample_files.drawn(task, configuration.rejection.samples, seed)
-    history = History(leaves, configuration)
+    history = History(task.branches, configuration)
     with InlineWorkers(Remembered(Workshop(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         run(history, Nowhere(), dispatcher)

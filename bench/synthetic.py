@@ -23,7 +23,7 @@ PASSING = 1 / 11
 """Of the trees that hold a prediction and a target."""
 DIVERGING = 1 / 20
 ALPHABET = Alphabet(ActivatedBranch().leaves_and_roles)
-LEAVES = {"main": tuple(ALPHABET.leaves_and_roles)}
+BRANCHES = ("main",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
 
 def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
     assert any(individual.outcome.curve for individual in long.history)
-    history = History({"main": ("y", "p")}, long.configuration)
+    history = History(("main",), long.configuration)
     with Store(long.directory) as store:
         history.restore(store.children(), store.outcomes())
     assert len(history.finished) == len(long.history)

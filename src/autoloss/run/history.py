@@ -20,8 +20,7 @@ from autoloss.errors import RunError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
-from autoloss.space.loss import Loss
-from autoloss.space.parsing import parse
+from autoloss.space.loss import text_of, texts_in
 
 KEPT = 1_000
 """One in so many rejected attempts keeps its text."""
@@ -50,13 +49,12 @@ class History:
     """The children so far, what is known from them, and the next one's draft.
 
     Args:
-        leaves: Branch → names of its leaves, in the task's order.
+        branches: Their names, in the task's order.
     """
 
-    def __init__(self, leaves: Mapping[str, Sequence[str]], configuration: Configuration) -> None:
+    def __init__(self, branches: Iterable[str], configuration: Configuration) -> None:
         self.configuration = configuration
-        self.branches = branches = tuple(leaves)
-        self._leaves = leaves
+        self.branches = branches = tuple(branches)
         self.children: list[Child] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
@@ -69,7 +67,6 @@ class History:
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
         # Of the next few children: asked for with every batch, and a tournament among thousands takes its time.
         self._plans: dict[int, Plan] = {}
-        self._parents: dict[int, Loss] = {}
         self._idle = 0
 
     @property
@@ -130,9 +127,7 @@ class History:
         """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
         if plan.parent is None:
             return None
-        if plan.child not in self._parents:
-            self._parents[plan.child] = Loss.parse(self.children[plan.parent].loss, self._leaves)
-        return str(self._parents[plan.child][branch])
+        return texts_in(self.children[plan.parent].loss)[branch]
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -213,7 +208,7 @@ class History:
             parent=plan.parent,
             kinds={branch: kind.value for branch, kind in plan.kinds.items()},
             attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
-            loss=str(Loss({branch: parse(tree, self._leaves[branch]) for branch, tree in trees.items()})),
+            loss=text_of(trees),
             origin=origin,
             source=source,
             signature=signature,
@@ -245,7 +240,6 @@ class History:
     def _remember(self, child: Child) -> None:
         self.children.append(child)
         self._plans.pop(child.id, None)
-        self._parents.pop(child.id, None)
         self.totals.update(child.counts)
         self._idle = 0 if child.origin is Origin.TRAINED else self._idle + 1
         if child.source is None:

@@ -69,9 +69,7 @@ class Loss(Mapping[str, Expression]):
         return cls(trees)
 
     def __str__(self) -> str:
-        if set(self._trees) == {MAIN}:
-            return str(self._trees[MAIN])
-        return "; ".join(f"{name}: {tree}" for name, tree in self._trees.items())
+        return text_of({name: str(tree) for name, tree in self._trees.items()})
 
     def __repr__(self) -> str:
         return f"Loss({str(self)!r})"
@@ -126,6 +124,18 @@ class Loss(Mapping[str, Expression]):
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
         )
         return LossModule(next(iter(self.values())), branch)
+
+
+def text_of(trees: Mapping[str, str]) -> str:
+    """Return the text of a loss from the texts of its trees, which need not be read for that."""
+    return trees[MAIN] if set(trees) == {MAIN} else "; ".join(f"{name}: {tree}" for name, tree in trees.items())
+
+
+def texts_in(text: str) -> dict[str, str]:
+    """Return the texts of the trees in what `text_of` wrote."""
+    if ":" not in text:
+        return {MAIN: text}
+    return {name: tree for name, _, tree in (part.partition(": ") for part in text.split("; "))}
 
 
 class LossModule(nn.Module):
