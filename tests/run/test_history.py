@@ -13,11 +13,16 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.run.history import as_text
+from autoloss.algorithm.rejection.protocol import measured
+from autoloss.run import ahead
+from autoloss.run.configuration import Configuration
+from autoloss.run.history import History, as_text
 from autoloss.run.records import Origin, State
 from autoloss.run.results import Search, opened
+from autoloss.run.store import Store
+from autoloss.run.workshop import TestedBranch
 
-from .quick import SETTINGS, QuickTask
+from .quick import SETTINGS, TASK, QuickTask
 
 BRANCHES = ("cls", "reg")
 BUDGET = 20
@@ -96,6 +101,33 @@ def golden(lines: list[str]) -> list[str]:
 
 def test_the_golden_search_is_unchanged(clean):
     assert golden(clean) == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
+    monkeypatch.setattr(ahead, "TOLD", 1)
+    assert searched(tmp_path / "run", QuickTask()) == clean
+
+
+def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
+    reference = measured(TASK.branches["main"], TASK.samples(2, 0)["main"])
+    tested = TestedBranch(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
+    keys = [bytes([number] * 8) for number in range(6)]
+    tested.learn(b"".join(keys[:2]), 0)
+    tested.learn(b"".join(keys[1:3]), 8)
+    assert tested._known == set(keys[:3])
+    tested.learn(b"".join(keys[4:6]), 32)
+    assert tested._known == {*keys[:3], *keys[4:6]}
+    tested.learn(b"".join(keys[2:4]), 16)
+    assert tested._known == {*keys[:3], *keys[4:6]}
+
+
+def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
+    assert any(individual.outcome.curve for individual in long.history)
+    history = History(("main",), long.configuration)
+    with Store(long.directory) as store:
+        history.restore(store.children(), store.outcomes())
+    assert len(history.finished) == len(long.history)
+    assert not any(individual.outcome.curve for individual in history.finished)
 
 
 def test_both_engines_accept_the_same_losses(clean, tmp_path):

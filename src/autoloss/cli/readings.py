@@ -66,4 +66,4 @@ def export(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
-    console_of(to_stderr=True).print(f"Wrote {out}", markup=False, soft_wrap=True)
+    console_of(to_stderr=True).print(f"Wrote {out}", soft_wrap=True)

@@ -107,5 +107,5 @@ def _conclude(found: Search, as_json: bool) -> None:
         console.print(comparison_table("On the test split, fresh seeds", found.comparison))
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
-        console.print(f"Winner: #{found.best.id}  {found.best.formula}", markup=False, soft_wrap=True)
-        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", markup=False, soft_wrap=True)
+        console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)
+        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", soft_wrap=True)

@@ -97,7 +97,9 @@ def retrain(
     data: Data = None,
     baselines: Annotated[
         str | None,
-        typer.Option(help="Names of the zoo, with commas; all that fit; or none. The standard loss and Dice when left out."),
+        typer.Option(
+            help="Names of the zoo, with commas; all that fit; or none. The standard loss and Dice when left out."
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings per loss (3).")] = None,
     split: Annotated[str, typer.Option(help="What is measured: test or valid.")] = "test",
@@ -147,4 +149,4 @@ def retrain(
         print_json(found.values())
     else:
         console.print(retraining_table(found))
-        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

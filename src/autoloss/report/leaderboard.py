@@ -8,7 +8,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from autoloss.run.evidence import Row, by_mean
@@ -26,7 +25,7 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]],
     for header, justify in columns.items():
         made.add_column(header, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+        made.add_row(*("" if cell is None else str(cell) for cell in row))
     return made
 
 
@@ -204,11 +203,11 @@ def lineage(history: Sequence[Individual], individual: Individual) -> list[dict[
 
 def print_show(console: Console, values: Mapping[str, Any], command: str) -> None:
     """Print one individual: formula, outcome, why it passed, where it came from, how to train it again."""
-    console.print(f"[bold]#{values['id']}[/bold]  {escape(values['formula'])}")
+    console.print(f"#{values['id']}  {values['formula']}")
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
     console.print(f"{values['state']}  score {figure(values['score'])}  {also}".rstrip())
     if values["reason"]:
-        console.print(f"reason: {escape(values['reason'])}")
+        console.print(f"reason: {values['reason']}")
     if values["origin"] != Origin.TRAINED.value:
         console.print(f"{values['origin']}: shares the outcome of #{values['source']}")
     for branch, score in values["g"].items():
@@ -224,7 +223,7 @@ def print_show(console: Console, values: Mapping[str, Any], command: str) -> Non
             ),
         )
     )
-    console.print(f"Train it again: {escape(command)}", soft_wrap=True)
+    console.print(f"Train it again: {command}", soft_wrap=True)
 
 
 def _times_found(history: Sequence[Individual]) -> dict[int, int]:

@@ -20,8 +20,7 @@ from autoloss.errors import RunError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
-from autoloss.space.loss import Loss
-from autoloss.space.parsing import parse
+from autoloss.space.loss import text_of, texts_in
 
 KEPT = 1_000
 """One in so many rejected attempts keeps its text."""
@@ -50,13 +49,12 @@ class History:
     """The children so far, what is known from them, and the next one's draft.
 
     Args:
-        leaves: Branch → names of its leaves, in the task's order.
+        branches: Their names, in the task's order.
     """
 
-    def __init__(self, leaves: Mapping[str, Sequence[str]], configuration: Configuration) -> None:
+    def __init__(self, branches: Iterable[str], configuration: Configuration) -> None:
         self.configuration = configuration
-        self.branches = branches = tuple(leaves)
-        self._leaves = leaves
+        self.branches = branches = tuple(branches)
         self.children: list[Child] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
@@ -67,6 +65,8 @@ class History:
         self._signatures = Signatures(configuration.evolution.lag)
         self.best: Individual | None = None
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
+        # Of the next few children: asked for with every batch, and a tournament among thousands takes its time.
+        self._plans: dict[int, Plan] = {}
         self._idle = 0
 
     @property
@@ -81,7 +81,7 @@ class History:
 
     @property
     def finished(self) -> list[Individual]:
-        """The children before the first one without an outcome: the history proper."""
+        """The children before the first one without an outcome: the history proper, less the curves of their trainings."""
         return [Individual(child, self.outcomes[child.id]) for child in self.children[: self._evolution.resolved]]
 
     def first_outcomes(self, count: int) -> list[Outcome]:
@@ -109,17 +109,25 @@ class History:
         room = self.charged + len(self.running) < self.configuration.evaluations
         return self.end is None and room and self._evolution.ready(len(self.children))
 
+    @property
+    def known_keys(self) -> dict[str, bytes]:
+        """Branch → all keys whose verdict is known, eight bytes each, oldest first."""
+        return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
+
     def plannable(self, child: int) -> bool:
         return self._evolution.plannable(child)
 
     def plan(self, child: int) -> Plan:
-        return self._evolution.ask(child)
+        """Return how a child that is `plannable` is to come about."""
+        if child not in self._plans:
+            self._plans[child] = self._evolution.ask(child)
+        return self._plans[child]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
         if plan.parent is None:
             return None
-        return str(Loss.parse(self.children[plan.parent].loss, self._leaves)[branch])
+        return texts_in(self.children[plan.parent].loss)[branch]
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -200,7 +208,7 @@ class History:
             parent=plan.parent,
             kinds={branch: kind.value for branch, kind in plan.kinds.items()},
             attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
-            loss=str(Loss({branch: parse(tree, self._leaves[branch]) for branch, tree in trees.items()})),
+            loss=text_of(trees),
             origin=origin,
             source=source,
             signature=signature,
@@ -231,6 +239,7 @@ class History:
 
     def _remember(self, child: Child) -> None:
         self.children.append(child)
+        self._plans.pop(child.id, None)
         self.totals.update(child.counts)
         self._idle = 0 if child.origin is Origin.TRAINED else self._idle + 1
         if child.source is None:
@@ -252,6 +261,8 @@ class History:
             self._share(follower, outcome)
 
     def _share(self, child: int, outcome: Outcome) -> None:
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
+        outcome = replace(outcome, curve=())
         self.outcomes[child] = outcome
         individual = Individual(self.children[child], outcome)
         # Of equal scores the earlier child counts: a twin is no news.

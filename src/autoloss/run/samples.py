@@ -62,9 +62,13 @@ def load(directory: Path) -> Samples:
     """
     path = directory / FILE
     try:
-        tensors = load_file(path)
+        return _arranged(load_file(path))
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}. Restore it from a copy of the run.") from error
+
+
+def _arranged(tensors: Mapping[str, Tensor]) -> Samples:
+    """Return tensors, named as `save` names them, as samples."""
     found: dict[str, dict[int, Sample]] = {}
     for key in tensors:
         branch, number, kind = key.split("/", 2)

@@ -180,10 +180,9 @@ def _drive(
     observe: Observe | None,
     say: Say | None,
 ) -> Search:
-    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
-    history = History(leaves, configuration)
+    history = History(task.branches, configuration)
     history.restore(store.children(), store.outcomes())
-    workshop = Workshop(task, drawn, configuration)
+    workshop = Workshop(task, drawn, configuration, history.known_keys)
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         end = run(history, store, dispatcher, observe)

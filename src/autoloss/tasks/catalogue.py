@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, shown, unknown
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task
@@ -168,4 +168,4 @@ def _read(option: str, value: Any, annotation: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise RequestError(f"{option} takes {expected}; found {value!r}.") from None
+        raise RequestError(f"{option} takes {expected}; found {shown(value)}.") from None

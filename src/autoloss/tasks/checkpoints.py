@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ NETWORK = "network.safetensors"
 
 Facts = Mapping[str, str | int | float | bool]
 
+STATE = frozenset({"format", "belongs"})
+"""What every checkpoint holds, of whatever release."""
 _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -190,9 +193,11 @@ def _read(path: Path) -> dict[str, Any] | None:
         if named is None or _digest(path) != named[2]:
             return None
         # To the CPU first: optimizers and networks move what they take over to where they are.
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError):
+        # Whoever writes a file can give it the name that fits.
         return None
+    return found if isinstance(found, dict) and found.keys() >= STATE else None
 
 
 def _check(state: Mapping[str, Any], keep: Keep, path: Path) -> None:

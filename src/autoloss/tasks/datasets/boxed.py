@@ -117,7 +117,7 @@ def read_image(file: Path, size: tuple[int, int]) -> Tensor:
         with Image.open(file) as picture:
             found = picture.size
             pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
+    except Exception as error:  # A broken file can make a decoder raise anything.
         raise FaultyFile(undecodable(file, error, AN_IMAGE)) from None
     if found != size:
         raise FaultyFile(

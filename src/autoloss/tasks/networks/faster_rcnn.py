@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import PLAIN, areas, decode
 from autoloss.space.branch import Criterion
+from autoloss.tasks.networks.weights import state_dict
 
 RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG = BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 
@@ -253,10 +253,11 @@ def _resnet(name: str, weights: str) -> Any:
         return body
     if weights != "imagenet":
         try:
-            body.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
+            body.load_state_dict(state_dict(weights))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
             raise RequestError(
-                f"{weights} holds no weights of a {name} ({error}); give the path of its state dict."
+                f"{weights} holds no weights of a {name} ({reason}); give the path of its state dict."
             ) from None
     for part in (body.conv1, body.layer1):
         part.requires_grad_(False)
