@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from autoloss.errors import RequestError, shown
-
-if TYPE_CHECKING:
-    from autoloss.run.records import Individual
-    from autoloss.run.results import Search
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
@@ -70,13 +66,3 @@ def budget_of(text: str | None, directory: Path) -> int | None:
 
 def listed(text: str) -> list[str]:
     return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]
-
-
-def individual_of(found: Search, number: int) -> Individual:
-    if not 0 <= number < len(found.history):
-        raise RequestError(
-            f"There is no loss #{number} in {found.directory}; it has #0 to #{len(found.history) - 1} so far."
-            if found.history
-            else f"{found.directory} has no finished loss yet."
-        )
-    return found.history[number]

@@ -92,7 +92,8 @@ def resume(
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print what a run came to."""
-    from autoloss.report.leaderboard import comparison_rows, comparison_table, top_rows, top_table, verdict
+    from autoloss.report.leaderboard import comparison_rows, comparison_table, top_rows, top_table
+    from autoloss.report.verdict import verdict
 
     if as_json:
         comparison = comparison_rows(found.comparison)
@@ -102,7 +103,7 @@ def _conclude(found: Search, as_json: bool) -> None:
         return
     console = console_of()
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
-    console.print(top_table(found, 10))
+    console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
         console.print(comparison_table("On the test split, fresh seeds", found.comparison))
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)

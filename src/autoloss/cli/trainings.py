@@ -74,7 +74,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
-    from autoloss.report.leaderboard import comparison_rows, comparison_table, verdict
+    from autoloss.report.leaderboard import comparison_rows, comparison_table
+    from autoloss.report.verdict import verdict
     from autoloss.run.results import opened
     from autoloss.run.scoring import compare as compared
 

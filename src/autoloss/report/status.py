@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from autoloss.report.leaderboard import figure
+from autoloss.report.numbers import duration, figure
 from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Pace, Progress
 
@@ -113,15 +113,3 @@ def panel(progress: Progress | Pace) -> Table:
 
 def _rejected(progress: Progress) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time as 45 s, 3 min 20 s or 2 h 05 min."""
-    if seconds is None:
-        return "–"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

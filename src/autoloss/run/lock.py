@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -37,3 +38,26 @@ class Ownership:
 
     def close(self) -> None:
         self._file.close()
+
+
+def owner_lives(directory: Path) -> bool | None:
+    """Say whether the process that took the run last still lives; None where another machine would have to say.
+
+    The lock itself is not touched: a reader that tried it would keep a driver out for that moment.
+    """
+    try:
+        text = (directory / FILE).read_text()
+    except OSError:
+        return False
+    found = re.fullmatch(r"process (\d+) on (.*)\n?", text)
+    if found is None:
+        return False
+    if found[2] != socket.gethostname():
+        return None
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -144,11 +144,23 @@ def opened(directory: str | Path) -> Search:
 
 def read(directory: Path, store: Store, end: str = "it is not finished") -> Search:
     """Read a run from its open store."""
-    settings = store.started()
+    return summary(directory, store.started(), individuals(store), store.trials(), end)
+
+
+def summary(
+    directory: Path,
+    settings: Mapping[str, str],
+    history: Sequence[Individual],
+    known: Mapping[Train, Outcome],
+    end: str = "it is not finished",
+) -> Search:
+    """Put together what a run came to.
+
+    Args:
+        known: Trainings beside the search.
+    """
     configuration: dict[str, Any] = json.loads(settings["configuration"])
     seed, final = configuration["seed"], configuration["final"]
-    history = individuals(store)
-    known = store.trials()
     confirmed = confirmations(confirmation(history, final["confirm"]), seed, final, known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]

@@ -11,7 +11,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,10 @@ FILE = "run.sqlite"
 
 class StoreError(RunError):
     """A store that cannot be read, or a damaged row of it."""
+
+
+Damaged = Callable[[int, StoreError], object]
+"""Told the number of a damaged row, and what is to be said of it."""
 
 
 def exists(directory: Path) -> bool:
@@ -189,8 +193,7 @@ class Store:
         return {row["id"]: (row["born_at"], row["finished_at"]) for row in self._connection.execute(query)}
 
     def trials(self) -> dict[Train, Outcome]:
-        keys = ("loss", "seed", "split", "schedule", "learning_rate", "scale")
-        return {Train(**{key: row[key] for key in keys}): _outcome(row) for row in self._rows("trial", "rowid")}
+        return {_trial(row): _outcome(row) for row in self._rows("trial", "rowid")}
 
     def _insert(self, table: str, row: dict[str, Any], *, replace: bool = False) -> None:
         row = {**row, "checksum": _checksum(row)}
@@ -198,15 +201,44 @@ class Store:
         marks = ", ".join("?" * len(row))
         self._connection.execute(f"{verb} INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
-    def _rows(self, table: str, order: str) -> Iterator[sqlite3.Row]:
+    def later(self, table: str, order: str, first: int, damaged: Damaged) -> Iterator[sqlite3.Row]:
+        """Read the rows of a table from a number on, for who looks again and again; damaged ones are told and left out.
+
+        Args:
+            order: The column that is numbered; `rowid` in a table without one.
+        """
+        return self._rows(table, order, f"WHERE {order} >= {int(first)}", damaged)
+
+    def later_trials(self, first: int, damaged: Damaged) -> Iterator[tuple[int, Train, Outcome, float]]:
+        """Read trials from a row's number on, each with that number and when it finished (Unix time)."""
+        for row in self.later("trial", "rowid", first, damaged):
+            yield row["rowid"], _trial(row), _outcome(row), row["finished_at"]
+
+    def outcome(self, child: int) -> Outcome | None:
+        """Read the outcome of one child, or None where it has none of its own yet."""
+        return next(map(_outcome, self._rows("outcome", "child", f"WHERE child = {int(child)}")), None)
+
+    def sampled(self) -> Iterator[tuple[int, str, str, str]]:
+        """Read what was kept of the rejected: (child, branch, formula, name of the reason)."""
+        for row in self._rows("rejected", "child, branch, attempt"):
+            yield row["child"], row["branch"], row["formula"], row["reason"]
+
+    def _rows(self, table: str, order: str, where: str = "", damaged: Damaged | None = None) -> Iterator[sqlite3.Row]:
+        number = "rowid AS rowid, " if order == "rowid" else ""
         try:
-            for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
+            for row in self._connection.execute(f"SELECT {number}* FROM {table} {where} ORDER BY {order}"):
                 values = dict(row)
+                if number:
+                    del values["rowid"]
                 if values.pop("checksum") != _checksum(values):
-                    raise StoreError(
+                    error = StoreError(
                         f"{self.path}: the row of {table} with {order} {row[0]!r} is damaged (its checksum does not fit). "
                         "Restore the file from a copy."
                     )
+                    if damaged is None:
+                        raise error
+                    damaged(row[0], error)
+                    continue
                 yield row
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{self.path}: {table} cannot be read: {error}. Restore the file from a copy.") from error
@@ -218,6 +250,10 @@ def _checksum(row: Mapping[str, Any]) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _trial(row: sqlite3.Row) -> Train:
+    return Train(**{key: row[key] for key in ("loss", "seed", "split", "schedule", "learning_rate", "scale")})
 
 
 def _trial_key(job: Train) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from autoloss.tasks.distribution import from_first, shares
 from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe, several
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
-from autoloss.tasks.training import Recipe, fit, seeded, shuffled
+from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task
+from autoloss.tasks.training import Curve, Recipe, fit, seeded, shuffled
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
@@ -186,32 +186,69 @@ class SupervisedTask(Task):
         ):
             if asked not in known:
                 raise unknown(kind, asked, known)
-        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
-        train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
         with seeded(seed) as generator:
-            network = how.placed(built(self._networks[schedule]))
-            order = shares(shuffled(len(train), recipe, generator))
-            curve = fit(
-                network,
-                lambda done: train.batches(order[done:], seed, first=done),
-                self._loss_of(network, criterion, recipe),
-                recipe,
-                len(order),
-                groups=None if groups is None else groups(network),
-                observe=observe,
-                execution=how,
-                facts={"seed": seed, "schedule": schedule, "examples": len(train)},
-            )
+            network, curve = self._fitted(criterion, seed, schedule, generator, observe)
             if isinstance(curve, Diverged):
                 return curve
+            recipe, measured = self.recipes[schedule], self._splits[schedule][split]
             size = recipe.evaluation_batch or recipe.batch_size
             values = from_first(lambda: self._measured(network.eval(), measured, size))
         if isinstance(values, str):
-            return Diverged(len(order), values)
+            return Diverged(self.steps(schedule), values)
         score, *further = values
         # What is undefined is left out: a score's record holds numbers only.
         also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
         return Scored(score, also, curve)
+
+    def pictures(self, criterion: Criterion, seed: int, count: int, *, split: str = "test") -> list[Picture] | Diverged:
+        """Train the proxy as `train` does, and show what the network makes of the first images of a split.
+
+        Raises:
+            RequestError: The task gives no class for each pixel, or has no such split.
+        """
+        if not self._has_space or self._branch.activation != "softmax":
+            raise RequestError(f"The task {self.name} gives no class for each pixel, so there is nothing to draw.")
+        if split not in self.splits:
+            raise unknown("split", split, self.splits)
+        with seeded(seed) as generator:
+            network, curve = self._fitted(criterion, seed, "proxy", generator)
+            return curve if isinstance(curve, Diverged) else list(self._pictured(network.eval(), split, count))
+
+    @torch.no_grad()
+    def _pictured(self, network: nn.Module, split: str, count: int) -> Iterator[Picture]:
+        data = self._splits["proxy"][split]
+        for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
+            probabilities = shown(network(self.execution.moved(inputs)), target, self._branch.activation)[0].cpu()
+            # One logit is the probability of the second of two classes.
+            several_classes = probabilities.ndim > target[0].ndim
+            classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
+            yield Picture(inputs[0].cpu(), target[0].reshape(classes.shape), classes)
+
+    def _fitted(
+        self,
+        criterion: Criterion,
+        seed: int,
+        schedule: str,
+        generator: torch.Generator,
+        observe: Observe | None = None,
+    ) -> tuple[nn.Module, Curve | Diverged]:
+        """Train a fresh network; every generator is seeded already."""
+        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
+        train = self._splits[schedule]["train"]
+        network = how.placed(built(self._networks[schedule]))
+        order = shares(shuffled(len(train), recipe, generator))
+        curve = fit(
+            network,
+            lambda done: train.batches(order[done:], seed, first=done),
+            self._loss_of(network, criterion, recipe),
+            recipe,
+            len(order),
+            groups=None if groups is None else groups(network),
+            observe=observe,
+            execution=how,
+            facts={"seed": seed, "schedule": schedule, "examples": len(train)},
+        )
+        return network, curve
 
     def _loss_of(
         self, network: nn.Module, criterion: Criterion, recipe: Recipe

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from autoloss.algorithm.rejection.reasons import Reason
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Expression
@@ -63,18 +63,6 @@ class ProtocolSettings:
             raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
         if not 0 <= self.momentum < 1:
             raise RequestError(f"rejection.momentum is {self.momentum}; it needs to be in [0, 1).")
-
-
-class Reason(Enum):
-    """Why a candidate went no further, in the order in which it is looked for."""
-
-    SIZE = "too large"
-    STRUCTURE = "no prediction or no target"
-    KNOWN_KEY = "gradient already rejected"
-    NO_GRADIENT = "no gradient"
-    NOT_FINITE = "not finite"
-    LOW_GAIN = "too little gain"
-    KNOWN_DIVERGED = "known to diverge in training"
 
 
 @dataclass(frozen=True, slots=True)
