@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
+from autoloss.space.loss import bind
 from autoloss.tasks import get
+from autoloss.tasks.datasets.box_examples import trainable
 from autoloss.tasks.task import Scored
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
 boxed_files = pytest.importorskip("autoloss.tasks.boxed_files")
-detection = pytest.importorskip("autoloss.tasks.detection")
+branches = pytest.importorskip("autoloss.tasks.detector_branches")
 
 SMALL = {
     "backbone": "resnet18",
@@ -88,8 +90,8 @@ def test_coco_is_sampled_and_trained_on_both_schedules(tmp_path):
     assert task.classes == 2
     samples = task.samples(1, seed=0)
     assert samples["rcnn_cls"][0].prediction.shape[1] == 3
-    losses = {name: detection.standard_loss(name) for name in task.branches}
-    criterion = detection.bind(losses, task.branches)
+    losses = {name: branches.standard_loss(name) for name in task.branches}
+    criterion = bind(losses, task.branches)
     for schedule in ("proxy", "full"):
         outcome = task.train(criterion, seed=0, schedule=schedule, split="test")
         assert isinstance(outcome, Scored)
@@ -105,13 +107,13 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
     assert (task.metric, task.classes, len(task._data["test"]), len(task._trained("full"))) == ("voc07", 20, 1, 2)
     (image, target) = task._data["valid"][0]
     assert image.shape == (3, HEIGHT, WIDTH)
-    assert detection.trainable(target)["labels"].tolist() == [12]
+    assert trainable(target)["labels"].tolist() == [12]
 
 
 def test_frozen_weights_come_from_a_file(tmp_path):
     from torchvision.models.resnet import resnet18
 
-    from autoloss.tasks.networks.faster_rcnn import last_levels
+    from autoloss.tasks.networks.pyramids import last_levels
 
     with torch.random.fork_rng():
         torch.manual_seed(3)

@@ -18,7 +18,9 @@ from autoloss.tasks.datasets.digit_boxes import BoxScenery, box_scenes
 from autoloss.tasks.task import Scored
 
 detection = pytest.importorskip("autoloss.tasks.detection")
-BRANCHES = detection.BRANCHES
+branches = pytest.importorskip("autoloss.tasks.detector_branches")
+examples = pytest.importorskip("autoloss.tasks.datasets.box_examples")
+BRANCHES = branches.BRANCHES
 
 
 @functools.cache
@@ -73,7 +75,7 @@ def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
     task = tiny("rpn")
     assert tuple(task.branches) == tuple(task.standard) == ("rcnn_cls", "rcnn_reg")
     assert tuple(task.samples(1, seed=0)) == ("rcnn_cls", "rcnn_reg")
-    every = bind({name: detection.standard_loss(name) for name in BRANCHES}, tiny().branches)
+    every = bind({name: branches.standard_loss(name) for name in BRANCHES}, tiny().branches)
     rest = {name: every[name] for name in task.branches}
     assert task.train(rest, seed=1) == tiny().train(every, seed=1)
 
@@ -81,7 +83,7 @@ def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
 def test_a_frozen_branch_may_keep_any_formula():
     formula = "e / (i + u)"
     task = tiny(f"rpn_cls; rpn_reg: {formula}; rcnn_cls")
-    losses = {name: detection.standard_loss(name) for name in BRANCHES}
+    losses = {name: branches.standard_loss(name) for name in BRANCHES}
     every = bind({**losses, "rpn_reg": parse(formula)}, tiny().branches)
     outcome = task.train({"rcnn_reg": every["rcnn_reg"]}, seed=1)
     assert isinstance(outcome, Scored)
@@ -115,25 +117,25 @@ def test_areas_may_be_counted_in_those_of_the_target():
 def test_crowds_and_difficult_objects_are_not_trained_on():
     boxes = torch.arange(12.0).reshape(3, 4)
     target = {"boxes": boxes, "labels": torch.tensor([1, 2, 3]), "crowd": torch.tensor([True, False, False])}
-    kept = detection.trainable({**target, "difficult": torch.tensor([False, False, True])})
+    kept = examples.trainable({**target, "difficult": torch.tensor([False, False, True])})
     assert kept["labels"].tolist() == [2]
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
 def test_boxes_without_height_are_not_trained_on():
     boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
-    assert detection.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+    assert examples.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
 
 
 def test_a_mirrored_image_has_mirrored_boxes():
     image = torch.zeros(1, 6, 10)
     image[0, 1:3, 2:5] = 1
     target = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "labels": torch.tensor([1])}
-    turned, told = detection.mirrored(image, target)
+    turned, told = examples.mirrored(image, target)
     left, top, right, bottom = (int(side) for side in told["boxes"][0])
     assert turned[0, top:bottom, left:right].min() == 1
     assert turned.sum() == image.sum()
-    again, back = detection.mirrored(turned, told)
+    again, back = examples.mirrored(turned, told)
     assert torch.equal(again, image)
     assert torch.equal(back["boxes"], target["boxes"])
 
