@@ -13,7 +13,7 @@ from rich.table import Table
 
 from autoloss.run.evidence import Row, by_mean
 from autoloss.run.records import Individual, Origin
-from autoloss.run.results import Search
+from autoloss.run.results import NOTHING_GAINED, Search
 
 
 def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
@@ -76,8 +76,22 @@ def top_table(search: Search, count: int) -> Table:
             for row in rows
         ),
         "score: metric of the proxy training on the valid split · size: operators · found: how often, with twins and copies"
-        + (" · ★ best on fresh seeds" if confirmed else ""),
+        + (" · ★ best on fresh seeds" if confirmed else "")
+        + f"\n{in_vain(search)}",
     )
+
+
+def in_vain(search: Search) -> str:
+    """Say how many losses passed the rejection protocol and then trained nothing."""
+    found = search.in_vain
+    lost = found.diverged + (found.standing or 0)
+    ways = [f"{found.diverged} diverged"]
+    if found.standing is not None:
+        ways.append(
+            f"{found.standing} gained less than {NOTHING_GAINED:.0%} of what the best did over the untrained network's "
+            f"{figure(found.untrained)}"
+        )
+    return f"Of {found.trained} losses that passed and were trained, {lost} never trained: {', '.join(ways)}."
 
 
 def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

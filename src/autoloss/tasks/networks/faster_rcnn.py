@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -59,6 +60,14 @@ class Shape:
     deviations: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+
+class RaisedAnchors(AnchorGenerator):
+    """Anchors in the precision of the images, not of the feature maps: 16 bits count large coordinates in steps of pixels."""
+
+    def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
+        shown = [image_list.tensors.new_empty(()).expand(level.shape) for level in feature_maps]
+        return super().forward(image_list, shown)
 
 
 class RaisedRPNHead(RPNHead):
@@ -195,7 +204,7 @@ class FasterRCNN(GeneralizedRCNN):
     def __init__(self, backbone: nn.Module, classes: int, shape: Shape = Shape()) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(shape.anchor_sizes)
-        anchors = AnchorGenerator(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
+        anchors = RaisedAnchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
         kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
         rpn = CriterionRPN(
             anchors,
