@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,7 +99,13 @@ def _conclude(found: Search, as_json: bool) -> None:
     if as_json:
         comparison = comparison_rows(found.comparison)
         print_json(
-            {"directory": str(found.directory), "end": found.end, "top": top_rows(found, 10), "comparison": comparison}
+            {
+                "directory": str(found.directory),
+                "end": found.end,
+                "top": top_rows(found, 10),
+                "never_trained": asdict(found.in_vain),
+                "comparison": comparison,
+            }
         )
         return
     console = console_of()

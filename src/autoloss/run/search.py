@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
+from autoloss.algorithm.chance import derived_seed
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
 from autoloss.algorithm.rejection.screen import limits
 from autoloss.errors import RequestError
@@ -22,7 +23,7 @@ from autoloss.run.history import History
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import Search, confirmation, confirmations, read
+from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
@@ -93,7 +94,9 @@ def search(
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
         with Store(path, write=True) as store:
-            store.write_settings(_settings(configuration, name, loaded))
+            store.write_settings(
+                {**_settings(configuration, name, loaded), UNTRAINED: _untrained(loaded, configuration)}
+            )
             return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
@@ -152,6 +155,15 @@ def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[
         "branches": json.dumps({branch: BranchForm.of(found).to_dict() for branch, found in task.branches.items()}),
         "release": __version__,
     }
+
+
+def _untrained(task: Task, configuration: Configuration) -> str:
+    """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
+    score: Callable[[int], float | None] | None = getattr(task, "untrained", None)
+    if score is None:
+        return json.dumps(None)
+    with one_thread():
+        return json.dumps(score(derived_seed(configuration.seed, "training")))
 
 
 def _same_task(kept: dict[str, str], task: Task, path: Path) -> None:

@@ -130,8 +130,7 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     row = CATALOGUE[name]
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
-    module, _, function = row.factory.partition(":")
-    factory = getattr(_imported(name, module, row.extra), function)
+    factory = made_by(name)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
@@ -140,6 +139,13 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
     read = {option: _read(option, value, annotations[option]) for option, value in options.items()}
     return factory, {"metric": metric or row.metric, **read}
+
+
+def made_by(name: str) -> Any:
+    """Return what makes a task: called with its options, which `inspect.signature` lists with their defaults."""
+    row = CATALOGUE[name]
+    module, _, function = row.factory.partition(":")
+    return getattr(_imported(name, module, row.extra), function)
 
 
 def _imported(name: str, module: str, extra: str) -> Any:

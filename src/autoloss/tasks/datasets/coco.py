@@ -62,7 +62,9 @@ def instances(file: Path, folder: Path, name: str) -> BoxedImages:
         identity = identity if isinstance(identity, int) else None
         seen[identity] += 1
         problems = [*_problems(annotation, images, labels)]
-        if identity is not None and seen[identity] > 1:
+        if identity is None:
+            problems.append(("lacks an id", "a whole number of its own"))
+        elif seen[identity] > 1:
             problems.append(("has the id of another", "ids that differ"))
         place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
         faults += [Fault(file, f"{place} {found}", expected, MEND) for found, expected in problems]
@@ -221,4 +223,5 @@ def _boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: 
         np.array([bool(row.get("iscrowd", 0)) for row in rows], dtype=bool),
         np.zeros(len(rows), dtype=bool),
         np.array([row.get("area", area) for row, area in zip(rows, size, strict=True)], dtype=np.float64),
+        np.array([row["id"] for row in rows], dtype=np.int64),
     )

@@ -96,6 +96,7 @@ def _read(file: Path, faults: list[Fault]) -> Boxes | None:
         np.zeros(len(objects), dtype=bool),
         np.array([_text(one, "difficult") == "1" for one in objects], dtype=bool),
         (boxes[:, 2:] - boxes[:, :2]).prod(axis=1),
+        np.arange(1, len(objects) + 1),
     )
 
 
