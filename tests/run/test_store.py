@@ -129,7 +129,7 @@ def test_another_schema_is_refused_with_the_way_out(tmp_path):
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 1"):
+    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 2 and older ones"):
         Store(tmp_path)
 
 
