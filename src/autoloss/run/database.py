@@ -70,7 +70,7 @@ class Database:
         try:
             self._connection.row_factory = sqlite3.Row
             self._prepare_to_write() if write else self._check_schema()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise self._unopened(error) from error
         except BaseException:
@@ -204,7 +204,8 @@ class Database:
         """
         try:
             yield from self._connection.execute(query)
-        except sqlite3.DatabaseError as error:
+        # The name of a damaged column need not be text.
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
 
     def _count(self, table: str) -> int:
@@ -219,7 +220,7 @@ class Database:
                 "to go on from what is left."
             )
 
-    def _unopened(self, error: sqlite3.Error) -> StoreError:
+    def _unopened(self, error: Exception) -> StoreError:
         remedy = "Restore it from a copy, or start a new run with another --out."
         if _code(error) in NO_ROOM:
             remedy = "Make room on its disk and try again."
@@ -232,5 +233,5 @@ class Database:
         return StoreError(f"{self.path} cannot be written: {error}. Restore the file from a copy.")
 
 
-def _code(error: sqlite3.Error) -> int | None:
+def _code(error: Exception) -> int | None:
     return getattr(error, "sqlite_errorcode", None)

@@ -56,6 +56,16 @@ class Ownership:
         self._file.close()
 
 
+def refuse_owned(directory: Path) -> None:
+    """Leave early where another process drives a run; who goes on takes the lock all the same.
+
+    Raises:
+        OwnedError: Another process drives the run.
+    """
+    if (directory / FILE).exists():
+        Ownership(directory).close()
+
+
 def _owner(file: IO[str]) -> str:
     """Return who holds a lock; the one before may still stand there for the moment until the new one has signed."""
     end = time.monotonic() + NAMED_SECONDS
