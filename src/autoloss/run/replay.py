@@ -214,7 +214,9 @@ def _test(history: History, draft: Draft, branch: str, last: int, workshop: Work
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
     known = history.verdicts[branch].keys
-    for found in workshop.perform(TestAttempts(draft.plan.child, branch, kind, parent, first, last + 1 - first, known)):
+    tested = workshop.perform(TestAttempts(draft.plan.child, branch, kind, parent, first, last + 1 - first, known))
+    assert isinstance(tested, list)
+    for found in tested:
         if branch not in draft.open:
             return
         history.take(branch, found)
