@@ -1,12 +1,8 @@
-"""One history: the same for any number of workers, after any kill, and as the beginning of a longer one."""
+"""One history: the same for any number of workers, and as the beginning of a longer one."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -28,7 +24,6 @@ BRANCHES = ("cls", "reg")
 BUDGET = 20
 GOLDEN = Path(__file__).parent / "golden_history.jsonl"
 """Written by `golden` of a search of QuickTask; a change that claims to alter no result leaves it as it is."""
-KILLED = 30
 
 
 def searched(directory: Path, task: QuickTask, workers: int = 0, evaluations: int = BUDGET, **settings) -> list[str]:
@@ -152,50 +147,3 @@ def test_every_lag_gives_one_history_whatever_the_workers(lag, tmp_path):
     settings = {"evolution.lag": lag}
     alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **settings)
     assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **settings) == alone
-
-
-def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path):
-    """SIGKILL the driver at random points and take the run up again, until it is through."""
-    began = time.monotonic()
-    expected = searched(tmp_path / "clean", QuickTask(), evaluations=KILLED)
-    whole = time.monotonic() - began
-    rng = random.Random(0)
-    directory = tmp_path / "killed"
-    kills, finished = 0, False
-    while not finished:
-        driver = os.fork()
-        if driver == 0:
-            _drive(directory)
-        delay = rng.uniform(0, whole / 10) if kills < 20 else 60
-        finished = _ends_within(driver, delay)
-        if not finished:
-            os.kill(driver, signal.SIGKILL)
-            os.waitpid(driver, 0)
-            kills += 1
-    assert kills >= 20
-    assert list(as_text(opened(directory).history)) == expected
-
-
-def _drive(directory: Path) -> None:
-    """Start or resume the run in a forked child, and leave without cleaning up."""
-    status = 1
-    try:
-        if (directory / "run.sqlite").exists():
-            autoloss.resume(directory, QuickTask(), workers=0, final=False)
-        else:
-            searched(directory, QuickTask(), evaluations=KILLED)
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _ends_within(driver: int, seconds: float) -> bool:
-    """Wait for a driver; a kill before the run existed leaves nothing to resume, which is no loss."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found, status = os.waitpid(driver, os.WNOHANG)
-        if found:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return True
-        time.sleep(0.002)
-    return False

@@ -1,4 +1,4 @@
-"""`top`, `show`, `failures`, `report`, `watch` and `export`: commands that read a run, also while it runs."""
+"""`top`, `show`, `failures`, `report`, `watch`, `replay` and `export`: commands that read a run, also while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from autoloss.cli.application import app, console_of, print_json
 from autoloss.cli.arguments import AsJson, Directory
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 
 
 @app.command()
@@ -98,6 +98,24 @@ def watch(
         print(f"{directory} is at {server.address} (Ctrl-C ends this)", flush=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
+
+
+@app.command()
+def replay(
+    directory: Directory,
+    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, the rejected ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Derive every child of a run again from the recorded scores; nothing is trained."""
+    from autoloss.run.replay import replay as replayed
+
+    found = replayed(directory, full=full)
+    if as_json:
+        print_json(found.values())
+    if found.difference is not None:
+        raise RunError(f"The run in {directory} is not what its configuration and seed give: {found.difference}.")
+    if not as_json:
+        console_of().print(found.summary, soft_wrap=True)
 
 
 @app.command()

@@ -44,6 +44,10 @@ def search(
     """Search a loss for a task."""
     settings, options = assigned(assignments, data)
     refuse_early(task, metric)
+    from autoloss.run.lock import refuse_owned
+
+    if out is not None:
+        refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
@@ -74,6 +78,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run where it stopped."""
+    from autoloss.run.lock import refuse_owned
+
+    refuse_owned(directory)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 

@@ -46,6 +46,8 @@ class Status:
     def observe(self, progress: Progress | Pace) -> None:
         self._last = progress
         if self._live:
+            # What was said in between has stopped it.
+            self._live.start()
             self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
             self._next_line += self._line_seconds

@@ -158,6 +158,32 @@ class History:
         if draft.tried[branch] >= self.configuration.evolution.attempts:
             raise RunError(_nothing_passes(branch, draft.counts))
 
+    def adopt(self, branch: str, attempt: Attempt) -> Reason | None:
+        """Settle a branch of the draft with the attempt that is recorded to have won; those before it are not looked at.
+
+        Returns:
+            The reason for which it cannot have won, or None.
+        """
+        draft = self.begin()
+        if self._known_to_diverge(draft, branch, attempt):
+            return Reason.KNOWN_DIVERGED
+        draft.tried[branch] = attempt.number + 1
+        draft.counts["sampled"] += attempt.number + 1
+        draft.counts["passed"] += 1
+        draft.chosen[branch] = attempt
+        return None
+
+    def learn(self, branch: str, keys: bytes, passed: bool) -> bytes | None:
+        """Record the verdict of keys, eight bytes each; returns the first that was known before."""
+        verdicts = self.verdicts[branch]
+        first = None
+        for start in range(0, len(keys), 8):
+            key = keys[start : start + 8]
+            if first is None and key in verdicts:
+                first = key
+            verdicts.record(key, passed)
+        return first
+
     def _judge(self, draft: Draft, branch: str, attempt: Attempt) -> tuple[Reason | None, Attempt]:
         """Say why an attempt goes no further, or None when its branch is settled; and what it counts as."""
         if not attempt.key:
@@ -175,11 +201,16 @@ class History:
             verdicts.record(attempt.key, reason is None)
             (draft.accepted if reason is None else draft.rejected)[branch].extend(attempt.key)
             draft.counts["simulated"] += 1
-        if reason is None and draft.open == [branch]:
-            signature = _text(self._signature(draft, {branch: attempt}))
-            if self._signatures.diverges(draft.plan.child, signature):
-                reason = Reason.KNOWN_DIVERGED
+        if reason is None and self._known_to_diverge(draft, branch, attempt):
+            reason = Reason.KNOWN_DIVERGED
         return reason, attempt
+
+    def _known_to_diverge(self, draft: Draft, branch: str, attempt: Attempt) -> bool:
+        """Say whether an attempt completes a loss that diverged in an earlier training."""
+        if draft.open != [branch]:
+            return False
+        signature = _text(self._signature(draft, {branch: attempt}))
+        return self._signatures.diverges(draft.plan.child, signature)
 
     def _signature(self, draft: Draft, more: Mapping[str, Attempt] | None = None) -> dict[str, tuple[str, ...]]:
         chosen = {**draft.chosen, **(more or {})}
@@ -229,10 +260,8 @@ class History:
         """Bring back what a store holds: children in order, each with its outcome where there is one."""
         for child in children:
             for branch in self.branches:
-                for keys, passed in ((child.rejected, False), (child.accepted, True)):
-                    found = keys.get(branch, b"")
-                    for start in range(0, len(found), 8):
-                        self.verdicts[branch].record(found[start : start + 8], passed)
+                self.learn(branch, child.rejected.get(branch, b""), False)
+                self.learn(branch, child.accepted.get(branch, b""), True)
             self._remember(child)
             if child.id in outcomes:
                 self.tell(child.id, outcomes[child.id])
