@@ -83,7 +83,7 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
     alphabet = Alphabet(branch.leaves_and_roles)
     with Store(folder, write=True) as store:
         # A search waits for the disk after each row; here nobody would miss what a power cut takes.
-        store._connection.execute("PRAGMA synchronous = OFF")
+        store._database._connection.execute("PRAGMA synchronous = OFF")
         store.write_settings(
             {
                 "configuration": Configuration(evaluations=candidates).to_json(),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, shown
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
@@ -28,7 +28,7 @@ def assigned(assignments: list[str] | None, data: str | None) -> tuple[dict[str,
     for assignment in assignments or ():
         key, equals, value = (part.strip() for part in assignment.partition("="))
         if not equals or not key:
-            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {assignment!r}.")
+            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {shown(assignment)}.")
         if key in found:
             raise RequestError(f"--set {key} comes twice; keep one of them.")
         found[key] = value
@@ -56,7 +56,7 @@ def budget_of(text: str | None, directory: Path) -> int | None:
     try:
         number = int(text)
     except ValueError:
-        raise RequestError(f"--evaluations takes a number, or +N for N more; found {text!r}.") from None
+        raise RequestError(f"--evaluations takes a number, or +N for N more; found {shown(text)}.") from None
     if not text.startswith("+"):
         return number
     from autoloss.run.results import opened

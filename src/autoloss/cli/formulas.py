@@ -48,7 +48,7 @@ def simplify(
         )
         return
     for line in [latex(terms)] if as_latex else [unicode(terms), text, f"{nodes} → {left} nodes"]:
-        console_of().print(line, markup=False, soft_wrap=True)
+        console_of().print(line, soft_wrap=True)
 
 
 def shortened(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:

@@ -1,4 +1,4 @@
-"""`top`, `show`, `failures`, `report`, `watch` and `export`: commands that read a run, also while it runs."""
+"""`top`, `show`, `failures`, `report`, `watch`, `replay` and `export`: commands that read a run, also while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from autoloss.cli.application import app, console_of, print_json
 from autoloss.cli.arguments import AsJson, Directory
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 
 
 @app.command()
@@ -76,7 +76,7 @@ def report(
     from autoloss.report.page.writing import write_report
 
     console = console_of(to_stderr=True)
-    say = partial(console.print, markup=False, soft_wrap=True)
+    say = partial(console.print, soft_wrap=True)
     path, damaged = write_report(directory, out, scenes=scenes, say=say)
     for problem in damaged:
         say(f"Left out: {problem}")
@@ -101,6 +101,24 @@ def watch(
 
 
 @app.command()
+def replay(
+    directory: Directory,
+    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, the rejected ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Derive every child of a run again from the recorded scores; nothing is trained."""
+    from autoloss.run.replay import replay as replayed
+
+    found = replayed(directory, full=full)
+    if as_json:
+        print_json(found.values())
+    if found.difference is not None:
+        raise RunError(f"The run in {directory} is not what its configuration and seed give: {found.difference}.")
+    if not as_json:
+        console_of().print(found.summary, soft_wrap=True)
+
+
+@app.command()
 def export(
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
@@ -120,4 +138,4 @@ def export(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
-    console_of(to_stderr=True).print(f"Wrote {out}", markup=False, soft_wrap=True)
+    console_of(to_stderr=True).print(f"Wrote {out}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,10 @@ def search(
     """Search a loss for a task."""
     settings, options = assigned(assignments, data)
     refuse_early(task, metric)
+    from autoloss.run.lock import refuse_owned
+
+    if out is not None:
+        refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
@@ -73,6 +78,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run where it stopped."""
+    from autoloss.run.lock import refuse_owned
+
+    refuse_owned(directory)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
@@ -98,7 +106,13 @@ def _conclude(found: Search, as_json: bool) -> None:
     if as_json:
         comparison = comparison_rows(found.comparison)
         print_json(
-            {"directory": str(found.directory), "end": found.end, "top": top_rows(found, 10), "comparison": comparison}
+            {
+                "directory": str(found.directory),
+                "end": found.end,
+                "top": top_rows(found, 10),
+                "never_trained": asdict(found.in_vain),
+                "comparison": comparison,
+            }
         )
         return
     console = console_of()
@@ -108,5 +122,5 @@ def _conclude(found: Search, as_json: bool) -> None:
         console.print(comparison_table("On the test split, fresh seeds", found.comparison))
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
-        console.print(f"Winner: #{found.best.id}  {found.best.formula}", markup=False, soft_wrap=True)
-        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", markup=False, soft_wrap=True)
+        console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)
+        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", soft_wrap=True)

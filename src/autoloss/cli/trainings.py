@@ -150,4 +150,4 @@ def retrain(
         print_json(found.values())
     else:
         console.print(retraining_table(found))
-        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

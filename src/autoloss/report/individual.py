@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import table
@@ -76,15 +76,15 @@ def _none_such(reading: Reading, number: int) -> str:
 
 def print_show(console: Console, values: Mapping[str, Any]) -> None:
     """Print one loss."""
-    console.print(f"[bold]#{values['id']}[/bold]  {escape(values['readable'])}", soft_wrap=True)
-    console.print(f"as it was found: {escape(values['formula'])}", soft_wrap=True)
+    console.print(Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"), soft_wrap=True)
+    console.print(f"as it was found: {values['formula']}", soft_wrap=True)
     if values["simplified"] != values["formula"]:
-        console.print(f"simplified: {escape(values['simplified'])}", soft_wrap=True)
+        console.print(f"simplified: {values['simplified']}", soft_wrap=True)
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
     console.print(f"{values['state']}  score {figure(values['score'])}  {also}".rstrip())
     if values["reason"]:
         step = "" if values["step"] is None else f" (step {values['step']})"
-        console.print(f"reason: {escape(values['reason'])}{step}")
+        console.print(f"reason: {values['reason']}{step}")
     if values["origin"] != Origin.TRAINED.value:
         console.print(f"{values['origin']}: shares the outcome of #{values['source']}")
     for branch, score in values["g"].items():
@@ -98,7 +98,7 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
             ((step["id"], _how(step["how"]), figure(step["score"]), step["formula"]) for step in values["lineage"]),
         )
     )
-    console.print(f"Train it again: {escape(values['command'])}", soft_wrap=True)
+    console.print(f"Train it again: {values['command']}", soft_wrap=True)
 
 
 def _how(how: Mapping[str, str]) -> str:

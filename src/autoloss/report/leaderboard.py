@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from autoloss.report.numbers import figure
@@ -15,7 +14,7 @@ from autoloss.report.readable import readable_of
 from autoloss.run.evidence import Row
 from autoloss.run.reading import Running
 from autoloss.run.records import Individual
-from autoloss.run.results import Found, Search
+from autoloss.run.results import NOTHING_GAINED, Found, Search
 
 
 def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
@@ -28,7 +27,7 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]],
     for header, justify in columns.items():
         made.add_column(header, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+        made.add_row(*("" if cell is None else str(cell) for cell in row))
     return made
 
 
@@ -102,8 +101,22 @@ def top_table(search: Search, rows: Sequence[Mapping[str, Any]], running: Sequen
         "score: metric of the proxy training on the valid split · size: operators · age: losses since · found: how often, with "
         "twins and copies · formula: simplified, and below it as it was found"
         + (" · ★ best on fresh seeds" if confirmed else "")
-        + "".join(f"\nin training: #{one.child.id}  {one.child.loss}" for one in running),
+        + "".join(f"\nin training: #{one.child.id}  {one.child.loss}" for one in running)
+        + f"\n{in_vain(search)}",
     )
+
+
+def in_vain(search: Search) -> str:
+    """Say how many losses passed the rejection protocol and then trained nothing."""
+    found = search.in_vain
+    lost = found.diverged + (found.standing or 0)
+    ways = [f"{found.diverged} diverged"]
+    if found.standing is not None:
+        ways.append(
+            f"{found.standing} gained less than {NOTHING_GAINED:.0%} of what the best did over the untrained network's "
+            f"{figure(found.untrained)}"
+        )
+    return f"Of {found.trained} losses that passed and were trained, {lost} never trained: {', '.join(ways)}."
 
 
 def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
 from autoloss.run.jobs import Train
-from autoloss.run.records import Individual, Origin, Outcome
+from autoloss.run.records import Individual, Origin, Outcome, State
 from autoloss.run.store import Store
 
 if TYPE_CHECKING:
     from autoloss.run.configuration import Configuration
     from autoloss.space.loss import Loss
+
+
+UNTRAINED = "untrained"
+"""Key of a run's setting: the score of the network that its trainings begin with, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,38 @@ class Found:
         return self.formula.count("(")
 
 
+NOTHING_GAINED = 0.1
+"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class InVain:
+    """Losses that passed the rejection protocol on every branch and then trained nothing.
+
+    Args:
+        trained: Losses that passed and were trained to an end.
+        diverged: Of these, how many have no score.
+        standing: How many gained next to nothing over the untrained network; None where its score is not known.
+        untrained: That score.
+    """
+
+    trained: int
+    diverged: int
+    standing: int | None
+    untrained: float | None
+
+    @classmethod
+    def of(cls, history: Sequence[Individual], untrained: float | None) -> InVain:
+        own = [found for found in history if found.child.origin is Origin.TRAINED]
+        scores = [found.outcome.score for found in own if found.outcome.score is not None]
+        diverged = sum(found.outcome.state is State.DIVERGED for found in own)
+        standing = None
+        if untrained is not None and scores:
+            enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
+            standing = sum(score <= enough for score in scores)
+        return cls(len(scores) + diverged, diverged, standing, untrained)
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """A run and what it came to.
@@ -68,6 +104,11 @@ class Search:
     end: str = "it is not finished"
     confirmed: Sequence[Row] = field(default=())
     comparison: Sequence[Row] = field(default=())
+
+    @property
+    def in_vain(self) -> InVain:
+        """How many losses passed the rejection protocol and then trained nothing."""
+        return InVain.of(self.history, json.loads(self.settings.get(UNTRAINED, "null")))
 
     @property
     def configuration(self) -> Configuration:

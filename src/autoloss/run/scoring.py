@@ -14,6 +14,7 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
+from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName, named
 from autoloss.run.results import read, standing
 from autoloss.run.search import started
@@ -108,9 +109,12 @@ def compare(
             loaded = task if task is not None else TaskName.from_json(found.settings["task"]).load()
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
-            workshop = Workshop(loaded, sample_files.load(directory), found.configuration)
+            workshop = Workshop(
+                loaded, sample_files.load(directory, found.settings[SAMPLES_DIGEST]), found.configuration
+            )
             with started(workshop, workers) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
+                store.rest_with(dispatcher.rest)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
                 every = baselines == "all"
                 return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher, every=every)

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
+from autoloss.algorithm.chance import derived_seed
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
 from autoloss.algorithm.rejection.screen import limits
 from autoloss.errors import RequestError
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
 from autoloss.run.configuration import Configuration
+from autoloss.run.crashing import passing
+from autoloss.run.database import warn
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.run.history import History
 from autoloss.run.lock import Ownership
+from autoloss.run.migrations import SAMPLES_DIGEST, digest_of_samples
 from autoloss.run.naming import TaskName, named
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import Search, confirmation, confirmations, read
+from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
@@ -81,19 +85,25 @@ def search(
     _check_workers(workers)
     loaded, name = named(task, metric, options)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
-    _refuse_finished(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"{path} cannot be made: {error.strerror}. Name another folder with --out.") from None
     owner = Ownership(path)
     try:
+        passing("owned")
         _refuse_finished(path)
         drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
-        with Store(path, write=True) as store:
-            store.write_settings(_settings(configuration, name, loaded))
+        with Store(path, write=True, say=say or warn) as store:
+            store.write_settings(
+                {
+                    **_settings(configuration, name, loaded),
+                    SAMPLES_DIGEST: digest_of_samples(path),
+                    UNTRAINED: _untrained(loaded, configuration),
+                }
+            )
             return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
@@ -127,15 +137,16 @@ def resume(
     Store(path).close()
     owner = Ownership(path)
     try:
-        with Store(path, write=True) as store:
+        with Store(path, write=True, say=say or warn) as store:
             kept = store.started()
             configuration = Configuration.from_json(kept["configuration"])
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
                 store.change_setting("configuration", configuration.to_json())
             loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
-            _same_task(kept, loaded, path)
-            return _drive(path, store, loaded, sample_files.load(path), configuration, workers, final, observe, say)
+            same_task(kept, loaded, path)
+            drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
+            return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -154,7 +165,16 @@ def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[
     }
 
 
-def _same_task(kept: dict[str, str], task: Task, path: Path) -> None:
+def _untrained(task: Task, configuration: Configuration) -> str:
+    """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
+    score: Callable[[int], float | None] | None = getattr(task, "untrained", None)
+    if score is None:
+        return json.dumps(None)
+    with one_thread():
+        return json.dumps(score(derived_seed(configuration.seed, "training")))
+
+
+def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
     """Refuse to go on with a task that is not the run's: two histories would mix."""
     found = {"title": task.name, "branches": _settings(Configuration(), TaskName(None), task)["branches"]}
     for name, value in found.items():
@@ -180,13 +200,15 @@ def _drive(
     observe: Observe | None,
     say: Say | None,
 ) -> Search:
-    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
-    history = History(leaves, configuration)
+    history = History(task.branches, configuration)
     history.restore(store.children(), store.outcomes())
-    workshop = Workshop(task, drawn, configuration)
+    passing("restored")
+    workshop = Workshop(task, drawn, configuration, history.known_keys)
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
+        store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
+        passing("search-ended")
         if final:
             _finalise(history, store, task, dispatcher, say or (lambda text: None))
     return read(path, store, end)
@@ -208,10 +230,12 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
         again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
         first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
+        passing("best-confirmed")
         finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
         if finalists and settings.finalist_seeds:
             say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
             compared(finalists, again, "valid", dispatcher, known, store.add_trial)
+            passing("finalists-confirmed")
         best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
     if not settings.compare or not settings.compare_seeds:
         return
@@ -222,6 +246,7 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
     )
     against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
+    passing("compared")
 
 
 def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from autoloss import zoo
 from autoloss.algorithm.equivalence import Gradient, directions, gradient
@@ -31,12 +32,20 @@ class Workshop:
 
     Args:
         samples: B samples per branch, the same for the whole run.
+        known: Branch → keys whose verdict a resumed run knows already, eight bytes each.
     """
 
-    def __init__(self, task: Task, samples: Mapping[str, tuple[Sample, ...]], configuration: Configuration) -> None:
+    def __init__(
+        self,
+        task: Task,
+        samples: Mapping[str, tuple[Sample, ...]],
+        configuration: Configuration,
+        known: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         self.task = task
         self.configuration = configuration
         self.samples = samples
+        self._known = dict(known)
         self._branches: dict[str, TestedBranch] = {}
 
     def perform(self, job: Job) -> list[Attempt] | Trained:
@@ -53,11 +62,12 @@ class Workshop:
             branch = self.task.branches[name]
             reference = measured(branch, self.samples[name])
             self._branches[name] = TestedBranch(branch, reference, self.configuration)
+            self._branches[name].learn(self._known.get(name, b""), 0)
         return self._branches[name]
 
     def test(self, job: TestAttempts) -> list[Attempt]:
         tested = self.branch(job.branch)
-        tested.learn(job.known)
+        tested.learn(job.known, job.known_before)
         plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else tested.parse(job.parent)
         done = []
@@ -102,11 +112,11 @@ class TestedBranch:
     def parse(self, text: str) -> Expression:
         return parse(text, leaves=self.alphabet.leaves_and_roles)
 
-    def learn(self, keys: bytes) -> None:
-        """Take over the keys that the driver knows; it only ever adds to their end."""
-        for start in range(self._learnt, len(keys), 8):
+    def learn(self, keys: bytes, before: int) -> None:
+        """Take over the latest keys that the driver knows, after so many bytes of others; it only ever adds to their end."""
+        for start in range(max(0, self._learnt - before), len(keys), 8):
             self._known.add(keys[start : start + 8])
-        self._learnt = max(self._learnt, len(keys))
+        self._learnt = max(self._learnt, before + len(keys))
 
     def test(self, number: int, tree: Expression) -> Attempt:
         """Test a tree: size and structure, then its gradient, then the protocol."""

@@ -26,6 +26,10 @@ EngineName = Literal["fast", "reference"]
 ENGINES = ("fast", "reference")
 
 
+MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
+"""Beyond these a slip of the finger fills the memory, or tests the first loss for days."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolSettings:
     """Appendix A's values.
@@ -52,9 +56,9 @@ class ProtocolSettings:
             raise unknown("engine", str(self.engine), ENGINES)
         if self.unit not in THRESHOLDS:
             raise unknown("unit of the threshold", str(self.unit), THRESHOLDS)
-        for name, value, least in (("samples", self.samples, 1), ("steps", self.steps, 1)):
-            if value < least:
-                raise RequestError(f"rejection.{name} is {value}; it needs to be at least {least}.")
+        for name, value, most in (("samples", self.samples, MOST_SAMPLES), ("steps", self.steps, MOST_STEPS)):
+            if not 1 <= value <= most:
+                raise RequestError(f"rejection.{name} is {value}; it needs to be at least 1 and at most {most}.")
         if not self.learning_rate > 0:
             raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
         if not 0 <= self.momentum < 1:
