@@ -272,6 +272,7 @@ WRITTEN = [
     ("1 / 2 / (1 + p)", r"\frac{1}{2 \cdot \left(p + 1\right)}", "½ / (p + 1)"),
     ("(p - 16 * y**4)**2", r"\left(p - 16 \cdot y^{4}\right)^{2}", "(p − 16·y⁴)²"),
     ("sqrt(1 + p) * y", r"y \cdot \sqrt{p + 1}", "y·√(p + 1)"),
+    ("sqrt(p * y) * y", r"y \cdot \sqrt{p \cdot y}", "y·√(p·y)"),
     ("abs(p - y)", r"\left|p - y\right|", "|p − y|"),
     (
         "max_pool(p) - mean_c(p)",

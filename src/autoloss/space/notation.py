@@ -201,7 +201,8 @@ def _unicode_call(operator: Operator, operands: list[Written]) -> Written:
     if operator.name == "abs":
         return Written(f"|{inner.text}|", ATOM)
     if operator.name == "sqrt":
-        plain = inner.text.isidentifier() or inner.text.isdecimal()
+        # A dot between factors passes for a part of an identifier.
+        plain = inner.level == ATOM and (inner.text.isidentifier() or inner.text.isdecimal())
         return Written(f"√{inner.text}" if plain else f"√({inner.text})", POWER)
     name = _SHORT.get(operator.name, operator.name)
     return Written(f"{name}({', '.join(part.text for part in operands)})", ATOM)
