@@ -14,9 +14,9 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
+from autoloss.run.machines import Machines, started
 from autoloss.run.naming import TaskName, named
 from autoloss.run.results import read, standing
-from autoloss.run.search import started
 from autoloss.run.store import Store
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workshop import Workshop
@@ -62,7 +62,7 @@ def score(
         raise unknown("split", split, loaded.splits)
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
-    with started(Workshop(loaded, {}, configuration), min(workers, len(entrants) * seeds)) as pool:
+    with started(Workshop(loaded, {}, configuration), Machines(workers=min(workers, len(entrants) * seeds))) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
 
@@ -109,7 +109,7 @@ def compare(
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
             workshop = Workshop(loaded, sample_files.load(directory), found.configuration)
-            with started(workshop, workers) as pool:
+            with started(workshop, Machines(workers=workers)) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
                 every = baselines == "all"
