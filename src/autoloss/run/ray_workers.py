@@ -116,6 +116,13 @@ class RayCluster(Cluster):
                 raise RequestError(
                     "This process is connected to a Ray cluster already. Name its address in place of auto, or call ray.shutdown()."
                 )
+            found = ray.util.get_node_ip_address()
+            if found != LOOPBACK:
+                asked = {**ALONE, AUTH_MODE: "token"}
+                raise RequestError(
+                    f"Ray was imported before autoloss could tell it to stay on this machine: it would listen on {found}. "
+                    f"Import it later, or set {' '.join(f'{name}={value}' for name, value in asked.items())} for this process."
+                )
             _connect(
                 ray,
                 owned,
@@ -126,12 +133,6 @@ class RayCluster(Cluster):
                 _node_ip_address=LOOPBACK,
                 _temp_dir=str(folder),
             )
-            found = ray.util.get_node_ip_address()
-            if found != LOOPBACK:
-                raise RequestError(
-                    f"Ray was imported before autoloss could tell it to stay on this machine, so it listens on {found}. "
-                    f"Set {'; '.join(f'{name}={value}' for name, value in ALONE.items())} before Python starts."
-                )
             return cls(ray, owned, frame, slots, on_gpu, memory_limit_bytes)
 
     @classmethod
