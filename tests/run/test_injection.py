@@ -70,7 +70,7 @@ def test_a_rehearsal_ends_even_when_every_attempt_is_hit():
     scores, dispatcher = rehearsed(Injection({"error": 1.0}), 1)
     assert scores == {0: 0.0}
     assert dispatcher.tally.injected.total() == FAULTY_ATTEMPTS
-    assert str(dispatcher.tally) == (
+    assert dispatcher.tally.rehearsal() == (
         "Injected 3 faults (error 3): 3 attempts repeated with the same seed, no job was lost."
     )
 
@@ -86,7 +86,10 @@ def test_real_failures_count_beside_injected_ones():
     assert done.result.state is State.FAILED
     assert done.result.reason.count("for real") >= dispatch.TRIES
     assert dispatcher.tally.given_up == 1
-    assert "1 jobs failed for reasons of their own" in str(dispatcher.tally)
+    assert "1 jobs failed for reasons of their own" in dispatcher.tally.rehearsal()
+    assert dispatcher.tally.failures() == (
+        "The machine ended 2 attempts (memory 2); they were repeated with the same seed."
+    )
 
 
 def test_draws_follow_their_rates_and_depend_on_seed_job_and_attempt_alone():

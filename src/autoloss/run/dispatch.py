@@ -167,12 +167,12 @@ class Dispatcher:
                 failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
                     return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
+                self.tally.losses[outcome.cause] += 1
                 self._enqueue(outcome.job)
                 return Again()
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
-        if self._injection is not None:
-            self.tally.given_up += 1
+        self.tally.given_up += 1
         if isinstance(self._jobs[ticket], TestAttempts):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)

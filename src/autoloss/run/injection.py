@@ -197,20 +197,27 @@ class Injection:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a rehearsal.
+    """What went wrong with attempts at jobs, on purpose and of itself.
 
     Args:
         injected: By kind.
-        repeated: Attempts that a fault ended, so that the job was tried again.
+        repeated: Attempts that an injected fault ended, so that the job was tried again.
+        losses: By cause, attempts that the machine ended by itself, and that were tried again.
         given_up: Jobs that failed after all, for reasons of their own.
     """
 
     injected: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
+    losses: Counter[str] = field(default_factory=Counter)
     given_up: int = 0
 
-    def __str__(self) -> str:
-        """Say it in one line."""
+    def failures(self) -> str:
+        """Say what the machine did, in one line."""
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(self.losses.items()))
+        return f"The machine ended {self.losses.total()} attempts ({causes}); they were repeated with the same seed."
+
+    def rehearsal(self) -> str:
+        """Say what came of the injected faults in one line."""
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.injected.items()))
         lost = "no job was lost" if not self.given_up else f"{self.given_up} jobs failed for reasons of their own"
         return (

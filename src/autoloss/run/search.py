@@ -198,8 +198,10 @@ def _drive(
         end = run(history, store, dispatcher, observe)
         if final:
             _finalise(history, store, task, dispatcher, say)
+    if dispatcher.tally.losses:
+        say(dispatcher.tally.failures())
     if machines.injection is not None:
-        say(str(dispatcher.tally))
+        say(dispatcher.tally.rehearsal())
     return read(path, store, end)
 
 
