@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoloss.run.ray_workers import ALONE, AUTH_MODE, QUIET, ray_workers
+from autoloss.run.ray_workers import ALONE, AUTH_MODE, QUIET, complaints_to_stderr, ray_workers
 from autoloss.run.workers import Workers
-from faults_workers import beside_clean, told
+from beside import beside_clean, show, told
 from machine import machine
 from output import emit
 from searches import tell
-from toy import show
 
 NODES = 3
 BETWEEN_KILLS_SECONDS = 30.0
@@ -79,7 +78,7 @@ def nodes_killed(quick: bool) -> list[dict[str, Any]]:
 
 
 class _Killer:
-    """Kills the oldest node whenever it is due, and has another one started in its place."""
+    """Kills the oldest node whenever it is due and all are up, and has another one started in its place."""
 
     def __init__(self, cluster: Any, quick: bool) -> None:
         self.kills = 0
@@ -87,12 +86,19 @@ class _Killer:
         self._between = 15.0 if quick else BETWEEN_KILLS_SECONDS
         self._due: float | None = None
 
+    def _all_are_up(self) -> bool:
+        """Say whether the node that took the place of the last one has joined: on a slow machine that takes long."""
+        import ray
+
+        # The head, and those that take jobs.
+        return sum(node["Alive"] for node in ray.nodes()) > NODES
+
     def meddle(self, workers: Workers, done: int) -> None:
         now = time.monotonic()
         if self._due is None:
             # The first evaluation shows that all is up.
             self._due = now + self._between if done else None
-        elif now >= self._due:
+        elif now >= self._due and self._all_are_up():
             self._due = now + self._between
             node = self._cluster.list_all_nodes()[1]
             tell(f"killing a node after {done} evaluations")
@@ -115,7 +121,8 @@ def _cluster(nodes: int) -> Iterator[Any]:
         for _ in range(nodes):
             cluster.add_node(wait=False, **NODE)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        yield cluster
+        with complaints_to_stderr(ray):
+            yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()

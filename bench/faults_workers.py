@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -22,10 +22,9 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
 from autoloss.run.messages import Finished, Lost
 from autoloss.run.workers import ProcessWorkers, Workers
+from beside import beside_clean, row, show, told
 from machine import machine
 from output import emit
-from searches import tell
-from toy import row, searched, show
 
 GRACE_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
@@ -46,12 +45,6 @@ def main() -> None:
     for measure in MEASURES:
         found += told(measure(arguments.quick))
     emit({"machine": machine(), "rows": found}, arguments, show)
-
-
-def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    for found in rows:
-        tell(str(found))
-        yield found
 
 
 def gone_in_time(quick: bool) -> list[dict[str, Any]]:
@@ -160,16 +153,6 @@ def _beside_clean(promise: str, evaluations: int, workers: int, **how: Any) -> d
         lambda perform: ProcessWorkers(perform, workers, memory_limit_bytes=limits.memory_bytes),
         **how,
     )
-
-
-def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:
-    """Set a search beside the one in this process without faults or delays."""
-    clean, _, failed = searched(evaluations)
-    start = time.monotonic()
-    lines, tally, failed_here = searched(evaluations, workers, **how)
-    lost = failed_here - failed + sum(line not in lines for line in clean)
-    more = {"injected": dict(tally.injected), "losses": dict(tally.losses), "seconds": round(time.monotonic() - start)}
-    return row(promise, evaluations, lost, tally.repeated + tally.losses.total(), lines == clean, **more)
 
 
 MEASURES: tuple[Callable[[bool], list[dict[str, Any]]], ...] = (

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from types import MappingProxyType
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -54,42 +56,48 @@ def test_what_a_fault_hits_is_done_again(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(injection, "FAULTY_ATTEMPTS", 1)
     scores, dispatcher = rehearsed(Injection({kind: 1.0}), 1, memory_gigabytes=0.25)
     assert scores == {0: 0.0}
-    assert dispatcher.tally.injected == Counter({kind: 1})
-    assert dispatcher.tally.repeated == 1
+    assert dispatcher.mishaps.injected == Counter({kind: 1})
+    assert dispatcher.mishaps.repeated == 1
 
 
 def test_the_faults_of_trainings_are_the_same_with_any_number_of_workers():
     faults = Injection.parse("worker-crash=0.2,error=0.2,seed=7")
     one, two = (rehearsed(faults, 6, workers) for workers in (1, 2))
     assert one[0] == two[0] == {seed: float(seed) for seed in range(6)}
-    assert one[1].tally == two[1].tally
-    assert one[1].tally.injected
+    assert one[1].mishaps == two[1].mishaps
+    assert one[1].mishaps.injected
 
 
 def test_a_rehearsal_ends_even_when_every_attempt_is_hit():
     scores, dispatcher = rehearsed(Injection({"error": 1.0}), 1)
     assert scores == {0: 0.0}
-    assert dispatcher.tally.injected.total() == FAULTY_ATTEMPTS
-    assert dispatcher.tally.rehearsal() == (
+    assert dispatcher.mishaps.injected.total() == FAULTY_ATTEMPTS
+    assert dispatcher.mishaps.rehearsal() == (
         "Injected 3 faults (error 3): 3 attempts repeated with the same seed, no job was lost."
     )
 
 
-def test_real_failures_count_beside_injected_ones():
+def check_three_failures_of_the_machine_are_no_score() -> None:
+    """The check that the mutants have to fail as well."""
+
     def refuse(job):
         raise MemoryError("for real")
 
-    with ProcessWorkers(Rehearsing(refuse), 1) as pool:
+    with InlineWorkers(refuse) as pool:
         dispatcher = Dispatcher(pool, LimitSettings(), Injection({"error": 1.0}))
         (done,) = run_all([Train("y", 0)], dispatcher)
     assert not isinstance(done.result, list)
-    assert done.result.state is State.FAILED
+    assert (done.result.state, done.result.score) == (State.FAILED, None)
     assert done.result.reason.count("for real") >= dispatch.TRIES
-    assert dispatcher.tally.given_up == 1
-    assert "1 jobs failed for reasons of their own" in dispatcher.tally.rehearsal()
-    assert dispatcher.tally.failures() == (
+    assert dispatcher.mishaps.given_up == 1
+    assert "1 jobs failed for reasons of their own" in dispatcher.mishaps.rehearsal()
+    assert dispatcher.mishaps.failures() == (
         "The machine ended 2 attempts (memory 2); they were repeated with the same seed."
     )
+
+
+def test_three_failures_of_the_machine_are_no_score_and_injected_ones_are_not_among_them():
+    check_three_failures_of_the_machine_are_no_score()
 
 
 def test_draws_follow_their_rates_and_depend_on_seed_job_and_attempt_alone():
@@ -174,12 +182,12 @@ class Nowhere:
     def add_outcome(self, child, outcome) -> None: ...
 
 
-def history_of(faults: Injection | None) -> tuple[list[str], Dispatcher]:
+def history_of(faults: Injection | None, around: Callable[..., Any] = Rehearsing) -> tuple[list[str], Dispatcher]:
     """Search in this process; a fault here is what a worker's end is to its driver: a lost job."""
     task, configuration = QuickTask(), Configuration().changed({**SETTINGS, "evaluations": 20, "seed": 3})
     history = History({"main": tuple(task.branches["main"].leaves_and_roles)}, configuration)
     workshop = Workshop(task, drawn(task, configuration.rejection.samples, configuration.seed), configuration)
-    with InlineWorkers(Rehearsing(workshop.perform)) as pool:
+    with InlineWorkers(around(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, faults)
         run(history, Nowhere(), dispatcher)
     return list(as_text(history.finished)), dispatcher
@@ -197,7 +205,31 @@ def check_faults_do_not_change_the_history() -> None:
         histories = [history_of(Injection.parse(f"worker-crash=0.4,hang=0.3,seed={seed}")) for seed in range(3)]
     for rehearsed_history, dispatcher in histories:
         assert rehearsed_history == clean
-        assert dispatcher.tally.injected.total() == dispatcher.tally.repeated > 10
+        assert dispatcher.mishaps.injected.total() == dispatcher.mishaps.repeated > 10
+
+
+def check_what_the_machine_loses_is_tried_again() -> None:
+    """The check that the mutants have to fail as well."""
+    lost: Counter[str] = Counter()
+
+    def lose_twice(perform):
+        def performed(job):
+            lost[str(job)] += 1
+            # Of every other job the machine loses two attempts.
+            if lost[str(job)] <= 2 and isinstance(job, Train) and len(job.loss) % 2:
+                raise MemoryError("for real")
+            return perform(job)
+
+        return performed
+
+    clean = history_of(None)[0]
+    history, dispatcher = history_of(None, lose_twice)
+    assert history == clean
+    assert dispatcher.mishaps.losses["memory"] > 10
+
+
+def test_what_the_machine_loses_is_tried_again_and_the_history_stays():
+    check_what_the_machine_loses_is_tried_again()
 
 
 def test_faults_do_not_change_the_history():

@@ -179,6 +179,22 @@ def test_a_fault_costs_one_attempt_and_the_slot_goes_on(fault: str):
     assert not zombies(groups)
 
 
+def check_an_error_of_a_gpu_replaces_the_worker() -> None:
+    """The check that the mutants have to fail as well."""
+    with ProcessWorkers(run, 1) as workers:
+        workers.submit(1, fail_like_a_gpu, deadline_seconds=20)
+        groups = workers.groups
+        assert [outcome.cause for outcome in workers.wait(None) if isinstance(outcome, Lost)] == ["device"]
+        assert is_gone(groups, 1.0)
+        workers.submit(2, None, deadline_seconds=20)
+        assert workers.groups != groups
+        assert workers.wait(None)[0].value == "fine"
+
+
+def test_an_error_of_a_gpu_replaces_the_worker():
+    check_an_error_of_a_gpu_replaces_the_worker()
+
+
 def test_a_worker_goes_before_its_driver_when_the_kernel_is_out_of_memory():
     def badness(_):
         return int(Path("/proc/self/oom_score_adj").read_text())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autoloss.errors import RunError
 from autoloss.run.configuration import LimitSettings
-from autoloss.run.injection import HANG_SECONDS, HANGING, Faulty, Injection, Tally
+from autoloss.run.injection import HANG_SECONDS, HANGING, Faulty, Injection, Mishaps
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
 from autoloss.run.records import Outcome, State
 from autoloss.run.workers import Finished, Lost, Raised, Workers
@@ -45,7 +45,7 @@ class Dispatcher:
         self._workers = workers
         self._limits = limits
         self._injection = injection
-        self.tally = Tally()
+        self.mishaps = Mishaps()
         self._attempts: dict[int, int] = {}
         self._faulty: set[int] = set()
         self._tickets = itertools.count()
@@ -141,7 +141,7 @@ class Dispatcher:
         if fault is None:
             return job, deadline_seconds
         self._faulty.add(ticket)
-        self.tally.injected[fault.kind] += 1
+        self.mishaps.injected[fault.kind] += 1
         return Faulty(job, fault), min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
 
     def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | Again:
@@ -159,7 +159,7 @@ class Dispatcher:
                 return self._given_up(outcome.job, outcome.message, outcome.traceback_text, outcome.seconds)
             case Lost() if faulty:
                 # Not the machine's failure, so not one of those after which the job is given up.
-                self.tally.repeated += 1
+                self.mishaps.repeated += 1
                 self._enqueue(outcome.job)
                 return Again()
             case Lost():
@@ -167,12 +167,12 @@ class Dispatcher:
                 failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
                     return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
-                self.tally.losses[outcome.cause] += 1
+                self.mishaps.losses[outcome.cause] += 1
                 self._enqueue(outcome.job)
                 return Again()
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
-        self.tally.given_up += 1
+        self.mishaps.given_up += 1
         if isinstance(self._jobs[ticket], TestAttempts):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)

@@ -196,7 +196,7 @@ class Injection:
 
 
 @dataclass(slots=True)
-class Tally:
+class Mishaps:
     """What went wrong with attempts at jobs, on purpose and of itself.
 
     Args:

@@ -219,7 +219,27 @@ def _connect(ray: ModuleType, owned: contextlib.ExitStack, **how: Any) -> None:
             ray.init(log_to_driver=False, configure_logging=False, **how)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"The Ray cluster at {how['address']} cannot be used: {error}") from error
+    owned.enter_context(complaints_to_stderr(ray))
     owned.callback(ray.shutdown)
+
+
+@contextlib.contextmanager
+def complaints_to_stderr(ray: ModuleType) -> Iterator[None]:
+    """Have what Ray says of lost nodes written to stderr, by its first line; it prints pages to stdout, where results go."""
+    place, name = ray._private.worker, "print_to_stdstream"
+    before = getattr(place, name, None)
+
+    def complain(data: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        lines = [str(text).partition("\n")[0] for text in data.get("lines", ())]
+        print("\n".join(f"ray: {text}" for text in lines), file=sys.stderr, flush=True)
+
+    if before is not None:
+        setattr(place, name, complain)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(place, name, before)
 
 
 def refuse_unusable(address: str, *, insecure: bool) -> None:

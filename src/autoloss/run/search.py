@@ -198,10 +198,10 @@ def _drive(
         end = run(history, store, dispatcher, observe)
         if final:
             _finalise(history, store, task, dispatcher, say)
-    if dispatcher.tally.losses:
-        say(dispatcher.tally.failures())
+    if dispatcher.mishaps.losses:
+        say(dispatcher.mishaps.failures())
     if machines.injection is not None:
-        say(dispatcher.tally.rehearsal())
+        say(dispatcher.mishaps.rehearsal())
     return read(path, store, end)
 
 

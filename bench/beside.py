@@ -1,4 +1,4 @@
-"""A task whose trainings take milliseconds, and its history with any workers: what the fault benches stand on."""
+"""A search of a toy with any workers beside the one of this process: what faults of workers change in a history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -16,7 +16,7 @@ from torch import Tensor
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.history import History, as_text
-from autoloss.run.injection import Injection, Rehearsing, Tally
+from autoloss.run.injection import Injection, Mishaps, Rehearsing
 from autoloss.run.pipeline import run
 from autoloss.run.records import Child, Outcome, State
 from autoloss.run.samples import drawn
@@ -25,6 +25,7 @@ from autoloss.run.workshop import Workshop
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from searches import tell
 
 # Workers elsewhere cannot import what lies beside a script.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -108,7 +109,7 @@ def searched(
     inject: str | None = None,
     settings: Mapping[str, Any] | None = None,
     meddle: Callable[[Workers, int], None] | None = None,
-) -> tuple[list[str], Tally, int]:
+) -> tuple[list[str], Mishaps, int]:
     """Search with the toy; returns its history, what went wrong, and how many children failed.
 
     Args:
@@ -126,7 +127,13 @@ def searched(
         dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
         run(history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained))
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
-    return list(as_text(history.finished)), dispatcher.tally, failed
+    return list(as_text(history.finished)), dispatcher.mishaps, failed
+
+
+def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    for found in rows:
+        tell(str(found))
+        yield found
 
 
 def row(promise: str, trials: int, lost: int, repeated: int, history_equal: bool | None, **more: Any) -> dict[str, Any]:
