@@ -120,7 +120,7 @@ def searched(
         Toy(delay_seconds),
         Configuration().changed({**SETTINGS, "evaluations": evaluations, **(settings or {})}),
     )
-    history = History({"main": tuple(task.branches["main"].leaves_and_roles)}, configuration)
+    history = History(task.branches, configuration)
     samples = drawn(task, configuration.rejection.samples, configuration.seed)
     workshop = Workshop(task, samples, configuration)
     with workers(Rehearsing(workshop.perform)) as pool:

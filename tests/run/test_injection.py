@@ -185,7 +185,7 @@ class Nowhere:
 def history_of(faults: Injection | None, around: Callable[..., Any] = Rehearsing) -> tuple[list[str], Dispatcher]:
     """Search in this process; a fault here is what a worker's end is to its driver: a lost job."""
     task, configuration = QuickTask(), Configuration().changed({**SETTINGS, "evaluations": 20, "seed": 3})
-    history = History({"main": tuple(task.branches["main"].leaves_and_roles)}, configuration)
+    history = History(task.branches, configuration)
     workshop = Workshop(task, drawn(task, configuration.rejection.samples, configuration.seed), configuration)
     with InlineWorkers(around(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, faults)
