@@ -130,6 +130,20 @@ def searched(
     return list(as_text(history.finished)), dispatcher.mishaps, failed
 
 
+def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:
+    """Set a search beside the one in this process without faults or delays."""
+    clean, _, failed = searched(evaluations)
+    start = time.monotonic()
+    lines, mishaps, failed_here = searched(evaluations, workers, **how)
+    lost = failed_here - failed + sum(line not in lines for line in clean)
+    more = {
+        "injected": dict(mishaps.injected),
+        "losses": dict(mishaps.losses),
+        "seconds": round(time.monotonic() - start),
+    }
+    return row(promise, evaluations, lost, mishaps.repeated + mishaps.losses.total(), lines == clean, **more)
+
+
 def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     for found in rows:
         tell(str(found))

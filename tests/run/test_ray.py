@@ -1,6 +1,7 @@
 """Workers on a Ray cluster: the same contract, the same history, and nothing that others can reach.
 
-One cluster for all of it, which the package starts itself; skipped where Ray is not installed.
+One cluster for all of it, which the package starts itself: a single test, whichever process runs it. Skipped where Ray is not
+installed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,96 +39,83 @@ cloudpickle.register_pickle_by_value(sys.modules[contract.__name__])
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install autoloss[ray])")
 # Imported here, Ray would not learn of the variables that keep it on the loopback address.
 
-CONTRACT = [
-    contract.test_what_raises_is_told_with_its_traceback_and_the_worker_goes_on,
-    contract.test_memory_error_is_the_machines_fault_not_the_codes,
-    contract.test_a_full_a_repeated_and_a_hopeless_submission_are_refused,
-    contract.test_no_job_no_waiting,
-    contract.test_a_cancelled_job_is_never_reported,
-    contract.test_closed_workers_take_nothing_and_close_twice,
-]
-"""Of the suite for all workers, what is not said again below."""
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the checks share.
+
+    Args:
+        workers: Two, which perform what they get when it can be called; the cluster is theirs.
+        folder: Of this test.
+    """
+
+    workers: LeasedWorkers
+    address: str
+    folder: Path
+
+    def start(self, perform: Callable[[Any], Any]) -> LeasedWorkers:
+        return ray_workers(perform, 1, self.address)
 
 
-@pytest.fixture(scope="module")
-def first() -> Iterator[LeasedWorkers]:
-    """Workers with a cluster of their own, which the others share."""
-    with ray_workers(lambda payload: payload() if callable(payload) else payload, 2, "auto") as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
-def address(first: LeasedWorkers) -> str:
-    import ray
-
-    return ray.get_runtime_context().gcs_address
-
-
-@pytest.fixture
-def start(address: str) -> Callable[[Callable[[Any], Any]], LeasedWorkers]:
-    return lambda perform: ray_workers(perform, 1, address)
-
-
-@needs_ray
-def test_jobs_come_back_once_and_survive_what_happens_to_their_processes(first):
-    jobs = [lambda n=n: (n, os.getpid()) for n in range(20)]
-    outcomes = contract.outcomes_of(first, jobs)
+def jobs_come_back_once_and_survive_what_happens_to_their_processes(cluster: Cluster) -> None:
+    workers = cluster.workers
+    outcomes = contract.outcomes_of(workers, [lambda n=n: (n, os.getpid()) for n in range(20)])
     assert [outcome.value[0] for outcome in outcomes] == list(range(20))
     groups = tuple({outcome.value[1] for outcome in outcomes})
-    first.submit(20, loop_in_c, deadline_seconds=0.5)
-    first.submit(21, stop_group, deadline_seconds=0.5)
-    lost = [*first.wait(None), *first.wait(None)][:2]
-    assert {type(outcome) for outcome in lost} == {Lost}
-    assert {outcome.cause for outcome in lost} == {"deadline"}
+    workers.submit(20, loop_in_c, deadline_seconds=0.5)
+    workers.submit(21, stop_group, deadline_seconds=0.5)
+    lost = [*workers.wait(None), *workers.wait(None)][:2]
+    assert [outcome.cause for outcome in lost if isinstance(outcome, Lost)] == ["deadline"] * 2
     assert is_gone(groups, 2.0)
-    assert isinstance(contract.outcomes_of(first, [lambda: 1])[0], Finished)
+    assert isinstance(contract.outcomes_of(workers, [lambda: 1])[0], Finished)
 
 
-@needs_ray
-def test_a_seat_that_is_killed_costs_its_job_and_is_replaced(first):
-    def parent(_=None):
-        return os.getppid()
-
-    seat = contract.outcomes_of(first, [parent])[0].value
-    first.submit(1, lambda: time.sleep(60), deadline_seconds=60)
-    first.submit(2, lambda: time.sleep(60), deadline_seconds=60)
-    first.wait(0.2)
+def a_seat_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) -> None:
+    workers = cluster.workers
+    seat = contract.outcomes_of(workers, [os.getppid])[0].value
+    for job in (1, 2):
+        workers.submit(job, lambda: time.sleep(60), deadline_seconds=60)
+    workers.wait(0.2)
     os.kill(seat, signal.SIGKILL)
-    (lost,) = first.wait(None)
+    (lost,) = workers.wait(None)
     assert isinstance(lost, Lost)
     assert lost.cause == "node"
-    (left,) = first.busy
-    first.cancel(left)
-    assert isinstance(contract.outcomes_of(first, [lambda: 1])[0], Finished)
+    (left,) = workers.busy
+    workers.cancel(left)
+    assert isinstance(contract.outcomes_of(workers, [lambda: 1])[0], Finished)
 
 
-@needs_ray
-@pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__)
-def test_ray_workers_keep_the_contract_of_all_workers(promise, start):
-    promise(start)
+def ray_workers_keep_the_contract_of_all_workers(cluster: Cluster) -> None:
+    for promise in (
+        contract.test_what_raises_is_told_with_its_traceback_and_the_worker_goes_on,
+        contract.test_memory_error_is_the_machines_fault_not_the_codes,
+        contract.test_a_full_a_repeated_and_a_hopeless_submission_are_refused,
+        contract.test_no_job_no_waiting,
+        contract.test_a_cancelled_job_is_never_reported,
+        contract.test_closed_workers_take_nothing_and_close_twice,
+    ):
+        promise(cluster.start)
 
 
-@needs_ray
-def test_what_cannot_be_loaded_ends_the_run_with_its_reason(start):
+def what_cannot_be_loaded_is_told_with_its_reason(cluster: Cluster) -> None:
     def refuse():
         raise ModuleNotFoundError("No module named 'nowhere'")
 
-    with start(contract.call(refuse)) as workers:
+    with cluster.start(contract.call(refuse)) as workers:
         (outcome,) = contract.outcomes_of(workers, [1])
     assert isinstance(outcome, Raised)
     assert outcome.at_start
     assert "No module named 'nowhere'" in outcome.message
 
 
-@needs_ray
-def test_the_history_on_ray_is_the_one_of_this_process(address, tmp_path):
+def the_history_on_ray_is_the_one_of_this_process(cluster: Cluster) -> None:
     lines = []
-    for name, how in {"here": {"workers": 0}, "ray": {"workers": 2, "ray": address}}.items():
+    for name, how in {"here": {"workers": 0}, "ray": {"workers": 2, "ray": cluster.address}}.items():
         found = autoloss.search(
             QuickTask(delay_seconds=0.05),
             evaluations=6,
             seed=3,
-            directory=tmp_path / name,
+            directory=cluster.folder / name,
             settings=SETTINGS,
             final=False,
             **how,
@@ -135,22 +124,49 @@ def test_the_history_on_ray_is_the_one_of_this_process(address, tmp_path):
     assert lines[0] == lines[1]
 
 
-@needs_ray
-def test_a_cluster_of_its_own_listens_on_the_loopback_address_alone(first):
-    assert first is not None
-    ours = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_of_the_cluster(pid)}
-    listening = _listening(ours)
-    assert listening
+def a_cluster_of_its_own_listens_on_the_loopback_address_alone(cluster: Cluster) -> None:
+    listening = _listening(
+        {int(name) for name in os.listdir("/proc") if name.isdigit() and _is_of_the_cluster(int(name))}
+    )
+    assert len(listening) > 3
     assert all(host in LOOPBACKS for host in listening), listening
 
 
-@needs_ray
-def test_a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read(first, address):
+def a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read(cluster: Cluster) -> None:
     assert os.environ["RAY_AUTH_MODE"] == "token"
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert len(token.read_text()) == 64
-    assert not on_ray._answers_anybody(address)
+    assert not on_ray._answers_anybody(cluster.address)
+
+
+def the_handlers_of_signals_are_still_ours(cluster: Cluster) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@needs_ray
+def test_workers_on_a_cluster_that_is_started_for_them(subtests: pytest.Subtests, tmp_path: Path):
+    with ray_workers(lambda payload: payload(), 2, "auto") as workers:
+        import ray
+
+        cluster = Cluster(workers, ray.get_runtime_context().gcs_address, tmp_path)
+        for check in (
+            the_handlers_of_signals_are_still_ours,
+            jobs_come_back_once_and_survive_what_happens_to_their_processes,
+            a_seat_that_is_killed_costs_its_job_and_is_replaced,
+            a_cluster_of_its_own_listens_on_the_loopback_address_alone,
+            a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read,
+            what_cannot_be_loaded_is_told_with_its_reason,
+            ray_workers_keep_the_contract_of_all_workers,
+            the_history_on_ray_is_the_one_of_this_process,
+        ):
+            with subtests.test(check.__name__):
+                check(cluster)
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    assert not token.parent.exists()
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    assert not ray.is_initialized()
 
 
 LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
