@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,vision]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,vision,ray]"
 	touch $@
 
 demo: .venv/installed

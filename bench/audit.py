@@ -24,8 +24,8 @@ from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, seeds
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership
+from autoloss.run.machines import Machines, started
 from autoloss.run.records import Outcome
-from autoloss.run.search import started
 from autoloss.run.store import Store
 from autoloss.run.trials import baselines, compared, tuned
 from autoloss.run.workshop import Workshop
@@ -104,7 +104,10 @@ def _tested(
     owner = Ownership(folder)
     configuration = Configuration()
     try:
-        with Store(folder, write=True) as store, started(Workshop(task, {}, configuration), arguments.workers) as pool:
+        with (
+            Store(folder, write=True) as store,
+            started(Workshop(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
+        ):
             dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
 
             def keep(job: Train, outcome: Outcome) -> None:

@@ -8,8 +8,10 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import toy
 from autoloss.cli import main
@@ -25,6 +27,14 @@ OWNED = 3
 POLL_SECONDS = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How long a driver took to leave; what it computed tells that from waiting for a busy machine."""
+
+    seconds: float
+    processor_seconds: float
+
+
 def races(folder: Path, trials: int, *, patience_seconds: float = 60.0) -> Shown:
     """Start two drivers at once; the trainings of the one that runs wait until the other has left.
 
@@ -33,25 +43,32 @@ def races(folder: Path, trials: int, *, patience_seconds: float = 60.0) -> Shown
     """
     warm(folder)
     violations: list[str] = []
-    slowest, histories = 0.0, set()
+    refusals: list[Refusal] = []
+    histories = set()
     for trial in range(trials):
         # Half of the races begin a run, the other half take one up.
         directory = folder / f"race{trial}"
         if trial % 2:
             waited(forked(partial(main, _search(directory)), output=directory.with_suffix(".first")))
         words = ["resume", str(directory), "--evaluations", "2", "--workers", "0", "--no-final"]
-        found, seconds = _race(
+        found, refusal = _race(
             words if trial % 2 else [*_search(directory), "--evaluations", "2"], directory, patience_seconds
         )
         violations += [f"race {trial}: {text}" for text in found]
-        slowest = max(slowest, seconds)
+        refusals += [] if refusal is None else [refusal]
         histories.add(tuple(as_text(opened(directory).history)))
     return Shown(
         promise="of two drivers on one run exactly one runs",
         trials=trials,
         history_equal=len(histories) == 1,
         violations=tuple(violations),
-        more={"slowest_refusal_seconds": round(slowest, 3)},
+        more={
+            "slowest_refusal_seconds": round(max((one.seconds for one in refusals), default=0.0), 3),
+            "median_refusal_seconds": round(median([one.seconds for one in refusals] or [0.0]), 3),
+            "slowest_refusal_processor_seconds": round(
+                max((one.processor_seconds for one in refusals), default=0.0), 3
+            ),
+        },
     )
 
 
@@ -71,7 +88,7 @@ def _search(directory: Path) -> list[str]:
     ]
 
 
-def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tuple[list[str], float]:
+def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tuple[list[str], Refusal | None]:
     """Return what went wrong, and how long the driver that was kept out took to say so."""
     go, start = directory.with_suffix(".go"), os.pipe()
     outputs = [directory.with_suffix(f".{number}") for number in range(2)]
@@ -80,14 +97,14 @@ def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tup
     began = time.monotonic()
     # Both wait for the end of this pipe.
     os.close(start[1])
-    first, status = _first_to_leave(drivers, patience_seconds)
-    seconds = time.monotonic() - began
+    first, status, computed = _first_to_leave(drivers, patience_seconds)
+    refusal = None if first is None else Refusal(time.monotonic() - began, computed)
     go.touch()
     violations = []
     if first is None:
         violations.append("no driver was kept out")
         statuses = [waited(driver) for driver in drivers]
-        return [*violations, f"they ended with {statuses}"], seconds
+        return [*violations, f"they ended with {statuses}"], None
     other = drivers[1 - first]
     said = outputs[first].read_text()
     if status != OWNED:
@@ -96,7 +113,7 @@ def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tup
         violations.append(f"the driver that was kept out does not name process {other}: {said.strip()[-300:]}")
     if (ended := waited(other)) != 0:
         violations.append(f"the other driver ended with {ended}: {outputs[1 - first].read_text().strip()[-300:]}")
-    return violations, seconds
+    return violations, refusal
 
 
 def _begin(start: tuple[int, int], words: Sequence[str]) -> None:
@@ -105,15 +122,15 @@ def _begin(start: tuple[int, int], words: Sequence[str]) -> None:
     main(words)
 
 
-def _first_to_leave(drivers: Sequence[int], patience_seconds: float) -> tuple[int | None, int]:
+def _first_to_leave(drivers: Sequence[int], patience_seconds: float) -> tuple[int | None, int, float]:
     end = time.monotonic() + patience_seconds
     while time.monotonic() < end:
         for number, driver in enumerate(drivers):
-            found, status = os.waitpid(driver, os.WNOHANG)
+            found, status, used = os.wait4(driver, os.WNOHANG)
             if found:
-                return number, os.waitstatus_to_exitcode(status)
+                return number, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         time.sleep(0.002)
-    return None, 0
+    return None, 0, 0.0
 
 
 def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> Shown:

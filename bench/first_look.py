@@ -18,9 +18,9 @@ import autoloss
 from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import Entrant, by_mean, seeds
+from autoloss.run.machines import Machines, started
 from autoloss.run.records import Individual
 from autoloss.run.results import Search, ranking
-from autoloss.run.search import started
 from autoloss.run.trials import baselines, compared, tuned
 from autoloss.run.workshop import Workshop
 from machine import machine
@@ -88,7 +88,7 @@ def _tested(task: autoloss.Task, searches: dict[str, list[Search]]) -> dict[str,
     """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
     known: dict = {}
-    with started(Workshop(task, {}, configuration), 2) as pool:
+    with started(Workshop(task, {}, configuration), Machines(workers=2)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:

@@ -117,6 +117,21 @@ def ignore_signals() -> None:
     loop_in_python()
 
 
+def fail_like_a_gpu() -> None:
+    raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def wrap_a_gpus_error() -> None:
+    try:
+        raise type("AcceleratorError", (RuntimeError,), {})("an illegal memory access was encountered")
+    except RuntimeError as error:
+        raise ValueError("the epoch failed") from error
+
+
+def run_out_of_gpu_memory() -> None:
+    raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
 FAULTS: dict[str, tuple[Callable[[], None], str, str]] = {
     "a loop in Python": (loop_in_python, "deadline", "still running after 0.4 s"),
     "a loop in C that holds the GIL": (loop_in_c, "deadline", "still running"),
@@ -129,6 +144,9 @@ FAULTS: dict[str, tuple[Callable[[], None], str, str]] = {
     "a segmentation fault": (crash, "killed", "in crash"),
     "os._exit": (leave, "exited", "exit status 7.\nIts last output:\nthese are my last words"),
     "its connection closed": (close_everything, "killed", "SIGKILL"),
+    "an error of its GPU": (fail_like_a_gpu, "device", "RuntimeError: CUDA error: device-side assert triggered"),
+    "an error of its GPU, wrapped": (wrap_a_gpus_error, "device", "ValueError: the epoch failed"),
+    "memory of its GPU": (run_out_of_gpu_memory, "memory", "OutOfMemoryError: CUDA out of memory"),
     "memory": (hoard, "memory", "the limit is 268435456"),
     "memory of a grandchild": (hoard_in_a_grandchild, "memory", "the limit is"),
 }
@@ -159,6 +177,33 @@ def test_a_fault_costs_one_attempt_and_the_slot_goes_on(fault: str):
         groups += workers.groups
     assert is_gone(groups, 1.0)
     assert not zombies(groups)
+
+
+def check_an_error_of_a_gpu_replaces_the_worker() -> None:
+    """The check that the mutants have to fail as well."""
+    with ProcessWorkers(run, 1) as workers:
+        workers.submit(1, fail_like_a_gpu, deadline_seconds=20)
+        groups = workers.groups
+        assert [outcome.cause for outcome in workers.wait(None) if isinstance(outcome, Lost)] == ["device"]
+        assert is_gone(groups, 1.0)
+        workers.submit(2, None, deadline_seconds=20)
+        assert workers.groups != groups
+        assert workers.wait(None)[0].value == "fine"
+
+
+def test_an_error_of_a_gpu_replaces_the_worker():
+    check_an_error_of_a_gpu_replaces_the_worker()
+
+
+def test_a_worker_goes_before_its_driver_when_the_kernel_is_out_of_memory():
+    def badness(_):
+        return int(Path("/proc/self/oom_score_adj").read_text())
+
+    own = badness(None)
+    with ProcessWorkers(badness, 1) as workers:
+        workers.submit(1, None, deadline_seconds=20)
+        assert workers.wait(None)[0].value == max(own, 500)
+    assert badness(None) == own
 
 
 def test_a_worker_that_dies_idle_is_replaced_without_a_word():

@@ -20,12 +20,15 @@ from autoloss.run.child import Child
 from autoloss.run.interruption import held
 from autoloss.run.workers import Finished, InlineWorkers, Lost, Outcome, ProcessWorkers, Raised, Workers
 
+from .local_seats import leased_workers
+
 # What `file.py:name` does with a user's module: the workers cannot import it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 KINDS: dict[str, Callable[[Callable[[Any], Any]], Workers]] = {
     "inline": InlineWorkers,
     "processes": lambda perform: ProcessWorkers(perform, 2),
+    "leased": leased_workers,
 }
 
 

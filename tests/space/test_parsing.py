@@ -348,3 +348,30 @@ def test_hostile_text_is_refused_as_a_formula_or_read_and_nothing_else():
     assert all(0 <= position <= length for position, length in refused)
     assert len(read) > 100
     assert len(refused) > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a" * 1_000_000, "at most 10000 characters"),
+        ("(" * 1_000_000, "at most 10000 characters"),
+        ("a" * 9_000, "no leaf named 'aaa"),
+        ("b" * 9_000 + "(y)", "no operator named 'bbb"),
+        ("p " + "a" * 9_000, "found 'aaa"),
+        ("p\x00", r"unexpected character '\x00'"),
+        ("\x1b[2Jp", r"unexpected character '\x1b'"),
+        ("l\u043eg(p)", "U+043E, CYRILLIC SMALL LETTER O); formulas are plain ASCII"),
+        ("p\u202e + y", "U+202E, RIGHT-TO-LEFT OVERRIDE"),
+        ("\uff11 + p", "U+FF11, FULLWIDTH DIGIT ONE"),
+        ("p\ud800", "U+D800"),
+        ("p - \u2212y", "U+2212, MINUS SIGN"),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_a_message_is_short_and_plain_whatever_the_text(text, problem):
+    with pytest.raises(FormulaError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert problem in message
+    assert len(message) < 600
+    assert all(character.isprintable() or character == "\n" for character in message)

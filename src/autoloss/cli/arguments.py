@@ -18,6 +18,19 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task."),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: all in this one.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|ADDRESS", help="Run the workers on a Ray cluster: one started here, or the one at host:port."
+    ),
+]
+RayInsecure = Annotated[
+    bool, typer.Option("--ray-insecure", help="Also on a cluster that takes commands from whoever reaches it.")
+]
+Inject = Annotated[
+    str | None,
+    typer.Option(metavar="FAULT=RATE,…", help="Rehearse: faults on purpose, like worker-crash=0.05,hang=0.01,seed=7."),
+]
 Final = Annotated[bool, typer.Option(help="Re-train the best and compare them with baselines at the end.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

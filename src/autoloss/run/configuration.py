@@ -33,11 +33,18 @@ class LimitSettings:
     """Deadline of one proxy training; past it the training is killed and counts as failed."""
     testing_seconds: float = 900.0
     """Deadline of one batch of rejection tests."""
+    memory_gigabytes: float | None = None
+    """Resident memory of one worker with all its processes, in 2**30 bytes; past it the worker is killed and its job is tried
+    again. None: what the machine has."""
     charge_diverged: bool = False
     """Count diverged trainings into the budget."""
 
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory_gigabytes is None else round(self.memory_gigabytes * 2**30)
+
     def __post_init__(self) -> None:
-        for name in ("wall_clock_seconds", "explored", "training_seconds", "testing_seconds"):
+        for name in ("wall_clock_seconds", "explored", "training_seconds", "testing_seconds", "memory_gigabytes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise RequestError(f"limits.{name} is {value}; it needs to be above 0.")

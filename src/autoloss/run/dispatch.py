@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autoloss.errors import RunError
 from autoloss.run.configuration import LimitSettings
+from autoloss.run.injection import HANG_SECONDS, HANGING, Faulty, Injection, Mishaps
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
 from autoloss.run.records import Outcome, State
 from autoloss.run.workers import Finished, Lost, Raised, Workers
@@ -36,11 +37,18 @@ class Dispatcher:
     """Gives jobs to workers, the first in first, and tries again what the machine killed.
 
     A training that raises, or that passes its deadline, is failed: it has no score, and the search goes on.
+
+    Args:
+        injection: What goes wrong on purpose; the workers do it, see `Rehearsing`.
     """
 
-    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
+    def __init__(self, workers: Workers, limits: LimitSettings, injection: Injection | None = None) -> None:
         self._workers = workers
         self._limits = limits
+        self._injection = injection
+        self.mishaps = Mishaps()
+        self._attempts: dict[int, int] = {}
+        self._faulty: set[int] = set()
         self._tickets = itertools.count()
         self._queue: deque[int] = deque()
         self._jobs: dict[int, Job] = {}
@@ -72,6 +80,7 @@ class Dispatcher:
         ticket = next(self._tickets)
         self._jobs[ticket] = job
         self._failures[ticket] = []
+        self._attempts[ticket] = 0
         self._enqueue(ticket)
         self._start()
         return ticket
@@ -84,6 +93,8 @@ class Dispatcher:
         self._queue.clear()
         self._jobs.clear()
         self._failures.clear()
+        self._attempts.clear()
+        self._faulty.clear()
 
     def wait(self, timeout_seconds: float | None) -> list[Done]:
         """Return what ended; at least one job unless the time ran out or nothing is under way."""
@@ -102,7 +113,7 @@ class Dispatcher:
                 self._error = error
                 continue
             if not isinstance(result, Again):
-                self._failures.pop(outcome.job)
+                del self._failures[outcome.job], self._attempts[outcome.job]
                 done.append(Done(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
         if self._error is not None and not done:
             raise self._error
@@ -130,10 +141,24 @@ class Dispatcher:
             job = self._jobs[ticket]
             training = isinstance(job, Train)
             deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-            self._workers.submit(ticket, job, deadline_seconds=deadline)
+            payload, deadline = self._armed(ticket, job, deadline)
+            self._workers.submit(ticket, payload, deadline_seconds=deadline)
+
+    def _armed(self, ticket: int, job: Job, deadline_seconds: float) -> tuple[Job | Faulty, float]:
+        """Return what a worker gets: the job, or the job with a fault."""
+        attempt = self._attempts[ticket]
+        self._attempts[ticket] += 1
+        fault = None if self._injection is None else self._injection.drawn(job, attempt, self._limits.memory_bytes)
+        if fault is None:
+            return job, deadline_seconds
+        self._faulty.add(ticket)
+        self.mishaps.injected[fault.kind] += 1
+        return Faulty(job, fault), min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
 
     def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | Again:
         """Return what the job came to."""
+        faulty = outcome.job in self._faulty
+        self._faulty.discard(outcome.job)
         match outcome:
             case Finished(value=Trained() as trained):
                 return _outcome(trained, outcome.seconds)
@@ -143,15 +168,22 @@ class Dispatcher:
                 raise RunError(f"{outcome.message}\n{outcome.traceback_text}".rstrip())
             case Raised():
                 return self._given_up(outcome.job, outcome.message, outcome.traceback_text, outcome.seconds)
+            case Lost() if faulty:
+                # Not the machine's failure, so not one of those after which the job is given up.
+                self.mishaps.repeated += 1
+                self._enqueue(outcome.job)
+                return Again()
             case Lost():
                 failures = self._failures[outcome.job]
                 failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
                     return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
+                self.mishaps.losses[outcome.cause] += 1
                 self._enqueue(outcome.job)
                 return Again()
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
+        self.mishaps.given_up += 1
         if isinstance(self._jobs[ticket], TestAttempts):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal
 
 import cloudpickle
 
-Cause = Literal["deadline", "killed", "memory", "exited"]
+Cause = Literal["deadline", "killed", "memory", "device", "node", "exited"]
 
 _LENGTH = struct.Struct(">Q")
 
@@ -49,8 +49,10 @@ class Lost:
 
     Args:
         cause: `deadline`: it ran longer than allowed; `memory`: it went beyond the
-            limit, or raised MemoryError; `killed`: a signal ended the worker (SIGSEGV, the kernel's OOM killer, a
-            person); `exited`: the worker ended itself, or did not start in time.
+            limit, or raised MemoryError; `device`: the accelerator failed, and with it everything this worker could still
+            do there; `killed`: a signal ended the worker (SIGSEGV, the kernel's OOM killer, a person); `node`: the
+            machine it ran on was lost, or was not heard of for too long; `exited`: the worker ended itself, or did not
+            start in time.
         detail: What happened, and the last lines of the worker's output.
     """
 
@@ -69,8 +71,18 @@ START = -1
 
 def encode(message: Any) -> bytes:
     """Write a message as one frame: its length in eight bytes, then the pickled message."""
-    body = cloudpickle.dumps(message)
+    body = pickled(message)
     return _LENGTH.pack(len(body)) + body
+
+
+def pickled(message: Any) -> bytes:
+    """Write a message as `decode` reads it."""
+    return cloudpickle.dumps(message)
+
+
+def sealed(perform: Any) -> bytes:
+    """Write the callable that workers load first as the frame that they get; a frame stays as it is."""
+    return perform if isinstance(perform, bytes) else encode(perform)
 
 
 def decode(body: bytes) -> Any:
@@ -80,7 +92,8 @@ def decode(body: bytes) -> Any:
         Exception: Whatever unpickling raises, such as ModuleNotFoundError for a type that is unknown here.
     """
     # The only unpickling in the package. It reads pipes between a driver and children that the driver itself started
-    # with the same user's rights and code, in memory; nothing that was on a disk or a network ever gets here.
+    # with the same user's rights and code, in memory, and what Ray carries between this driver and the seats that it
+    # opened itself on a cluster that it was told to trust. Nothing that was on a disk ever gets here.
     return cloudpickle.loads(body)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from autoloss.algorithm.evolution import attempt
 from autoloss.algorithm.rejection.protocol import Reason
 from autoloss.run import samples as sample_files
+from autoloss.run.ahead import TOLD
 from autoloss.run.configuration import Configuration
 from autoloss.run.history import Draft, History
 from autoloss.run.jobs import Attempt, TestAttempts
@@ -213,8 +214,9 @@ def _test(history: History, draft: Draft, branch: str, last: int, workshop: Work
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
-    known = history.verdicts[branch].keys
-    tested = workshop.perform(TestAttempts(draft.plan.child, branch, kind, parent, first, last + 1 - first, known))
+    before, known = history.verdicts[branch].latest(TOLD)
+    job = TestAttempts(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
+    tested = workshop.perform(job)
     assert isinstance(tested, list)
     for found in tested:
         if branch not in draft.open:

@@ -14,10 +14,10 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
+from autoloss.run.machines import Machines, started
 from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName, named
 from autoloss.run.results import read, standing
-from autoloss.run.search import started
 from autoloss.run.store import Store
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workshop import Workshop
@@ -63,7 +63,7 @@ def score(
         raise unknown("split", split, loaded.splits)
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
-    with started(Workshop(loaded, {}, configuration), min(workers, len(entrants) * seeds)) as pool:
+    with started(Workshop(loaded, {}, configuration), Machines(workers=min(workers, len(entrants) * seeds))) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
 
@@ -112,7 +112,7 @@ def compare(
             workshop = Workshop(
                 loaded, sample_files.load(directory, found.settings[SAMPLES_DIGEST]), found.configuration
             )
-            with started(workshop, workers) as pool:
+            with started(workshop, Machines(workers=workers)) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
                 store.rest_with(dispatcher.rest)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]

@@ -23,6 +23,7 @@ from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.run.history import History
 from autoloss.run.lock import Ownership
+from autoloss.run.machines import Machines, started
 from autoloss.run.migrations import SAMPLES_DIGEST, digest_of_samples
 from autoloss.run.naming import TaskName, named
 from autoloss.run.pipeline import Observe, run
@@ -30,7 +31,6 @@ from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations,
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
-from autoloss.run.workers import InlineWorkers, ProcessWorkers, Workers
 from autoloss.run.workshop import Workshop
 from autoloss.space.form import BranchForm
 from autoloss.tasks.task import Task
@@ -46,6 +46,9 @@ def search(
     evaluations: int | None = None,
     seed: int | None = None,
     workers: int = 2,
+    ray: str | None = None,
+    ray_insecure: bool = False,
+    inject: str | None = None,
     directory: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -61,6 +64,9 @@ def search(
         evaluations: N, the number of proxy trainings.
         seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
         workers: Processes that train and test; 0 does it all in this one.
+        ray: `auto` starts a Ray cluster on this machine, an address uses one that is there; `workers` processes run on it.
+        ray_insecure: Also use a cluster that anybody who reaches it can run code on.
+        inject: Faults on purpose, such as `worker-crash=0.05,hang=0.01,seed=7`, to see a run survive them.
         directory: Where the run is kept; a new folder under `runs` by default.
         settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
@@ -82,7 +88,7 @@ def search(
             **({} if seed is None else {"seed": seed}),
         }
     )
-    _check_workers(workers)
+    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     loaded, name = named(task, metric, options)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     try:
@@ -104,7 +110,7 @@ def search(
                     UNTRAINED: _untrained(loaded, configuration),
                 }
             )
-            return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
+            return _drive(path, store, loaded, drawn, configuration, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -118,6 +124,9 @@ def resume(
     *,
     evaluations: int | None = None,
     workers: int = 2,
+    ray: str | None = None,
+    ray_insecure: bool = False,
+    inject: str | None = None,
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -133,7 +142,7 @@ def resume(
         OwnedError: Another process drives the run.
     """
     path = Path(directory)
-    _check_workers(workers)
+    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     Store(path).close()
     owner = Ownership(path)
     try:
@@ -146,7 +155,7 @@ def resume(
             loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
             same_task(kept, loaded, path)
             drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
-            return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
+            return _drive(path, store, loaded, drawn, configuration, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -195,7 +204,7 @@ def _drive(
     task: Task,
     drawn: sample_files.Samples,
     configuration: Configuration,
-    workers: int,
+    machines: Machines,
     final: bool,
     observe: Observe | None,
     say: Say | None,
@@ -204,19 +213,19 @@ def _drive(
     history.restore(store.children(), store.outcomes())
     passing("restored")
     workshop = Workshop(task, drawn, configuration, history.known_keys)
-    with started(workshop, workers) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits)
+    say = say or (lambda text: None)
+    with started(workshop, machines) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
         store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
         passing("search-ended")
         if final:
-            _finalise(history, store, task, dispatcher, say or (lambda text: None))
+            _finalise(history, store, task, dispatcher, say)
+    if dispatcher.mishaps.losses:
+        say(dispatcher.mishaps.failures())
+    if machines.injection is not None:
+        say(dispatcher.mishaps.rehearsal())
     return read(path, store, end)
-
-
-def started(workshop: Workshop, workers: int) -> Workers:
-    """Return workers on a bench: processes, or this process itself for 0."""
-    return ProcessWorkers(workshop.perform, workers) if workers else InlineWorkers(workshop.perform)
 
 
 def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
@@ -271,11 +280,6 @@ def _longer(configuration: Configuration, evaluations: int) -> Configuration:
             "A budget can grow: its shorter history stays the beginning of the longer one."
         )
     return configuration.changed({"evaluations": evaluations})
-
-
-def _check_workers(workers: int) -> None:
-    if workers < 0:
-        raise RequestError(f"workers is {workers}; it needs to be 0 (this process) or the number of processes.")
 
 
 def _refuse_finished(path: Path) -> None:

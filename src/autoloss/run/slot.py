@@ -103,7 +103,7 @@ class Slot:
                     self._drop(child)
                     return Raised(self._number, text, message.traceback_text, 0.0, at_start=True)
                 case Lost(_, cause, text, _):
-                    # The worker says so itself, of a MemoryError: what is left of it gets no other job.
+                    # The worker says so itself, of memory or of its GPU: what is left of it gets no other job.
                     return self._lose(child, cause, text)
                 case _:
                     return message

@@ -18,9 +18,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from autoloss.run.messages import START, Finished, Lost, Outcome, Raised, decode, encode, receive
+from autoloss.run.messages import START, Cause, Finished, Lost, Outcome, Raised, decode, encode, receive
 
 PR_SET_PDEATHSIG = 1
+DEVICE_ERRORS = ("AcceleratorError",)
+"""Types of torch, by name: a worker need not have imported it."""
+DEVICE_TEXTS = ("CUDA error", "HIP error", "device-side assert", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
+MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+FIRST_TO_GO = 500
+"""Where a worker stands with the kernel's OOM killer: it ends a worker, whose job is tried again, before its driver."""
 
 
 def attempt(perform: Callable[[Any], Any], job: int, payload: Any) -> Outcome:
@@ -28,11 +34,35 @@ def attempt(perform: Callable[[Any], Any], job: int, payload: Any) -> Outcome:
     start = time.perf_counter()
     try:
         value = perform(payload)
-    except MemoryError as error:
-        return Lost(job, "memory", "\n".join(describe(error)), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
-        return Raised(job, *describe(error), time.perf_counter() - start)
+        cause, seconds = fault_of_machine(error), time.perf_counter() - start
+        if cause is not None:
+            return Lost(job, cause, "\n".join(describe(error)), seconds)
+        return Raised(job, *describe(error), seconds)
     return Finished(job, value, time.perf_counter() - start)
+
+
+def fault_of_machine(error: BaseException) -> Cause | None:
+    """Say which part of the machine an exception blames; None blames the code.
+
+    Whatever an exception was made of counts: after an error of a GPU all that its process does there fails as well.
+    """
+    seen: set[int] = set()
+    rest = [error]
+    while rest:
+        found = rest.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        names = {kind.__name__ for kind in type(found).__mro__}
+        if names.intersection(MEMORY_ERRORS):
+            return "memory"
+        if names.intersection(DEVICE_ERRORS) or (
+            isinstance(found, RuntimeError) and any(text in str(found) for text in DEVICE_TEXTS)
+        ):
+            return "device"
+        rest += [cause for cause in (found.__cause__, found.__context__) if cause is not None]
+    return None
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -49,6 +79,7 @@ def main() -> None:
     driver, threads = int(sys.argv[1]), int(sys.argv[2])
     requests, replies = _take_pipes()
     _end_with_driver(driver, requests)
+    _go_first()
     faulthandler.enable()
     with contextlib.suppress(EOFError, BrokenPipeError):
         _serve(io.BufferedReader(io.FileIO(requests)), io.FileIO(replies, "w"), threads)
@@ -91,6 +122,14 @@ def _at_parents_end(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent, or the thread that started it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def _go_first() -> None:
+    """Have the kernel end this process, when memory runs out, rather than the driver or what else runs here."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+        if int(file.read()) < FIRST_TO_GO:
+            file.seek(0)
+            file.write(str(FIRST_TO_GO))
 
 
 def _serve(requests: BinaryIO, replies: io.FileIO, threads: int) -> None:

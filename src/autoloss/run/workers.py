@@ -13,7 +13,7 @@ import cloudpickle
 
 from autoloss.run.child import Child, memory_of_groups
 from autoloss.run.interruption import held
-from autoloss.run.messages import Finished, Lost, Outcome, Raised, encode
+from autoloss.run.messages import Finished, Lost, Outcome, Raised, encode, sealed
 from autoloss.run.slot import Slot
 from autoloss.run.worker import attempt
 
@@ -109,7 +109,7 @@ class InlineWorkers(Workers):
         return dict.fromkeys(self._jobs, 0.0)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        _check(self, job, deadline_seconds, closed=self._closed)
+        refuse_unfit(self, job, deadline_seconds, closed=self._closed)
         self._jobs[job] = payload
 
     def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
@@ -119,7 +119,7 @@ class InlineWorkers(Workers):
 
     def cancel(self, job: int) -> None:
         if job not in self._jobs:
-            raise _unknown(job, self)
+            raise unknown_job(job, self)
         del self._jobs[job]
 
     def close(self) -> None:
@@ -135,6 +135,7 @@ class ProcessWorkers(Workers):
 
     Args:
         perform: Sent once to each worker, by cloudpickle in memory: lambdas and what the user's script defines work.
+            Also the frame that `sealed` makes of it.
         memory_limit_bytes: Of a worker's whole group, resident, looked at about five times a second; needs /proc.
         environment: Variables of the workers beside those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
@@ -146,7 +147,7 @@ class ProcessWorkers(Workers):
 
     def __init__(
         self,
-        perform: Perform,
+        perform: Perform | bytes,
         slots: int,
         *,
         memory_limit_bytes: int | None = None,
@@ -156,7 +157,7 @@ class ProcessWorkers(Workers):
     ) -> None:
         if slots < 1 or threads < 1:
             raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
-        frame = encode(perform)
+        frame = sealed(perform)
         variables = dict(environment)
         self._selector = selectors.DefaultSelector()
         self._slots = [
@@ -184,31 +185,21 @@ class ProcessWorkers(Workers):
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         frame = encode((job, cloudpickle.dumps(payload)))
         with held():
-            _check(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
+            refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
             self._turn(0.0)
             idle = [slot for slot in self._slots if slot.job is None]
             slot = next((slot for slot in idle if slot.child is not None), idle[0])
             slot.submit(job, frame, deadline_seconds)
 
     def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
-        end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-        with held() as is_interrupted:
-            while True:
-                self._turn(min(TICK_SECONDS, end - time.monotonic()) if self.busy and not self._outcomes else 0.0)
-                if self._outcomes or not self.busy or is_interrupted() or time.monotonic() >= end:
-                    break
-            # After an interruption nobody takes what is returned here: it stays for the next call.
-            outcomes = [] if is_interrupted() else list(self._outcomes.values())
-            for outcome in outcomes:
-                del self._outcomes[outcome.job]
-            return outcomes
+        return awaited(self, self._outcomes, self._turn, timeout_seconds)
 
     def cancel(self, job: int) -> None:
         with held():
             if self._outcomes.pop(job, None) is None:
                 slot = next((slot for slot in self._slots if slot.job is not None and slot.job.number == job), None)
                 if slot is None:
-                    raise _unknown(job, self)
+                    raise unknown_job(job, self)
                 slot.clear()
 
     def close(self) -> None:
@@ -244,9 +235,36 @@ class ProcessWorkers(Workers):
         return memory
 
 
-def _check(
+def awaited(
+    workers: Workers, outcomes: dict[int, Outcome], turn: Callable[[float], None], timeout_seconds: float | None
+) -> list[Outcome]:
+    """Take turns until there is something to report, nothing is busy, or the time is up.
+
+    Args:
+        outcomes: Where `turn` puts them; taken out here.
+        turn: Waits for news, at most so many seconds, and takes it in.
+    """
+    end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
+    with held() as is_interrupted:
+        while True:
+            turn(min(TICK_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
+            if outcomes or not workers.busy or is_interrupted() or time.monotonic() >= end:
+                break
+        # After an interruption nobody takes what is returned here: it stays for the next call.
+        found = [] if is_interrupted() else list(outcomes.values())
+        for outcome in found:
+            del outcomes[outcome.job]
+        return found
+
+
+def refuse_unfit(
     workers: Workers, job: int, deadline_seconds: float, *, closed: bool, waiting: Mapping[int, Outcome] | None = None
 ) -> None:
+    """Refuse a job that these workers cannot take now.
+
+    Args:
+        waiting: Outcomes that nobody has taken yet.
+    """
     if closed:
         raise RuntimeError("The workers are closed.")
     if deadline_seconds <= 0:
@@ -257,5 +275,6 @@ def _check(
         raise RuntimeError(f"All {workers.slots} slots are busy. Call wait() before submitting job {job}.")
 
 
-def _unknown(job: int, workers: Workers) -> ValueError:
+def unknown_job(job: int, workers: Workers) -> ValueError:
+    """Build the error of a job that cannot be cancelled."""
     return ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, workers.busy)) or 'none'}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.tasks import distribution
 from autoloss.tasks.checkpoints import Keep
 
+Network = TypeVar("Network", bound=nn.Module)
 Precision = Literal["float32", "bfloat16", "float16"]
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,10 +58,10 @@ class Execution:
             return torch.device("cuda", distribution.local_rank())
         return asked
 
-    def placed(self, network: nn.Module) -> nn.Module:
+    def placed(self, network: Network) -> Network:
         """Return a network as this execution trains it; statistics of several GPUs are those of the whole batch."""
         if self.where.type == "cuda" and distribution.size() > 1:
-            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+            network = cast(Network, nn.SyncBatchNorm.convert_sync_batchnorm(network))
         network = network.to(self.where)
         return network.to(memory_format=torch.channels_last) if self.channels_last else network  # type: ignore[call-overload]
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from inspect import Parameter, Signature
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -24,7 +24,7 @@ RECIPE = "recipe"
 class Stage(Protocol):
     """What a schedule trains, and how."""
 
-    __dataclass_fields__: Any
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def recipe(self) -> Recipe: ...

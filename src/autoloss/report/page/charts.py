@@ -110,14 +110,14 @@ def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
     """Return dots as a path, one for each cell that holds any; the highest of all keeps its own place."""
-    finite = [point for point in points if all(map(math.isfinite, point))]
+    finite: list[Point] = [point for point in points if all(map(math.isfinite, point))]
     cells: dict[tuple[int, int], Point] = {}
     for point in finite:
         cells[x.place(point[0]) * CELLS[0] // SIZE, y.place(point[1]) * CELLS[1] // SIZE] = point
     kept = list(cells.values())
     if finite and (best := max(finite, key=lambda point: point[1])) not in kept:
         kept.append(best)
-    return "".join(f"M{x.place(at)} {SIZE - y.place(value)}h0" for at, value in kept)
+    return "".join(f"M{x.place(point[0])} {SIZE - y.place(point[1])}h0" for point in kept)
 
 
 def thinned(points: Sequence[Point], count: int = POINTS) -> list[Point]:

@@ -1,0 +1,176 @@
+"""A search of a toy with any workers beside the one of this process: what faults of workers change in a history."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.history import History, as_text
+from autoloss.run.injection import Injection, Mishaps, Rehearsing
+from autoloss.run.pipeline import run
+from autoloss.run.records import Child, Outcome, State
+from autoloss.run.samples import drawn
+from autoloss.run.workers import InlineWorkers, Workers
+from autoloss.run.workshop import Workshop
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from searches import tell
+
+# Workers elsewhere cannot import what lies beside a script.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROWS, CLASSES = 6, 3
+SETTINGS = {
+    "seed": 3,
+    "evolution.initial": 5,
+    "rejection.steps": 15,
+    "rejection.learning_rate": 0.1,
+    "rejection.samples": 2,
+    "rejection.threshold": 0.5,
+}
+"""Make a search quick: about one simulated candidate in three passes."""
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> float:
+    return (prediction.argmax(1) == target).double().mean().item()
+
+
+class Toy(Task):
+    """Scores a loss by its gradient on a fixed batch; a hash decides which losses diverge and how long a training takes.
+
+    Args:
+        delay_seconds: Trainings sleep up to so long, each for a time of its own.
+    """
+
+    name = "toy"
+
+    def __init__(self, delay_seconds: float = 0.0) -> None:
+        self._delay_seconds = delay_seconds
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        return {"main": ActivatedBranch(activation="softmax", measure=accuracy, channels=CLASSES)}
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        generator = torch.Generator().manual_seed(seed)
+        return {"main": [_sample(generator) for _ in range(count)]}
+
+    def train(
+        self,
+        criterion: Criterion,
+        seed: int,
+        *,
+        split: str = "valid",
+        schedule: str = "proxy",
+        observe: Observe | None = None,
+    ) -> Scored | Diverged:
+        sample = _sample(torch.Generator().manual_seed(seed % 2**32))
+        prediction = sample.prediction.requires_grad_(True)
+        (slope,) = torch.autograd.grad(criterion["main"](prediction, sample.context), prediction)
+        total = math.tanh(float((slope * sample.context["towards"]).sum()))
+        digest = hashlib.blake2b(f"{total:.9e}".encode(), digest_size=2).digest()
+        time.sleep(self._delay_seconds * digest[1] / 255)
+        if not math.isfinite(total) or digest[0] % 5 == 0:
+            return Diverged(1, "not finite, or a hash said so")
+        return Scored(total, {}, ((1, total),))
+
+
+def _sample(generator: torch.Generator) -> Sample:
+    prediction = 0.1 * torch.randn(ROWS, CLASSES, 1, 1, generator=generator)
+    towards = torch.randn(ROWS, CLASSES, 1, 1, generator=generator)
+    target = (prediction[:, :, 0, 0].argmax(1) + 1) % CLASSES
+    return Sample(prediction, {"target": target, "towards": towards})
+
+
+class Nowhere:
+    """Keeps nothing: the history is compared where it is."""
+
+    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+
+    def add_outcome(self, child: int, outcome: Outcome) -> None: ...
+
+
+def searched(
+    evaluations: int,
+    workers: Callable[[Callable[[Any], Any]], Workers] = InlineWorkers,
+    *,
+    delay_seconds: float = 0.0,
+    inject: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    meddle: Callable[[Workers, int], None] | None = None,
+) -> tuple[list[str], Mishaps, int]:
+    """Search with the toy; returns its history, what went wrong, and how many children failed.
+
+    Args:
+        workers: Makes workers of what they perform.
+        meddle: Gets the workers and the number of evaluations so far, about twice a second and after each news.
+    """
+    task, configuration = (
+        Toy(delay_seconds),
+        Configuration().changed({**SETTINGS, "evaluations": evaluations, **(settings or {})}),
+    )
+    history = History(task.branches, configuration)
+    samples = drawn(task, configuration.rejection.samples, configuration.seed)
+    workshop = Workshop(task, samples, configuration)
+    with workers(Rehearsing(workshop.perform)) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
+        run(history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained))
+    failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
+    return list(as_text(history.finished)), dispatcher.mishaps, failed
+
+
+def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:
+    """Set a search beside the one in this process without faults or delays."""
+    clean, _, failed = searched(evaluations)
+    start = time.monotonic()
+    lines, mishaps, failed_here = searched(evaluations, workers, **how)
+    lost = failed_here - failed + sum(line not in lines for line in clean)
+    more = {
+        "injected": dict(mishaps.injected),
+        "losses": dict(mishaps.losses),
+        "seconds": round(time.monotonic() - start),
+    }
+    return row(promise, evaluations, lost, mishaps.repeated + mishaps.losses.total(), lines == clean, **more)
+
+
+def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    for found in rows:
+        tell(str(found))
+        yield found
+
+
+def row(promise: str, trials: int, lost: int, repeated: int, history_equal: bool | None, **more: Any) -> dict[str, Any]:
+    """Return one line of a table of faults.
+
+    Args:
+        lost: Evaluations without the outcome that they have in a run without faults, or workers that stayed.
+        repeated: Attempts that were done again.
+        history_equal: Whether the history is the clean run's, byte for byte; None where there is no history.
+    """
+    return {
+        "promise": promise,
+        "trials": trials,
+        "lost": lost,
+        "repeated": repeated,
+        "history_equal": history_equal,
+        **more,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a table of faults."""
+    for found in result["rows"]:
+        equal = {True: "history equal", False: "HISTORY DIFFERS", None: ""}[found["history_equal"]]
+        figures = f"{found['trials']} trials, {found['lost']} lost, {found['repeated']} repeated"
+        print(f"{found['promise']:<78} {figures}  {equal}", flush=True)

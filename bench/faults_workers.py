@@ -1,0 +1,167 @@
+"""What faults of workers cost: killed, hanging, frozen and greedy ones, and what they change in a history (nothing).
+
+python bench/faults_workers.py --out results/faults_workers.json        about a quarter of an hour on two cores
+python bench/faults_workers.py --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from autoloss.run.child import memory_of_groups
+from autoloss.run.configuration import Configuration
+from autoloss.run.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
+from autoloss.run.messages import Finished, Lost
+from autoloss.run.workers import ProcessWorkers, Workers
+from beside import beside_clean, row, show, told
+from machine import machine
+from output import emit
+
+GRACE_SECONDS = 2.0
+LIMIT_SECONDS = 1.0
+LIMIT_BYTES = 1 << 29
+BETWEEN_KILLS = 20
+WORKERS = (1, 2, 4)
+DELAYS = (0.0, 0.05, 0.2)
+MIXED = "worker-crash=0.03,hang=0.01,hang-c=0.01,freeze=0.01,oom=0.01,error=0.02,seed=7"
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--quick", action="store_true", help="few trials")
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    asked.add_argument("--out", type=Path, help="a file to write")
+    arguments = asked.parse_args()
+    found = []
+    for measure in MEASURES:
+        found += told(measure(arguments.quick))
+    emit({"machine": machine(), "rows": found}, arguments, show)
+
+
+def gone_in_time(quick: bool) -> list[dict[str, Any]]:
+    """A worker is gone within its limit and two seconds, whatever it does, and its slot goes on."""
+    return [_gone_in_time(kind, 2 if quick else 10) for kind in FAULTS]
+
+
+def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
+    late, slowest = 0, 0.0
+    with ProcessWorkers(Rehearsing(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
+        for trial in range(trials):
+            workers.submit(2 * trial, -trial, deadline_seconds=60)
+            reused = isinstance(workers.wait(None)[0], Finished)
+            (group,) = workers.groups
+            with _moment_of_fault(kind, group) as moment:
+                fault = Fault(kind, late=False, memory_bytes=2 * LIMIT_BYTES)
+                limit = LIMIT_SECONDS if kind in HANGING else 60.0
+                workers.submit(2 * trial + 1, Faulty(0, fault), deadline_seconds=limit)
+                (lost,) = workers.wait(None)
+                while _lives(group):
+                    time.sleep(0.01)
+                seconds = time.monotonic() - moment()
+            slowest = max(slowest, seconds)
+            late += seconds > GRACE_SECONDS or not reused or not isinstance(lost, Lost)
+    promise = f"{kind}: worker gone within its limit + {GRACE_SECONDS:g} s, slot reused"
+    return row(promise, trials, late, trials, None, slowest_seconds_past_limit=round(slowest, 2))
+
+
+@contextmanager
+def _moment_of_fault(kind: str, group: int) -> Iterator[Callable[[], float]]:
+    """Give a function that says when the worker passed its limit: of time, of memory, or none, when its job began."""
+    start = time.monotonic()
+    if kind != "oom":
+        yield lambda: start + (LIMIT_SECONDS if kind in HANGING else 0.0)
+        return
+    passed: list[float] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            if not passed and memory_of_groups().get(group, 0) > LIMIT_BYTES:
+                passed.append(time.monotonic())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield lambda: passed[0] if passed else time.monotonic()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _lives(group: int) -> bool:
+    """Say whether a group has a process that is no zombie; those are its reaper's to bury."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, found = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(found) == group and state not in "ZX":
+                return True
+    return False
+
+
+def killed_every_twenty(quick: bool) -> list[dict[str, Any]]:
+    """1,000 short evaluations with a worker killed every 20 on average."""
+    evaluations = 40 if quick else 1000
+    rng, kills = Random(7), 0
+    due = rng.expovariate(1 / BETWEEN_KILLS)
+
+    def kill(workers: Workers, done: int) -> None:
+        nonlocal due, kills
+        assert isinstance(workers, ProcessWorkers)
+        if done >= due and workers.groups:
+            os.kill(rng.choice(workers.groups), signal.SIGKILL)
+            kills += 1
+            due += rng.expovariate(1 / BETWEEN_KILLS)
+
+    promise = f"{evaluations} evaluations, a worker killed every {BETWEEN_KILLS} on average"
+    found = _beside_clean(promise, evaluations, 2, meddle=kill)
+    return [{**found, "kills": kills}]
+
+
+def all_faults(quick: bool) -> list[dict[str, Any]]:
+    """All kinds of faults in one run."""
+    evaluations = 10 if quick else 60
+    settings = {"limits.memory_gigabytes": 1.0}
+    promise = f"{evaluations} evaluations, kills, hangs, freezes, greed and GPU errors mixed"
+    return [_beside_clean(promise, evaluations, 2, inject=MIXED, settings=settings)]
+
+
+def workers_and_delays(quick: bool) -> list[dict[str, Any]]:
+    """Workers 1, 2, 4, with trainings that take a time of their own."""
+    counts, delays = (WORKERS[:2], DELAYS[:2]) if quick else (WORKERS, DELAYS)
+    evaluations = 10 if quick else 60
+    return [
+        _beside_clean(f"{count} local workers, delays to {delay:g} s", evaluations, count, delay_seconds=delay)
+        for count in counts
+        for delay in delays
+    ]
+
+
+def _beside_clean(promise: str, evaluations: int, workers: int, **how: Any) -> dict[str, Any]:
+    limits = Configuration().changed(how.get("settings", {})).limits
+    return beside_clean(
+        promise,
+        evaluations,
+        lambda perform: ProcessWorkers(perform, workers, memory_limit_bytes=limits.memory_bytes),
+        **how,
+    )
+
+
+MEASURES: tuple[Callable[[bool], list[dict[str, Any]]], ...] = (
+    gone_in_time,
+    workers_and_delays,
+    all_faults,
+    killed_every_twenty,
+)
+
+
+if __name__ == "__main__":
+    main()
