@@ -16,12 +16,13 @@ import pytest
 import autoloss
 from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.evidence import Entrant, Row
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership
-from autoloss.run.records import Origin, State
-from autoloss.run.results import opened, ranking
+from autoloss.run.records import Child, Individual, Origin, Outcome, State
+from autoloss.run.results import InVain, opened, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.store import Store
 from autoloss.run.trials import OF_CLASSES, OF_REGIONS, baselines
@@ -409,3 +410,65 @@ def row(label: str, *scores: float, baseline: bool = False) -> Row:
 )
 def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
     assert sentence in verdict(rows, "#1")
+
+
+def individual(number: int, state: State, score: float | None = None, origin: Origin = Origin.TRAINED) -> Individual:
+    child = Child(id=number, parent=None, kinds={}, attempts={}, loss="y - p", origin=origin, source=None, signature={})
+    return Individual(child, Outcome(state=state, score=score))
+
+
+HISTORY = [
+    individual(0, State.SCORED, 0.8),
+    individual(1, State.DIVERGED),
+    # A tenth of the way from 0.3 to 0.8 is 0.35.
+    individual(2, State.SCORED, 0.35),
+    individual(3, State.SCORED, 0.36),
+    individual(4, State.SCORED, 0.1),
+    individual(5, State.FAILED),
+    individual(6, State.SCORED, 0.1, Origin.TWIN),
+    individual(7, State.DIVERGED, None, Origin.COPIED),
+]
+
+
+@pytest.mark.parametrize(
+    ("history", "untrained", "expected"),
+    [
+        (HISTORY, 0.3, InVain(5, 1, 2, 0.3)),
+        (HISTORY, None, InVain(5, 1, None, None)),
+        (HISTORY, 0.9, InVain(5, 1, 4, 0.9)),
+        (HISTORY[1:2], 0.3, InVain(1, 1, None, 0.3)),
+        ([], 0.3, InVain(0, 0, None, 0.3)),
+    ],
+)
+def test_losses_that_passed_and_trained_nothing_are_counted(history, untrained, expected):
+    assert InVain.of(history, untrained) == expected
+
+
+class StartingTask(QuickTask):
+    """Tells where its trainings begin."""
+
+    def untrained(self, seed: int) -> float:
+        assert seed == derived_seed(1, "training")
+        return -0.25
+
+
+def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
+    found = autoloss.search(
+        StartingTask(), evaluations=6, seed=1, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    trained = [one for one in found.history if one.child.origin is Origin.TRAINED]
+    diverged = sum(one.outcome.state is State.DIVERGED for one in trained)
+    assert (found.in_vain.trained, found.in_vain.diverged, found.in_vain.untrained) == (len(trained), diverged, -0.25)
+    assert "-0.2500" in in_vain(found)
+    assert f"Of {len(trained)} losses that passed and were trained" in in_vain(found)
+    # A task that cannot tell has its diverged losses counted alone.
+    other = opened(run_directory)
+    assert other.in_vain.standing is None
+    assert in_vain(other).endswith(f"{other.in_vain.diverged} never trained: {other.in_vain.diverged} diverged.")
+
+
+def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
+    task = autoloss.tasks.get("tabular", data="iris", metric="balanced_accuracy")
+    without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), 3)
+    assert isinstance(without, Scored)
+    assert task.untrained(3) == without.score

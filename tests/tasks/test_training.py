@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Diverged
-from autoloss.tasks.training import Recipe, fit, seeded, shuffled, thinned
+from autoloss.tasks.training import Recipe, clip, fit, seeded, shuffled, thinned
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
 
@@ -52,6 +53,26 @@ def test_sgd_takes_the_steps_done_by_hand():
     # w ← w − w/2, and the loss is w²/2 before each step.
     assert curve == ((1, 0.5), (2, 0.125), (3, 0.03125))
     assert network.weight.item() == 0.125
+
+
+def test_gradients_are_scaled_down_together_to_their_largest_norm():
+    network = weight_of_one()
+    curve = fit(network, range(2), lambda batch: 8 * square(network), dataclasses.replace(PLAIN, clip_norm=1.0), 2)
+    # The gradient is 8w; of norm 1 it takes half a unit, twice.
+    assert curve == ((1, 4.0), (2, 1.0))
+    assert network.weight.item() == 0.0
+    slopes = [torch.tensor([3e30, 0.0]), torch.tensor([4e30])]
+    clip(slopes, 10.0)
+    assert [slope.tolist() for slope in slopes] == [[pytest.approx(6.0), 0.0], [pytest.approx(8.0)]]
+    clip(slopes, 20.0)
+    assert slopes[1].item() == pytest.approx(8.0)
+
+
+def test_a_gradient_that_is_no_number_is_not_clipped_but_stops():
+    network = weight_of_one()
+    recipe = dataclasses.replace(PLAIN, clip_norm=1.0)
+    outcome = fit(network, range(2), lambda batch: (network.weight - 1).abs().sqrt().sum(), recipe, 2)
+    assert outcome == Diverged(1, "the gradient is not finite")
 
 
 def test_groups_have_a_factor_on_the_learning_rate():

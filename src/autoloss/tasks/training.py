@@ -60,6 +60,8 @@ class Recipe:
     """What the rate falls to, never above `learning_rate`."""
     warmup_steps: int = 0
     """Steps over which the rate rises linearly to what the schedule says."""
+    clip_norm: float = 0.0
+    """What the norm of all gradients together is scaled down to where it is larger; 0 leaves them as they are, the paper's."""
     auxiliary: float = 0.0
     """Factor of the loss on each auxiliary prediction that the network gives in training."""
     evaluation_batch: int | None = None
@@ -80,6 +82,7 @@ class Recipe:
             ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
             ("milestones", all(0 < milestone < 1 for milestone in self.milestones), "above 0 and below 1 each"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("clip_norm", 0 <= self.clip_norm < math.inf, "at least 0"),
             ("auxiliary", 0 <= self.auxiliary < math.inf, "at least 0"),
             ("evaluation_batch", self.evaluation_batch is None or self.evaluation_batch >= 1, "at least 1"),
         ):
@@ -177,7 +180,7 @@ def fit(
     keep = execution.keep and execution.keep.of({**_facts(recipe, steps, execution), **(facts or {})})
     left = _left(batches, training, keep)
     for step, batch in enumerate(left, start=training.step + 1):
-        value = _stepped(training, loss_of(batch), recipe.rate(step, steps), execution)
+        value = _stepped(training, loss_of(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
@@ -209,7 +212,7 @@ def _left(
     return left
 
 
-def _stepped(training: Training, loss: Tensor, rate: float, execution: Execution) -> float | str:
+def _stepped(training: Training, loss: Tensor, rate: float, clip_norm: float, execution: Execution) -> float | str:
     """Take one step; return the loss, or what was not finite."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
@@ -224,11 +227,23 @@ def _stepped(training: Training, loss: Tensor, rate: float, execution: Execution
     # In float16 a gradient that overflows is scaled down and the step left out, down to where nothing was scaled up.
     if scaler.get_scale() <= 1.0 and not _finite(gradients):
         return "the gradient is not finite"
+    if clip_norm:
+        clip(gradients, clip_norm)
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("factor", 1.0)
     scaler.step(optimizer)
     scaler.update()
     return value
+
+
+def clip(gradients: Sequence[Tensor], most: float) -> None:
+    """Scale gradients down together such that their norm is `most`, where it is larger."""
+    # In double precision: a square of 1e20 is no float32.
+    norm = torch.stack([torch.linalg.vector_norm(slope, dtype=torch.float64) for slope in gradients]).norm().item()
+    # Comparisons with NaN are false: what is not finite is left to the guard.
+    if most < norm < math.inf:
+        for slope in gradients:
+            slope.mul_(most / norm)
 
 
 def _finite(tensors: Sequence[Tensor]) -> bool:

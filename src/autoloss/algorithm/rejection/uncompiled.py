@@ -1,6 +1,7 @@
 """One loss on its way through the rejection protocol (Section 3.2) in plain autograd, for the screen.
 
-What the compiled engine does not know, such as the areas of boxes, is screened all the same: the reference takes its steps.
+What the compiled engine does not know, such as an operator of one's own, is screened all the same: the reference takes its
+steps.
 """
 
 from __future__ import annotations
