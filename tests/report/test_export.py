@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from random import Random
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
@@ -22,7 +25,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
-from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.operators import OPERATORS, Operator, raised
 from autoloss.space.parsing import parse
 
 ROLES = {"y": Role.TARGET, "p": Role.PREDICTION}
@@ -457,10 +460,48 @@ def test_a_damaged_form_is_refused(wrong):
         BranchForm.from_dict(wrong)
 
 
+def root(x: torch.Tensor) -> torch.Tensor:
+    return torch.sign(x) * x.abs() ** (1 / math.pi)
+
+
+def closer(x: Tensor, y: Tensor) -> Tensor:
+    return F.softplus(x - y)
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x * BATCHES
+
+
+def test_own_operators_go_along_with_their_source(tmp_path):
+    """Functions of torch are called by their names; a variable never takes a function's."""
+    own = {"root": Operator("root", 1, root), "closer": Operator("closer", 2, closer)}
+    own |= {"sine": Operator("sine", 1, torch.sin), "soft": Operator("soft", 1, F.softsign)}
+    formula = "closer(p, y) * root(sqrt(y)) + root(sqrt(y)) * sine(p) + soft(closer(p, 2))"
+    tree = parse(formula, operators={**OPERATORS, **own})
+    text = exported(tree, ActivatedBranch())
+    assert {"root", "closer"} <= functions(text)
+    assert "torch.sin(p)" in text
+    assert text.count("import math\n") == 1
+    criterion = imported(text, tmp_path / "own.py")
+    prediction, target = USES["softmax"].batches(0, 1)[0]
+    wanted = Loss(tree).criterion()
+    for found, expected in zip(
+        measured(criterion, prediction, target, False), measured(wanted, prediction, target, False), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+    assert ruff("check", tmp_path / "own.py") == ""
+
+
 def test_what_cannot_be_taken_home_is_refused():
     own = build(Operator("double", 1, lambda x: 2 * x, "2{0}"), leaf("p"))
-    with pytest.raises(RequestError, match="'double' is your own"):
+    with pytest.raises(RequestError, match=r"'double' is your own.*no function written with def"):
         exported(own, ActivatedBranch())
+    named_otherwise = build(Operator("shadow", 1, raised), leaf("p"))
+    with pytest.raises(RequestError, match=r"'raised' of your operator 'shadow'.*another one"):
+        exported(named_otherwise, ActivatedBranch())
+    foreign = build(Operator("counted", 1, counted), leaf("p"))
+    with pytest.raises(RequestError, match="it uses BATCHES, and a file has torch, F"):
+        exported(foreign, ActivatedBranch())
     with pytest.raises(RequestError, match="has the leaves i"):
         exported(parse("i * p"), ActivatedBranch())
     with pytest.raises(RequestError, match="no form of the branch named 'main'"):
