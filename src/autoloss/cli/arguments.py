@@ -23,6 +23,14 @@ Assignments = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: all in this one.")]
 Final = Annotated[bool, typer.Option(help="Re-train the best and compare them with baselines at the end.")]
+Frozen = Annotated[
+    list[str] | None,
+    typer.Option(metavar="BRANCH=LOSS", help="A branch keeps a loss: a name of the zoo or a formula; more than once."),
+]
+Operators = Annotated[
+    list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; may be given several times.")
+]
+Also = Annotated[str | None, typer.Option(help="Further metrics to show beside the score, with commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

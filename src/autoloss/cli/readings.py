@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import AsJson, Directory, individual_of
+from autoloss.cli.arguments import Also, AsJson, Directory, individual_of, listed
 from autoloss.errors import RequestError
 
 
@@ -17,6 +17,7 @@ from autoloss.errors import RequestError
 def top(
     directory: Directory,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 10,
+    also: Also = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the best losses of a run; also while it runs."""
@@ -27,7 +28,7 @@ def top(
     if as_json:
         print_json(top_rows(found, count))
     else:
-        console_of().print(top_table(found, count))
+        console_of().print(top_table(found, count, None if also is None else listed(also)))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoloss.errors import unknown
 from autoloss.run.evidence import Row, by_mean
 from autoloss.run.records import Individual, Origin
 from autoloss.run.results import Search
@@ -55,20 +57,26 @@ def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def top_table(search: Search, count: int) -> Table:
-    """Show the best losses of a run."""
+def top_table(search: Search, count: int, also: Sequence[str] | None = None) -> Table:
+    """Show the best losses of a run.
+
+    Args:
+        also: Further metrics that get a column; those that the run was started with when left out.
+    """
     rows = top_rows(search, count)
+    further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
     winner = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {len(search.history)} losses in {search.directory}",
-        {**columns, "size": "right", "found": "right", "formula": "left"},
+        {**columns, **dict.fromkeys(further, "right"), "size": "right", "found": "right", "formula": "left"},
         (
             (
                 f"{'★ ' if row['id'] == winner else ''}{row['id']}",
                 figure(row["score"]),
                 *([figure(row["confirmed"])] if confirmed else []),
+                *(figure(row["also"].get(metric)) for metric in further),
                 row["size"],
                 f"{row['found']}×",
                 row["formula"],
@@ -78,6 +86,21 @@ def top_table(search: Search, count: int) -> Table:
         "score: metric of the proxy training on the valid split · size: operators · found: how often, with twins and copies"
         + (" · ★ best on fresh seeds" if confirmed else ""),
     )
+
+
+def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
+    """Return the further metrics that tables of a run show.
+
+    Raises:
+        RequestError: None of its trainings measured such a metric.
+    """
+    if also is None:
+        return json.loads(search.settings.get("also", "[]"))
+    measured = dict.fromkeys(name for found in search.history for name in found.outcome.also)
+    for metric in also:
+        if metric not in measured and measured:
+            raise unknown(f"further metric of the run in {search.directory}", metric, measured)
+    return also
 
 
 def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -95,13 +118,18 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sd": row.deviation,
             "interval": row.interval,
             "p_value": row.p_value,
+            "also": row.further,
         }
         for row in rows
     ]
 
 
-def comparison_table(title: str, rows: Sequence[Row]) -> Table:
-    """Show entrants beside each other, the best first."""
+def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) -> Table:
+    """Show entrants beside each other, the best first.
+
+    Args:
+        also: Further metrics whose means get a column.
+    """
     tested = any(row.reference is not None for row in rows)
     reference = (
         next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), "")
@@ -110,13 +138,22 @@ def comparison_table(title: str, rows: Sequence[Row]) -> Table:
     )
     return table(
         title,
-        {"loss": "left", "mean": "right", "± sd": "right", "p": "right", "seeds": "right", "formula": "left"},
+        {
+            "loss": "left",
+            "mean": "right",
+            "± sd": "right",
+            "p": "right",
+            **dict.fromkeys(also, "right"),
+            "seeds": "right",
+            "formula": "left",
+        },
         (
             (
                 row.entrant.label,
                 figure(row.mean),
                 figure(row.deviation),
                 "" if row.p_value is None else f"{row.p_value:.3f}",
+                *(figure(row.further.get(metric)) for metric in also),
                 _seeds(row),
                 "" if row.entrant.baseline else row.entrant.loss,
             )

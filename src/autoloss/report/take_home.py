@@ -8,6 +8,7 @@ from pathlib import Path
 from autoloss.errors import RequestError, unknown
 from autoloss.report.export import to_json, to_python
 from autoloss.report.leaderboard import figure
+from autoloss.run.own_operators import known
 from autoloss.run.results import Search, opened
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
@@ -30,7 +31,7 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     found = opened(directory)
     number, score, formula = _chosen(found, individual)
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
-    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()})
+    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, known(found.operators))
     facts = _facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"

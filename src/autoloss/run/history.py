@@ -21,6 +21,7 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
 from autoloss.space.loss import Loss
+from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 
 KEPT = 1_000
@@ -51,12 +52,19 @@ class History:
 
     Args:
         leaves: Branch → names of its leaves, in the task's order.
+        operators: All that a formula may hold, by name.
     """
 
-    def __init__(self, leaves: Mapping[str, Sequence[str]], configuration: Configuration) -> None:
+    def __init__(
+        self,
+        leaves: Mapping[str, Sequence[str]],
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
         self.configuration = configuration
         self.branches = branches = tuple(leaves)
         self._leaves = leaves
+        self._operators = operators
         self.children: list[Child] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
@@ -116,10 +124,14 @@ class History:
         return self._evolution.ask(child)
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
-        """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
-        if plan.parent is None:
+        """Return the text of the parent's tree on a branch, of the one to start from, or None for a child drawn from nothing."""
+        if plan.kinds[branch] is Kind.GIVEN:
+            text = self.configuration.evolution.start[plan.child]
+        elif plan.parent is None:
             return None
-        return str(Loss.parse(self.children[plan.parent].loss, self._leaves)[branch])
+        else:
+            text = self.children[plan.parent].loss
+        return str(Loss.parse(text, self._leaves, self._operators)[branch])
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -198,9 +210,11 @@ class History:
         child = Child(
             id=plan.child,
             parent=plan.parent,
-            kinds={branch: kind.value for branch, kind in plan.kinds.items()},
+            kinds={branch: _came_about(kind, draft.tried[branch]).value for branch, kind in plan.kinds.items()},
             attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
-            loss=str(Loss({branch: parse(tree, self._leaves[branch]) for branch, tree in trees.items()})),
+            loss=str(
+                Loss({branch: parse(tree, self._leaves[branch], self._operators) for branch, tree in trees.items()})
+            ),
             origin=origin,
             source=source,
             signature=signature,
@@ -289,6 +303,11 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
             },
             allow_nan=False,
         )
+
+
+def _came_about(kind: Kind, tried: int) -> Kind:
+    """Return how a branch came about after so many attempts: a loss to start from that did not pass gave way to a draw."""
+    return Kind.FRESH if kind is Kind.GIVEN and tried > 1 else kind
 
 
 def _text(signature: Mapping[str, Sequence[str]]) -> str:

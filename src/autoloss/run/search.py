@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
 from autoloss.algorithm.rejection.screen import limits
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, unknown
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
 from autoloss.run.configuration import Configuration
@@ -21,14 +21,18 @@ from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.run.history import History
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, named
+from autoloss.run.own_operators import known, references
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import Search, confirmation, confirmations, read
+from autoloss.run.starting import Start, given, tested
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workers import InlineWorkers, ProcessWorkers, Workers
 from autoloss.run.workshop import Workshop
 from autoloss.space.form import BranchForm
+from autoloss.space.operators import Operator
+from autoloss.space.own_operators import drawn as drawn_from
 from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
@@ -45,6 +49,11 @@ def search(
     directory: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    start: str | Sequence[str] = (),
+    frozen: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+    operators: Sequence[Operator | str] = (),
+    also: Sequence[str] = (),
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -60,6 +69,12 @@ def search(
         directory: Where the run is kept; a new folder under `runs` by default.
         settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
+        start: Losses that are known: a file with one on each line, names of the zoo with commas, a formula, or several of
+            these. The first children are those of them that pass the rejection protocol.
+        frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
+        without: Operators of Table 1 that are switched off.
+        operators: Operators of your own, or `file.py:name` of one or several.
+        also: Further metrics of the task to show beside the score.
         final: Re-train the best on fresh seeds and compare them with baselines on the test split.
         observe: Told a `Progress` about twice a second.
         say: Told what the run does next.
@@ -79,7 +94,12 @@ def search(
         }
     )
     _check_workers(workers)
-    loaded, name = named(task, metric, options)
+    loaded, name = named(task, metric, options, frozen)
+    check_also(also, loaded)
+    asked = [*configuration.space.operators, *operators]
+    table = known(asked)
+    starts = given([*configuration.evolution.start, *_several(start)], loaded.branches, table)
+    configuration = _with_space(configuration, loaded, table, references(asked), without, starts)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     _refuse_finished(path)
     try:
@@ -92,9 +112,19 @@ def search(
         drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
+        workshop = Workshop(loaded, drawn, configuration, table)
+        started_from = tested(starts, workshop)
+        for found in started_from:
+            (say or _silent)(found.line())
         with Store(path, write=True) as store:
-            store.write_settings(_settings(configuration, name, loaded))
-            return _drive(path, store, loaded, drawn, configuration, workers, final, observe, say)
+            store.write_settings(
+                {
+                    **_settings(configuration, name, loaded),
+                    "start": json.dumps([found.values() for found in started_from]),
+                    "also": json.dumps(list(also)),
+                }
+            )
+            return _drive(path, store, workshop, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -108,6 +138,7 @@ def resume(
     *,
     evaluations: int | None = None,
     workers: int = 2,
+    operators: Sequence[Operator] = (),
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -117,6 +148,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
+        operators: Those of a run that was started with objects.
 
     Raises:
         RequestError: There is no run, its task must be given, or the budget would shrink.
@@ -133,9 +165,12 @@ def resume(
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
                 store.change_setting("configuration", configuration.to_json())
-            loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
+            name = TaskName.from_json(kept["task"])
+            loaded = name.of(task) if task is not None else name.load()
             _same_task(kept, loaded, path)
-            return _drive(path, store, loaded, sample_files.load(path), configuration, workers, final, observe, say)
+            table = known(configuration.space.operators, operators)
+            workshop = Workshop(loaded, sample_files.load(path), configuration, table)
+            return _drive(path, store, workshop, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -169,27 +204,56 @@ def _how_to_resume(path: Path) -> str:
     return f"Everything finished is saved. Go on with: autoloss resume {path}"
 
 
+def _with_space(
+    configuration: Configuration,
+    task: Task,
+    table: Mapping[str, Operator],
+    own: Sequence[str],
+    without: Sequence[str],
+    starts: Sequence[Start],
+) -> Configuration:
+    """Return the configuration with the space that was asked for, and what the search starts from."""
+    off = tuple(dict.fromkeys([*configuration.space.without, *without]))
+    drawn_from(table, off, {name: branch.leaves_and_roles for name, branch in task.branches.items()})
+    losses = tuple(found.loss for found in starts)
+    return configuration.changed({"space.without": off, "space.operators": own, "evolution.start": losses})
+
+
+def _several(start: str | Sequence[str]) -> Sequence[str]:
+    return [start] if isinstance(start, str) else start
+
+
+def check_also(also: Sequence[str], task: Task) -> None:
+    """Refuse a metric that the task does not measure beside its score; a task that names none is taken at its word."""
+    measured_too = getattr(task, "also", None)
+    for metric in also:
+        if measured_too is not None and metric not in measured_too:
+            raise unknown(f"further metric of the task {task.name}", metric, measured_too)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
 def _drive(
     path: Path,
     store: Store,
-    task: Task,
-    drawn: sample_files.Samples,
-    configuration: Configuration,
+    workshop: Workshop,
     workers: int,
     final: bool,
     observe: Observe | None,
     say: Say | None,
 ) -> Search:
+    task, configuration, table = workshop.task, workshop.configuration, workshop.operators
     leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
-    history = History(leaves, configuration)
+    history = History(leaves, configuration, table)
     history.restore(store.children(), store.outcomes())
-    workshop = Workshop(task, drawn, configuration)
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         end = run(history, store, dispatcher, observe)
         if final:
-            _finalise(history, store, task, dispatcher, say or (lambda text: None))
-    return read(path, store, end)
+            _finalise(history, store, task, dispatcher, say or _silent)
+    return read(path, store, end, [table[name] for name in configuration.space.operators if name in table])
 
 
 def started(workshop: Workshop, workers: int) -> Workers:

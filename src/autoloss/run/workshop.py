@@ -19,6 +19,7 @@ from autoloss.run.threads import one_thread
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
+from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Diverged, Scored, Task
 
@@ -31,10 +32,18 @@ class Workshop:
 
     Args:
         samples: B samples per branch, the same for the whole run.
+        operators: All that a formula may hold, by name.
     """
 
-    def __init__(self, task: Task, samples: Mapping[str, tuple[Sample, ...]], configuration: Configuration) -> None:
+    def __init__(
+        self,
+        task: Task,
+        samples: Mapping[str, tuple[Sample, ...]],
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
         self.task = task
+        self.operators = operators
         self.configuration = configuration
         self.samples = samples
         self._branches: dict[str, TestedBranch] = {}
@@ -52,7 +61,7 @@ class Workshop:
         if name not in self._branches:
             branch = self.task.branches[name]
             reference = measured(branch, self.samples[name])
-            self._branches[name] = TestedBranch(branch, reference, self.configuration)
+            self._branches[name] = TestedBranch(branch, reference, self.configuration, self.operators)
         return self._branches[name]
 
     def test(self, job: TestAttempts) -> list[Attempt]:
@@ -73,7 +82,7 @@ class Workshop:
         task = self.task
         if job.learning_rate != 1.0:
             task = at_learning_rate(task, job.learning_rate)
-        losses = zoo.resolve(job.loss, task.branches)[1]
+        losses = zoo.resolve(job.loss, task.branches, self.operators)[1]
         criterion = scaled(bind(losses, task.branches), job.scale)
         return stored(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
 
@@ -83,10 +92,19 @@ class TestedBranch:
 
     __test__ = False
 
-    def __init__(self, branch: Branch, reference: Reference, configuration: Configuration) -> None:
+    def __init__(
+        self,
+        branch: Branch,
+        reference: Reference,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
         self.branch = branch
         self.reference = reference
-        self.alphabet = Alphabet(branch.leaves_and_roles)
+        self._operators = operators
+        off = configuration.space.without
+        on = tuple(operator for name, operator in operators.items() if name not in off)
+        self.alphabet = Alphabet(branch.leaves_and_roles, on)
         self._settings = configuration.rejection
         self._maximum = configuration.evolution.maximum_operators
         self._directions = directions(reference.samples, configuration.seed)
@@ -100,7 +118,7 @@ class TestedBranch:
         self._tested: dict[str, Attempt] = {}
 
     def parse(self, text: str) -> Expression:
-        return parse(text, leaves=self.alphabet.leaves_and_roles)
+        return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
     def learn(self, keys: bytes) -> None:
         """Take over the keys that the driver knows; it only ever adds to their end."""
