@@ -95,6 +95,37 @@ def test_export_writes_once_and_never_over_a_file(directory, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["id"] == 0
 
 
+def test_simplify_prints_one_line_its_text_and_what_it_saves(capsys):
+    assert run("simplify", "-y * log(abs(p))") == 0
+    assert capsys.readouterr().out.splitlines() == ["−y·log(p)", "-y * log(p)", "6 → 5 nodes"]
+    assert run("simplify", "abs(p)", "--activation", "none") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["abs(p)", "2 → 2 nodes"]
+    assert run("simplify", "y * y * p", "--one-hot", "--latex") == 0
+    assert capsys.readouterr().out == "p \\cdot y\n"
+
+
+def test_simplify_takes_losses_of_the_zoo_and_of_several_branches(capsys):
+    assert run("simplify", "ins", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["simplified"].endswith("rcnn_reg: -sqrt(i) / sqrt(e); mask: -log(p * y)")
+    assert (found["nodes"], found["simplified_nodes"]) == (31, 28)
+    assert run("simplify", "mask: abs(p)", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["formula"], found["simplified"], found["unicode"]) == ("mask: abs(p)", "mask: p", "mask: p")
+    # Heatmaps are real numbers: the loss of the zoo knows what it was found for.
+    assert run("simplify", "pose/oks") == 0
+    assert "(p − 16·y⁴)² + p⁴" in capsys.readouterr().out
+
+
+def test_one_loss_of_the_zoo_is_shown_with_its_shorter_form(capsys):
+    assert run("zoo", "seg/biou") == 0
+    assert "−log(y·p³·√(max₃ₓ₃(p))·exp((p·exp(p))²))" in capsys.readouterr().out.splitlines()
+    assert run("zoo", "ins/mask", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["simplified"] == {"main": "−log(p·y)"}
+    assert run("zoo", "baseline/dice") == 0
+    assert "(hand-written)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["tasks", "zoo"])
 def test_lists_come_as_json_too(command, capsys):
     assert run(command, "--json") == 0
@@ -144,6 +175,10 @@ def test_a_csv_is_checked(csv, capsys):
         (["score", "digits-seg", "--loss", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
         (["score", "digits-seg", "--loss", "seg/mio"], "Did you mean 'seg/miou'?"),
         (["score", "digits-seg", "--loss", "y"], "does not depend on the prediction"),
+        (["simplify", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
+        (["simplify", "p", "--activation", "sofmax"], "no activation named 'sofmax'. Did you mean 'softmax'?"),
+        (["simplify", "seg/mio"], "no loss in the zoo named 'seg/mio'. Did you mean 'seg/miou'?"),
+        (["simplify", "baseline/dice"], "baseline/dice is written by hand; only formulas can be simplified"),
         (["zoo", "seg/mio"], "no loss in the zoo named 'seg/mio'. Did you mean 'seg/miou'?"),
         (["top", "no/such/run"], "There is no run in no/such/run"),
         (["resume", "no/such/run"], "There is no run in no/such/run"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
+    from autoloss.space.simplify import simplify
     from autoloss.tasks.execution import Execution
     from autoloss.tasks.supervised import SupervisedTask
     from autoloss.tasks.task import Diverged, Scored, Task
@@ -44,6 +45,7 @@ _HOMES = {
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
+    "autoloss.space.simplify": ("simplify",),
     "autoloss.tasks.execution": ("Execution",),
     "autoloss.tasks.supervised": ("SupervisedTask",),
     "autoloss.tasks.task": ("Diverged", "Scored", "Task"),
@@ -80,6 +82,7 @@ __all__ = [
     "resume",
     "retrain",
     "search",
+    "simplify",
     "tasks",
     "zoo",
 ]

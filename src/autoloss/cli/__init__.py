@@ -9,7 +9,7 @@ from typing import NoReturn
 
 # Commands join the application as they are imported, and are listed in this order.
 # isort: off
-from autoloss.cli import searching, readings, trainings, catalogues  # noqa: F401
+from autoloss.cli import searching, readings, trainings, catalogues, formulas  # noqa: F401
 
 # isort: on
 from autoloss.cli.application import app

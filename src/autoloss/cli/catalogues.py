@@ -55,12 +55,18 @@ def zoo(
         }
         for e in entries
     ]
+    if name and rows[0]["formula"]:
+        from autoloss.cli.formulas import shortened
+
+        # One loss alone: the whole list needs no torch, which takes its time to load.
+        rows[0]["simplified"] = {branch: term.unicode for branch, term in shortened(name).items()}
     if as_json:
         print_json(rows[0] if name else rows)
         return
     shown = [(row["name"], _formulas(row["formula"]), row["description"], row["source"]) for row in rows]
     if name:
-        for text in shown[0]:
+        simplified = [_formulas(rows[0]["simplified"])] if "simplified" in rows[0] else []
+        for text in [*shown[0][:2], *simplified, *shown[0][2:]]:
             console_of().print(text, markup=False, soft_wrap=True)
     else:
         console_of().print(

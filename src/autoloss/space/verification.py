@@ -1,0 +1,156 @@
+"""Whether two terms agree in value and gradient, on positions where the leaves are 0, 1, nearly 0, and anything between.
+
+Each node is computed once, together with its derivative along one random direction of all leaves that are no targets. Directions
+are drawn for each element, so where two derivatives along them agree, the gradients do. The derivatives of operators are those
+of autograd: there is no second definition of what they mean, at kinks and ties neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+from torch import Tensor
+
+from autoloss.space.operators import Operator
+from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
+from autoloss.space.terms import Term, apply
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""How far value and derivative may differ in double precision. ε itself, 1e-12, is below this."""
+
+SHAPE = (2, 2, 4, 4)
+"""(N, C, H, W) with more than one of each, so that means and pools join different elements."""
+
+TARGETS = frozenset({"y"})
+"""Leaves that no gradient goes to."""
+
+ELEMENTWISE = ("abs", "inv", "log", "exp", "tanh", "sqrt")
+LINEAR = ("mean_nhw", "mean_c")
+
+_ENDS: Mapping[Range, tuple[float, ...]] = {
+    UNIT: (0, 1, 0, 1, 1e-6, 1e-3, 0.5, 0.999),
+    BINARY: (0, 1),
+    POSITIVE: (0, 1, 1e-6, 1e-3, 0.5, 3, 40),
+}
+_REAL_ENDS = (0, 1, -1, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
+
+Dual = tuple[Tensor, Tensor]
+"""A value and its derivative."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Positions at which terms are compared."""
+
+    leaves: Mapping[str, Dual]
+    like: Tensor
+
+
+def scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
+    """Draw the positions, always the same ones: inside the ranges, and at their ends.
+
+    They are apart, since what is large at an end would swamp the rest in a mean.
+    """
+    generator = torch.Generator("cpu").manual_seed(0)
+    return tuple(
+        Scene(
+            {name: _drawn(name, known, at_ends, generator) for name, known in leaves.items()},
+            torch.zeros(SHAPE, dtype=torch.float64, device="cpu"),
+        )
+        for at_ends in (False, True)
+    )
+
+
+def _drawn(name: str, known: Range, at_ends: bool, generator: torch.Generator) -> Dual:
+    if at_ends or known == BINARY:
+        ends = torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
+        value = ends[torch.randint(len(ends), SHAPE, generator=generator, device="cpu")]
+    elif known == UNIT:
+        value = 0.02 + 0.96 * _uniform(generator)
+    elif known == POSITIVE:
+        value = 0.2 * 100 ** _uniform(generator)
+    else:
+        value = 6 * _uniform(generator) - 3
+    slope = torch.zeros_like(value) if name in TARGETS else 0.5 + _uniform(generator)
+    # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
+    if known == UNIT:
+        slope = slope * ((value > 0) & (value < 1))
+    elif known == POSITIVE:
+        slope = slope * (value > 0)
+    return value, slope
+
+
+def _uniform(generator: torch.Generator) -> Tensor:
+    return torch.rand(SHAPE, generator=generator, dtype=torch.float64, device="cpu")
+
+
+def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+    """Return value and derivative of a node from those of its parts."""
+    if term.head == "leaf":
+        return scene.leaves[term.name]
+    if term.head == "call":
+        return _called(term, parts, scene)
+    values, slopes = [value for value, _ in parts], [slope for _, slope in parts]
+    value = apply(term, values, scene.like)
+    match term.head:
+        case "sum":
+            return value, sum(slopes[1:], start=slopes[0])
+        case "product":
+            each = (
+                apply(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in enumerate(slopes)
+            )
+            return value, sum(each, start=torch.zeros_like(value))
+        case "power":
+            return value, term.exponent * values[0].pow(term.exponent - 1) * slopes[0]
+        case _:
+            return value, torch.zeros_like(value)
+
+
+def _called(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+    assert term.operator is not None
+    if any(term.is_call(name) for name in LINEAR):
+        return term.operator.function(parts[0][0]), term.operator.function(parts[0][1])
+    with torch.inference_mode(False), torch.enable_grad():
+        if any(term.is_call(name) for name in ELEMENTWISE):
+            return _elementwise(term.operator, *parts[0])
+        try:
+            return _of_any_operator(term.operator, parts)
+        except RuntimeError:
+            # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
+            unknown = torch.full_like(scene.like, torch.nan)
+            return unknown, unknown
+
+
+def _elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
+    inner = value.clone().requires_grad_()
+    found = operator.function(inner)
+    (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
+    return found.detach(), factor * slope
+
+
+def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
+    """Differentiate twice: what backward passes on is linear in what it is given, and its factor is the derivative."""
+    inputs = [value.clone().requires_grad_() for value, _ in parts]
+    value = operator.function(*inputs)
+    if not value.requires_grad:
+        return value, torch.zeros_like(value)
+    given = torch.ones_like(value).requires_grad_()
+    found = torch.autograd.grad(value, inputs, given, create_graph=True, allow_unused=True)
+    passed = cast("tuple[Tensor | None, ...]", found)
+    used = [(factor, slope) for factor, (_, slope) in zip(passed, parts, strict=True) if factor is not None]
+    slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
+    return value.detach(), slopes[0]
+
+
+def agree(first: Dual, second: Dual) -> bool:
+    """Say whether value and derivative are the same, also where they are not finite; nothing can be said where none is."""
+    return all(_close(one, other) for one, other in zip(first, second, strict=True))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    near = torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+    return near and bool(one.isfinite().any())
