@@ -323,6 +323,13 @@ def test_an_interrupted_retraining_says_how_to_go_on(tabular_directory):
     assert "Traceback" not in error
 
 
+def test_a_loss_is_exported_for_a_paper(directory, capsys):
+    assert run("export", directory, "--to", "latex") == 0
+    printed = capsys.readouterr().out
+    assert "\\begin{align*}\no &= " in printed
+    assert "% task: quick" in printed
+
+
 def test_a_search_starts_from_what_its_user_knows(tmp_path, monkeypatch, capsys):
     """All of it on one command line, with a task and an operator of files."""
     monkeypatch.chdir(tmp_path)

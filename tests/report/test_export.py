@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import autoloss
 from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
 from autoloss.algorithm.mutation import mutate
@@ -371,6 +372,24 @@ def test_leaves_that_python_or_the_file_needs_get_another_name(tmp_path):
     assert criterion(ones, F_=ones) == tree.evaluate({"lambda": ones, "F": ones})
 
 
+@pytest.mark.parametrize(
+    ("metric", "target", "band"), [("bf1", "edge", "inner_band(values, 1)"), ("biou", "band", "inner_band(values, 1)")]
+)
+def test_a_boundary_loss_takes_its_target_along(metric, target, band, tmp_path):
+    """What a search for BF1 or BIoU stores of its branch makes edges or bands of class indices in the file too."""
+    branch = autoloss.tasks.get("digits-seg", metric=metric, train=2, valid=1, test=1, size=32).branches["main"]
+    assert branch.encoding == target
+    stored = json.loads(json.dumps(BranchForm.of(branch).to_dict()))
+    loss = zoo.get(f"seg/{metric}")
+    text = to_python(loss, {"main": BranchForm.from_dict(stored)}, title="boundary", facts={})
+    assert band in text
+    prediction = torch.randn(1, 2, 12, 12, generator=torch.Generator().manual_seed(0))
+    labels = (torch.arange(12) >= 6).long().expand(1, 12, 12)
+    wanted = loss.criterion(target=target, tolerance=branch.tolerance)(prediction, labels)
+    assert imported(text, tmp_path / f"{metric}.py")(prediction, labels) == wanted
+    assert wanted != loss.criterion()(prediction, labels)
+
+
 def test_wrong_shapes_are_refused_where_the_tree_refuses_them(tmp_path):
     criterion = imported(exported(parse("-y * log(p)"), ActivatedBranch()), tmp_path / "shapes.py")
     with pytest.raises(ValueError, match=r"\(2, 3, 4, 4\) and \(2, 1, 4, 4\)"):
@@ -416,7 +435,9 @@ def test_json_holds_all_that_the_file_is_made_of():
     values = to_json(loss, {"main": form}, id=7, score=float("nan"), facts={"Metric": "miou"})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert (values["id"], values["score"], values["formula"], values["infix"]) == (7, None, str(loss), "-y·log(p)")
-    fields = {key: value for key, value in values["branches"]["main"].items() if key not in ("formula", "infix")}
+    texts = ("formula", "infix", "simplified", "latex")
+    assert values["branches"]["main"]["latex"] == dict.fromkeys(("found", "simplified"), r"-y \cdot \log\left(p\right)")
+    fields = {key: value for key, value in values["branches"]["main"].items() if key not in texts}
     assert BranchForm.from_dict(fields) == form
     assert values["facts"] == {"Metric": "miou"}
 

@@ -51,10 +51,10 @@ def show(
 def export(
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
-    to: Annotated[str, typer.Option(help="python or json.")] = "python",
+    to: Annotated[str, typer.Option(help="python, latex or json.")] = "python",
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:
-    """Write a found loss as a Python file that needs torch alone, or as JSON."""
+    """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
     from autoloss.report.take_home import exported
 
     text = exported(directory, individual, to)

@@ -27,6 +27,7 @@ from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN, Loss
 from autoloss.space.operators import EPSILON, OPERATORS, raised
+from autoloss.space.simplify import latex, simplified
 
 LINE = 88
 """Characters of a line, the default of the common formatters."""
@@ -72,13 +73,21 @@ def to_json(
         RequestError: As `to_python`.
     """
     _check(loss, forms)
+    shorter = simplified(loss, forms)
     return {
         "id": id,
         "formula": str(loss),
         "infix": infix(loss),
         "score": score if score is None or math.isfinite(score) else None,
         "branches": {
-            name: {"formula": str(tree), "infix": infix(tree), **forms[name].to_dict()} for name, tree in loss.items()
+            name: {
+                "formula": str(tree),
+                "infix": infix(tree),
+                "simplified": str(shorter[name]),
+                "latex": {"found": latex(tree), "simplified": latex(shorter[name])},
+                **forms[name].to_dict(),
+            }
+            for name, tree in loss.items()
         },
         "facts": dict(facts),
     }

@@ -78,7 +78,7 @@ class Search:
     @property
     def operators(self) -> Sequence[Operator | str]:
         """The run's own operators: objects where these are at hand, else references."""
-        kept = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
+        kept: list[str] = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
         objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
         return [objects.get(name, name) for name in kept]
 
