@@ -321,3 +321,39 @@ def test_an_interrupted_retraining_says_how_to_go_on(tabular_directory):
     assert process.returncode == 130, error
     assert f"Go on with: autoloss {' '.join(arguments)}" in error
     assert "Traceback" not in error
+
+
+def test_a_loss_is_exported_for_a_paper(directory, capsys):
+    assert run("export", directory, "--to", "latex") == 0
+    printed = capsys.readouterr().out
+    assert "\\begin{align*}\no &= " in printed
+    assert "% task: quick" in printed
+
+
+def test_a_search_starts_from_what_its_user_knows(tmp_path, monkeypatch, capsys):
+    """All of it on one command line, with a task and an operator of files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "both.py").write_text("from tests.run.quick import QuickTask\n\ntask = QuickTask(('main', 'reg'))\n")
+    (tmp_path / "ops.py").write_text(
+        "import autoloss\n\n\ndef squashed(x):\n    return x / (1 + x.abs())\n\n\n"
+        "squash = autoloss.Operator('squash', 1, squashed)\n"
+    )
+    (tmp_path / "formulas.txt").write_text("baseline/ce\ny * log(p)  # rejected\n")
+    settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    started = ["--evaluations", 2, "--workers", 0, "--no-final", "--out", "run", *settings]
+    known = ["--start", "formulas.txt", "--size-limit", 9, "--without", "max_pool,min_pool", "--also", "digest"]
+    assert run("search", "both.py:task", *started, *known, "--operators", "ops.py:squash", "--frozen", "reg=p * y") == 0
+    printed = capsys.readouterr().out
+    assert "Starts from baseline/ce: g " in printed
+    assert "Does not start from y * log(p): too little gain (g " in printed
+    assert "digest" in printed
+    configuration = autoloss.run.results.opened("run").configuration
+    assert configuration.evolution.maximum_operators == 9
+    assert configuration.space.without == ("max_pool", "min_pool")
+    assert configuration.space.operators == (f"{tmp_path / 'ops.py'}:squash",)
+    assert run("resume", "run", "--evaluations", "+1", "--workers", 0, "--no-final") == 0
+    capsys.readouterr()
+    assert run("top", "run", "--also", "none") == 0
+    assert "digest" not in capsys.readouterr().out
+    assert run("search", "both.py:task", "--out", "other", "--frozen", "mask=p") == 2
+    assert "no branch named 'mask'" in capsys.readouterr().err

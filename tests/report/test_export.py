@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from random import Random
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+import autoloss
 from autoloss import zoo
 from autoloss.algorithm.initialization import initial_expression
 from autoloss.algorithm.mutation import mutate
@@ -22,7 +26,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
-from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.operators import OPERATORS, Operator, raised
 from autoloss.space.parsing import parse
 
 ROLES = {"y": Role.TARGET, "p": Role.PREDICTION}
@@ -368,6 +372,24 @@ def test_leaves_that_python_or_the_file_needs_get_another_name(tmp_path):
     assert criterion(ones, F_=ones) == tree.evaluate({"lambda": ones, "F": ones})
 
 
+@pytest.mark.parametrize(
+    ("metric", "target", "band"), [("bf1", "edge", "inner_band(values, 1)"), ("biou", "band", "inner_band(values, 1)")]
+)
+def test_a_boundary_loss_takes_its_target_along(metric, target, band, tmp_path):
+    """What a search for BF1 or BIoU stores of its branch makes edges or bands of class indices in the file too."""
+    branch = autoloss.tasks.get("digits-seg", metric=metric, train=2, valid=1, test=1, size=32).branches["main"]
+    assert branch.encoding == target
+    stored = json.loads(json.dumps(BranchForm.of(branch).to_dict()))
+    loss = zoo.get(f"seg/{metric}")
+    text = to_python(loss, {"main": BranchForm.from_dict(stored)}, title="boundary", facts={})
+    assert band in text
+    prediction = torch.randn(1, 2, 12, 12, generator=torch.Generator().manual_seed(0))
+    labels = (torch.arange(12) >= 6).long().expand(1, 12, 12)
+    wanted = loss.criterion(target=target, tolerance=branch.tolerance)(prediction, labels)
+    assert imported(text, tmp_path / f"{metric}.py")(prediction, labels) == wanted
+    assert wanted != loss.criterion()(prediction, labels)
+
+
 def test_wrong_shapes_are_refused_where_the_tree_refuses_them(tmp_path):
     criterion = imported(exported(parse("-y * log(p)"), ActivatedBranch()), tmp_path / "shapes.py")
     with pytest.raises(ValueError, match=r"\(2, 3, 4, 4\) and \(2, 1, 4, 4\)"):
@@ -413,7 +435,9 @@ def test_json_holds_all_that_the_file_is_made_of():
     values = to_json(loss, {"main": form}, id=7, score=float("nan"), facts={"Metric": "miou"})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert (values["id"], values["score"], values["formula"], values["infix"]) == (7, None, str(loss), "-y·log(p)")
-    fields = {key: value for key, value in values["branches"]["main"].items() if key not in ("formula", "infix")}
+    texts = ("formula", "infix", "simplified", "latex")
+    assert values["branches"]["main"]["latex"] == dict.fromkeys(("found", "simplified"), r"-y \cdot \log\left(p\right)")
+    fields = {key: value for key, value in values["branches"]["main"].items() if key not in texts}
     assert BranchForm.from_dict(fields) == form
     assert values["facts"] == {"Metric": "miou"}
 
@@ -457,10 +481,48 @@ def test_a_damaged_form_is_refused(wrong):
         BranchForm.from_dict(wrong)
 
 
+def root(x: torch.Tensor) -> torch.Tensor:
+    return torch.sign(x) * x.abs() ** (1 / math.pi)
+
+
+def closer(x: Tensor, y: Tensor) -> Tensor:
+    return F.softplus(x - y)
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x * BATCHES
+
+
+def test_own_operators_go_along_with_their_source(tmp_path):
+    """Functions of torch are called by their names; a variable never takes a function's."""
+    own = {"root": Operator("root", 1, root), "closer": Operator("closer", 2, closer)}
+    own |= {"sine": Operator("sine", 1, torch.sin), "soft": Operator("soft", 1, F.softsign)}
+    formula = "closer(p, y) * root(sqrt(y)) + root(sqrt(y)) * sine(p) + soft(closer(p, 2))"
+    tree = parse(formula, operators={**OPERATORS, **own})
+    text = exported(tree, ActivatedBranch())
+    assert {"root", "closer"} <= functions(text)
+    assert "torch.sin(p)" in text
+    assert text.count("import math\n") == 1
+    criterion = imported(text, tmp_path / "own.py")
+    prediction, target = USES["softmax"].batches(0, 1)[0]
+    wanted = Loss(tree).criterion()
+    for found, expected in zip(
+        measured(criterion, prediction, target, False), measured(wanted, prediction, target, False), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+    assert ruff("check", tmp_path / "own.py") == ""
+
+
 def test_what_cannot_be_taken_home_is_refused():
     own = build(Operator("double", 1, lambda x: 2 * x, "2{0}"), leaf("p"))
-    with pytest.raises(RequestError, match="'double' is your own"):
+    with pytest.raises(RequestError, match=r"'double' is your own.*no function written with def"):
         exported(own, ActivatedBranch())
+    named_otherwise = build(Operator("shadow", 1, raised), leaf("p"))
+    with pytest.raises(RequestError, match=r"'raised' of your operator 'shadow'.*another one"):
+        exported(named_otherwise, ActivatedBranch())
+    foreign = build(Operator("counted", 1, counted), leaf("p"))
+    with pytest.raises(RequestError, match="it uses BATCHES, and a file has torch, F"):
+        exported(foreign, ActivatedBranch())
     with pytest.raises(RequestError, match="has the leaves i"):
         exported(parse("i * p"), ActivatedBranch())
     with pytest.raises(RequestError, match="no form of the branch named 'main'"):

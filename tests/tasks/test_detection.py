@@ -190,6 +190,11 @@ def test_scenery_that_cannot_be_drawn_is_refused(wrong):
         BoxScenery(**wrong)
 
 
+def test_the_other_metrics_of_detection_are_measured_beside_the_score():
+    assert tiny().also == ("ap50", "voc07")
+    assert tiny(metric="ap50").also == ("map", "voc07")
+
+
 class Killed(Exception):
     """Stands in for a kill between two steps."""
 

@@ -28,6 +28,8 @@ class EvolutionSettings:
 
     initial: int = 20
     """K, the number of children drawn from nothing."""
+    start: tuple[str, ...] = ()
+    """Losses to start from; they take the place of the first of the K draws. One that does not pass is drawn after all."""
     depth: int = 3
     """D, operators on every path of a tree drawn from nothing."""
     tournament: float = 0.05
@@ -48,6 +50,11 @@ class EvolutionSettings:
     """So many children in a row that cost no training end the run."""
 
     def __post_init__(self) -> None:
+        if len(self.start) > self.initial:
+            raise RequestError(
+                f"The search starts from {len(self.start)} losses, but evolution.initial is {self.initial}: they take the place "
+                "of the first of those. Raise evolution.initial, or give fewer."
+            )
         for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
             if getattr(self, name) < 1:
                 raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
@@ -58,6 +65,11 @@ class EvolutionSettings:
             )
         if self.depth < 1 or self.depth > 6:
             raise RequestError(f"evolution.depth is {self.depth}; it needs to be from 1 to 6.")
+        if self.maximum_operators < self.depth:
+            raise RequestError(
+                f"evolution.maximum_operators is {self.maximum_operators}, and a tree drawn from nothing has at least "
+                f"evolution.depth = {self.depth}. Raise the one, or lower the other."
+            )
         if not 0 < self.tournament <= 1:
             raise RequestError(f"evolution.tournament is {self.tournament}; a share is in (0, 1].")
 
@@ -126,6 +138,8 @@ class Evolution:
 
     def ask(self, child: int) -> Plan:
         """Draw the parent and the kinds of a child that is `plannable`."""
+        if child < len(self._settings.start):
+            return Plan(child, None, dict.fromkeys(self._branches, Kind.GIVEN))
         population = () if child < self._settings.initial else self.population(child)
         if not population:
             return Plan(child, None, dict.fromkeys(self._branches, Kind.FRESH))
@@ -163,11 +177,11 @@ def attempt(
 
     Args:
         number: j ≥ 0; from `mutation_attempts` on a mutation has become a fresh tree.
-        parent: The parent's tree of this branch; None for a child drawn from nothing.
+        parent: The parent's tree of this branch, or the one to start from; None for a child drawn from nothing.
     """
     rng = keyed(seed, "attempt", plan.child, branch, number)
     kind = plan.kinds[branch]
-    if parent is None or (kind is Kind.MUTATION and number >= settings.mutation_attempts):
+    if parent is None or number >= {Kind.MUTATION: settings.mutation_attempts, Kind.GIVEN: 1}.get(kind, math.inf):
         kind = Kind.FRESH
     # A fresh tree ignores its parent.
     return make(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)

@@ -81,6 +81,8 @@ class Kind(Enum):
     COPY = "copied"
     FRESH = "fresh"
     MUTATION = "mutated"
+    GIVEN = "given"
+    """A loss that the search was started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
 def make(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
     """Make one attempt at a tree of a given kind."""
     match kind:
-        case Kind.COPY:
+        case Kind.COPY | Kind.GIVEN:
             return parent
         case Kind.FRESH:
             return initial_expression(alphabet, depth, rng)

@@ -32,6 +32,14 @@ Inject = Annotated[
     typer.Option(metavar="FAULT=RATE,…", help="Rehearse: faults on purpose, like worker-crash=0.05,hang=0.01,seed=7."),
 ]
 Final = Annotated[bool, typer.Option(help="Re-train the best and compare them with baselines at the end.")]
+Frozen = Annotated[
+    list[str] | None,
+    typer.Option(metavar="BRANCH=LOSS", help="A branch keeps a loss: a name of the zoo or a formula; more than once."),
+]
+Operators = Annotated[
+    list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; may be given several times.")
+]
+Also = Annotated[str | None, typer.Option(help="Further metrics to show beside the score, with commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

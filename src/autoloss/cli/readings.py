@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import AsJson, Directory
+from autoloss.cli.arguments import Also, AsJson, Directory, listed
 from autoloss.errors import RequestError, RunError
 
 
@@ -19,6 +19,7 @@ from autoloss.errors import RequestError, RunError
 def top(
     directory: Directory,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 10,
+    also: Also = None,
     by_size: Annotated[
         bool, typer.Option("--by-size", help="The best of each size, if better than all smaller.")
     ] = False,
@@ -34,7 +35,7 @@ def top(
     if as_json:
         print_json(rows)
     else:
-        console_of().print(top_table(found, rows, reading.running))
+        console_of().print(top_table(found, rows, reading.running, None if also is None else listed(also)))
 
 
 @app.command()
@@ -122,10 +123,10 @@ def replay(
 def export(
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
-    to: Annotated[str, typer.Option(help="python or json.")] = "python",
+    to: Annotated[str, typer.Option(help="python, latex or json.")] = "python",
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:
-    """Write a found loss as a Python file that needs torch alone, or as JSON."""
+    """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
     from autoloss.report.take_home import exported
 
     text = exported(directory, individual, to)

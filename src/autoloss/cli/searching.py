@@ -10,19 +10,23 @@ import typer
 
 from autoloss.cli.application import app, console_of, print_json
 from autoloss.cli.arguments import (
+    Also,
     AsJson,
     Assignments,
     Data,
     Directory,
     Final,
+    Frozen,
     Inject,
     Metric,
+    Operators,
     Ray,
     RayInsecure,
     TaskName,
     Workers,
     assigned,
     budget_of,
+    listed,
     refuse_early,
 )
 from autoloss.cli.interruption import stoppable
@@ -43,12 +47,22 @@ def search(
     ray_insecure: RayInsecure = False,
     inject: Inject = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; a new one under runs by default.")] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(help="Losses you know: a file with one on each line, names of the zoo with commas, or a formula."),
+    ] = None,
+    frozen: Frozen = None,
+    size_limit: Annotated[int | None, typer.Option(help="Operators of the largest tree (64).")] = None,
+    without: Annotated[str | None, typer.Option(help="Operators to switch off, with commas.")] = None,
+    operators: Operators = None,
+    also: Also = None,
     final: Final = True,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Search a loss for a task."""
     settings, options = assigned(assignments, data)
+    settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
     refuse_early(task, metric)
     from autoloss.run.lock import refuse_owned
 
@@ -56,6 +70,7 @@ def search(
         refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
+    from autoloss.run.frozen import asked
 
     console = console_of(to_stderr=as_json)
     with stoppable(), Status(console) as status:
@@ -71,6 +86,11 @@ def search(
             directory=out,
             settings=settings,
             options=options,
+            start=start or (),
+            frozen=asked(frozen or ()),
+            without=listed(without or ""),
+            operators=operators or (),
+            also=listed(also or ""),
             final=final,
             observe=status.observe,
             say=status.say,
@@ -115,7 +135,7 @@ def resume(
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print what a run came to."""
-    from autoloss.report.leaderboard import comparison_rows, comparison_table, top_rows, top_table
+    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
     from autoloss.report.verdict import verdict
 
     if as_json:
@@ -134,7 +154,7 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
-        console.print(comparison_table("On the test split, fresh seeds", found.comparison))
+        console.print(comparison_table("On the test split, fresh seeds", found.comparison, columns_of(None, found)))
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)

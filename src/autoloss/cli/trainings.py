@@ -10,11 +10,14 @@ import typer
 
 from autoloss.cli.application import app, console_of, print_json, speaks
 from autoloss.cli.arguments import (
+    Also,
     AsJson,
     Assignments,
     Data,
     Directory,
+    Frozen,
     Metric,
+    Operators,
     TaskName,
     Workers,
     assigned,
@@ -36,6 +39,9 @@ def score(
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per loss.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides the seeds of the trainings.")] = 0,
     split: Annotated[str, typer.Option(help="What is measured: valid or test.")] = "valid",
+    frozen: Frozen = None,
+    operators: Operators = None,
+    also: Also = None,
     workers: Workers = 2,
     assignments: Assignments = None,
     as_json: AsJson = False,
@@ -44,6 +50,7 @@ def score(
     settings, options = assigned(assignments, data)
     refuse_early(task, metric)
     from autoloss.report.leaderboard import comparison_rows, comparison_table
+    from autoloss.run.frozen import asked
     from autoloss.run.scoring import score as scored
 
     with stoppable():
@@ -56,12 +63,15 @@ def score(
             seeds=seeds,
             seed=seed,
             split=split,
+            frozen=asked(frozen or ()),
+            operators=operators or (),
+            also=listed(also or ""),
             workers=workers,
         )
     if as_json:
         print_json(comparison_rows(rows))
     else:
-        console_of().print(comparison_table(f"{task}, {split} split", rows))
+        console_of().print(comparison_table(f"{task}, {split} split", rows, listed(also or "")))
 
 
 @app.command()
@@ -70,22 +80,24 @@ def compare(
     top: Annotated[int, typer.Option(min=1, help="So many of the best losses.")] = 3,
     seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on fresh seeds.")] = 5,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
+    also: Also = None,
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
     """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
-    from autoloss.report.leaderboard import comparison_rows, comparison_table
+    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
     from autoloss.report.verdict import verdict
     from autoloss.run.results import opened
     from autoloss.run.scoring import compare as compared
 
+    further = columns_of(None if also is None else listed(also), opened(directory))
     with stoppable():
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     if as_json:
         print_json(comparison_rows(rows))
     else:
         console = console_of()
-        console.print(comparison_table(f"{directory}, test split", rows))
+        console.print(comparison_table(f"{directory}, test split", rows, further))
         console.print(verdict(rows, f"#{opened(directory).best.id}"), soft_wrap=True)
 
 

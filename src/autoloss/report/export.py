@@ -20,17 +20,23 @@ from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.report.infix import infix
-from autoloss.report.statements import Statements, variable
+from autoloss.report.own_source import call, is_own, source
+from autoloss.report.statements import RESERVED, Statements, variable
 from autoloss.space.activated import fitting, inner_band
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN, Loss
 from autoloss.space.operators import EPSILON, OPERATORS, raised
+from autoloss.space.simplify import latex, simplified
 
 LINE = 88
 """Characters of a line, the default of the common formatters."""
 TITLE = 50
 """Characters of a title, which shares a line with other words; the rest gives way to an ellipsis."""
+
+
+LOCAL = ("prediction", "target", "output", "positions", "valid", "shapes")
+"""Variables of the methods that are written."""
 
 
 def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
@@ -42,13 +48,14 @@ def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts:
         facts: What else the file says about the loss, such as score, metric and run: label → text. Any text is safe.
 
     Raises:
-        RequestError: A form is missing or lacks a leaf, or a tree holds an operator that is not of Table 1.
+        RequestError: A form is missing or lacks a leaf, or a tree holds an operator of a person's own that a file cannot hold.
     """
     _check(loss, forms)
+    own = _own_functions(loss)
     names = _class_names(title, list(loss))
     classes = [_class(names[branch], branch, tree, forms[branch]) for branch, tree in loss.items()]
-    functions, used = _functions("\n\n\n".join(classes))
-    imports = ["import torch", "from torch import Tensor, nn"]
+    functions, used = _functions("\n\n\n".join(classes), own)
+    imports = ["import math\n"] * ("math" in used) + ["import torch", "from torch import Tensor, nn"]
     if "F" in used:
         imports.append("from torch.nn import functional as F")
     head = [_module_docstring(loss, forms, names, title, facts), "\n".join(imports)]
@@ -66,13 +73,21 @@ def to_json(
         RequestError: As `to_python`.
     """
     _check(loss, forms)
+    shorter = simplified(loss, forms)
     return {
         "id": id,
         "formula": str(loss),
         "infix": infix(loss),
         "score": score if score is None or math.isfinite(score) else None,
         "branches": {
-            name: {"formula": str(tree), "infix": infix(tree), **forms[name].to_dict()} for name, tree in loss.items()
+            name: {
+                "formula": str(tree),
+                "infix": infix(tree),
+                "simplified": str(shorter[name]),
+                "latex": {"found": latex(tree), "simplified": latex(shorter[name])},
+                **forms[name].to_dict(),
+            }
+            for name, tree in loss.items()
         },
         "facts": dict(facts),
     }
@@ -99,12 +114,33 @@ _FUNCTIONS = {
 """All functions that a file may need, in the order in which it defines them."""
 
 
-def _functions(code: str) -> tuple[list[str], set[str]]:
+def _own_functions(loss: Loss) -> dict[str, str]:
+    """Return the sources of a person's own operators, by the name of the function.
+
+    Raises:
+        RequestError: A file cannot hold one, or its name means something else there.
+    """
+    found: dict[str, str] = {}
+    tree_leaves = frozenset().union(*(tree.leaves for tree in loss.values()))
+    for operator in (operator for tree in loss.values() for operator in tree.operators if is_own(operator)):
+        text, name = source(operator), call(operator)
+        if text and (name in {*RESERVED, *LOCAL, *tree_leaves} or found.get(name, text) != text):
+            raise RequestError(
+                f"The function {name!r} of your operator {operator.name!r} has a name that means something else in the file; "
+                "give it another one."
+            )
+        if text:
+            found[name] = text
+    return found
+
+
+def _functions(code: str, own: Mapping[str, str]) -> tuple[list[str], set[str]]:
     """Return the functions that the code needs, directly or not, and all names that occur."""
+    known = {**_FUNCTIONS, **own}
     needed: list[str] = []
     while True:
         used = {node.id for node in ast.walk(ast.parse("\n".join([*needed, code]))) if isinstance(node, ast.Name)}
-        found = [source.rstrip() for name, source in _FUNCTIONS.items() if name in used]
+        found = [text.rstrip() for name, text in known.items() if name in used]
         if found == needed:
             return found, used
         needed = found
@@ -317,9 +353,3 @@ def _check(loss: Loss, forms: Mapping[str, BranchForm]) -> None:
             raise RequestError(
                 f"{str(tree)!r} has the leaves {', '.join(strange)}; the branch {name!r} has {', '.join(forms[name].leaves)}."
             )
-        for operator in tree.operators:
-            if operator.name not in OPERATORS or operator.function is not OPERATORS[operator.name].function:
-                raise RequestError(
-                    f"The operator {operator.name!r} is your own, so a file that imports torch alone cannot hold it; "
-                    f"use the loss with autoloss.Loss instead. Known: {', '.join(OPERATORS)}."
-                )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import readable_of
 from autoloss.run.evidence import Row
@@ -73,24 +75,39 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
     ]
 
 
-def top_table(search: Search, rows: Sequence[Mapping[str, Any]], running: Sequence[Running] = ()) -> Table:
+def top_table(
+    search: Search,
+    rows: Sequence[Mapping[str, Any]],
+    running: Sequence[Running] = (),
+    also: Sequence[str] | None = None,
+) -> Table:
     """Show losses of a run, one row each.
 
     Args:
         rows: Those of `top_rows` or of `hall_rows`.
         running: Losses that are being trained; they stand below the table.
+        also: Further metrics that get a column; those that the run was started with when left out.
     """
+    further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
     winner = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {len(search.history)} losses in {search.directory}",
-        {**columns, "size": "right", "age": "right", "found": "right", "formula": "left"},
+        {
+            **columns,
+            **dict.fromkeys(further, "right"),
+            "size": "right",
+            "age": "right",
+            "found": "right",
+            "formula": "left",
+        },
         (
             (
                 f"{'★ ' if row['id'] == winner else ''}{row['id']}",
                 figure(row["score"]),
                 *([figure(row["confirmed"])] if confirmed else []),
+                *(figure(row["also"].get(metric)) for metric in further),
                 row["size"],
                 row["age"],
                 f"{row['found']}×",
@@ -104,6 +121,21 @@ def top_table(search: Search, rows: Sequence[Mapping[str, Any]], running: Sequen
         + "".join(f"\nin training: #{one.child.id}  {one.child.loss}" for one in running)
         + f"\n{in_vain(search)}",
     )
+
+
+def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
+    """Return the further metrics that tables of a run show.
+
+    Raises:
+        RequestError: None of its trainings measured such a metric.
+    """
+    if also is None:
+        return json.loads(search.settings.get("also", "[]"))
+    measured = dict.fromkeys(name for found in search.history for name in found.outcome.also)
+    for metric in also:
+        if metric not in measured and measured:
+            raise unknown(f"further metric of the run in {search.directory}", metric, measured)
+    return also
 
 
 def in_vain(search: Search) -> str:
@@ -134,13 +166,18 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sd": row.deviation,
             "interval": row.interval,
             "p_value": row.p_value,
+            "also": row.further,
         }
         for row in rows
     ]
 
 
-def comparison_table(title: str, rows: Sequence[Row]) -> Table:
-    """Show entrants beside each other, the best first."""
+def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) -> Table:
+    """Show entrants beside each other, the best first.
+
+    Args:
+        also: Further metrics whose means get a column.
+    """
     tested = any(row.reference is not None for row in rows)
     reference = (
         next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), "")
@@ -149,13 +186,22 @@ def comparison_table(title: str, rows: Sequence[Row]) -> Table:
     )
     return table(
         title,
-        {"loss": "left", "mean": "right", "± sd": "right", "p": "right", "seeds": "right", "formula": "left"},
+        {
+            "loss": "left",
+            "mean": "right",
+            "± sd": "right",
+            "p": "right",
+            **dict.fromkeys(also, "right"),
+            "seeds": "right",
+            "formula": "left",
+        },
         (
             (
                 row.entrant.label,
                 figure(row.mean),
                 figure(row.deviation),
                 "" if row.p_value is None else f"{row.p_value:.3f}",
+                *(figure(row.further.get(metric)) for metric in also),
                 _seeds(row),
                 "" if row.entrant.baseline else row.entrant.loss,
             )

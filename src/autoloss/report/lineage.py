@@ -68,6 +68,7 @@ def _mutations(search: Search, child: Child, parent: Child, branch: str) -> list
     from autoloss.space.branch import Role
     from autoloss.space.expression import Alphabet
     from autoloss.space.loss import Loss
+    from autoloss.space.operators import OPERATORS
     from autoloss.space.parsing import FormulaError
 
     number = child.attempts[branch]
@@ -81,5 +82,7 @@ def _mutations(search: Search, child: Child, parent: Child, branch: str) -> list
     except FormulaError:
         return []
     # Roles decide nothing of a draw.
-    tree, mutations = mutated(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH)), rng)
+    off = configuration.get("space", {}).get("without", ())
+    left = tuple(operator for name, operator in OPERATORS.items() if name not in off)
+    tree, mutations = mutated(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
     return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []

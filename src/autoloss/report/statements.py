@@ -10,6 +10,7 @@ from keyword import iskeyword
 import torch
 
 from autoloss.report.infix import ATOM, POWER, PRODUCT, SIGN, SUM, Piece, constant_value, summed
+from autoloss.report.own_source import call, is_own
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.operators import OPERATORS, Operator
 
@@ -52,7 +53,7 @@ class Statements:
         ]
         self.like = like
         self.statements: list[str] = []
-        self.taken = Counter(tree.leaves)
+        self.taken = Counter([*tree.leaves, *(call(operator) for operator in tree.operators if is_own(operator))])
         self.stack: list[Piece] = []
 
     def expression(self) -> str:
@@ -98,7 +99,9 @@ class Statements:
         number = constant_value(symbol, parts)
         if number is not None and self.is_exact(node, number):
             return _literal(number)
-        if all(part.number is not None for part in parts):
+        if is_own(symbol):
+            parts = [self.tensor(part) for part in parts]
+        elif all(part.number is not None for part in parts):
             parts[0] = self.tensor(parts[0])
         if len(parts) == 2 and parts[0].builds and parts[1].builds:
             parts[1] = self.stored(parts[1])
@@ -107,7 +110,7 @@ class Statements:
                 parts[position] = self.stored(parts[position])
         text, level = _code(symbol, parts)
         short = f"{symbol.name}_{parts[0].name}" if len(parts) == 1 and parts[0].name else ""
-        name = short if 0 < len(short) <= 16 else _NOUNS[symbol.name]
+        name = short if 0 < len(short) <= 16 else _NOUNS.get(symbol.name, f"{symbol.name}_value")
         return Piece(text, level, None, symbol.name, tuple(parts), self.carries[node], name)
 
     def is_exact(self, node: int, number: Fraction) -> bool:
@@ -137,7 +140,7 @@ class Statements:
 
 
 RESERVED = frozenset(
-    {"self", "torch", "nn", "F", "Tensor", "EPSILON", "raised", "spatial", "fitting", "inner_band"}
+    {"self", "torch", "nn", "F", "math", "Tensor", "EPSILON", "raised", "spatial", "fitting", "inner_band"}
     | {row.function.__name__ for row in OPERATORS.values()}
 )
 """Names that mean something else in an exported file."""
@@ -169,4 +172,4 @@ def _code(operator: Operator, parts: Sequence[Piece]) -> tuple[str, int]:
         case "abs" | "exp" | "tanh":
             return f"torch.{operator.name}({first.text})", ATOM
         case _:
-            return f"{operator.function.__name__}({first.text})", ATOM
+            return f"{call(operator)}({', '.join(part.text for part in parts)})", ATOM

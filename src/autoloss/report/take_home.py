@@ -8,11 +8,13 @@ from pathlib import Path
 from autoloss.errors import RequestError, unknown
 from autoloss.report.export import to_json, to_python
 from autoloss.report.leaderboard import figure
+from autoloss.report.typeset import to_latex
+from autoloss.run.own_operators import known
 from autoloss.run.results import Search, opened
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
-FORMATS = ("python", "json")
+FORMATS = ("python", "latex", "json")
 
 
 def exported(directory: Path, individual: int | None, to: str) -> str:
@@ -20,7 +22,7 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
 
     Args:
         individual: Its number; the winner when left out.
-        to: `python`, one file that imports torch alone, or `json`.
+        to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
 
     Raises:
         RequestError: No such run, loss or format.
@@ -30,11 +32,12 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     found = opened(directory)
     number, score, formula = _chosen(found, individual)
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
-    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()})
+    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, known(found.operators))
     facts = _facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
-    return to_python(loss, forms, title=f"Found loss {number}", facts=facts)
+    write = to_latex if to == "latex" else to_python
+    return write(loss, forms, title=f"Found loss {number}", facts=facts)
 
 
 def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, str]:

@@ -15,11 +15,12 @@ from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration, FinalSettings
 from autoloss.run.naming import named, naming
+from autoloss.run.own_operators import known
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
 from autoloss.run.workshop import TestedBranch
 from autoloss.space.branch import Branch
-from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.tasks.task import Scored, Task
 
@@ -121,12 +122,13 @@ def check(
     loaded, _ = named(task, metric, options)
     wanted = {**recipes.search_settings(task), **(settings or {})}
     configuration = Configuration().changed({**wanted, "seed": seed, "evaluations": evaluations})
+    table = known(configuration.space.operators)
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []
     screened, whole = [], []
     with one_thread():
         for name, branch in loaded.branches.items():
-            tested = TestedBranch(branch, measured(branch, drawn[name]), configuration)
+            tested = TestedBranch(branch, measured(branch, drawn[name]), configuration, table)
             branches.append(_standard(name, loaded, tested))
             for times, taken in zip((screened, whole), _seconds(branch, tested, configuration), strict=True):
                 times.append(taken)
@@ -190,10 +192,9 @@ def _standard(name: str, task: Task, tested: TestedBranch) -> BranchCheck:
 def _seconds(branch: Branch, tested: TestedBranch, configuration: Configuration) -> tuple[float, float]:
     """Return how long a search takes with a random tree that holds both roles, screened, and how long with all steps."""
     rng = Random(configuration.seed)
-    alphabet = Alphabet(branch.leaves_and_roles)
     trees: list[Expression] = []
     while len(trees) < TIMED_CANDIDATES + 1:
-        tree = initial_expression(alphabet, configuration.evolution.depth, rng)
+        tree = initial_expression(tested.alphabet, configuration.evolution.depth, rng)
         if tree.holds(branch.leaves_and_roles):
             trees.append(tree)
     # The first one pays for compiling and warming up.

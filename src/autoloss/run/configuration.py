@@ -51,6 +51,16 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSettings:
+    """Section 3.1: what trees are drawn from besides the branch's leaves."""
+
+    without: tuple[str, ...] = ()
+    """Operators that are switched off."""
+    operators: tuple[str, ...] = ()
+    """A person's own: `file.py:name`, or the name of one that was handed over in Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalSettings:
     """What is trained again when the budget is spent, before a winner is named.
 
@@ -85,6 +95,7 @@ class Configuration:
     evaluations: int = 500
     """N, the number of proxy trainings that are charged."""
     seed: int = 0
+    space: SpaceSettings = field(default_factory=SpaceSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
     offspring: OffspringSettings = field(default_factory=OffspringSettings)
     rejection: ProtocolSettings = field(default_factory=ProtocolSettings)
@@ -181,6 +192,8 @@ def _converted(kind: Any, value: Any) -> Any:
         if value in typing.get_args(kind):
             return value
         raise ValueError
+    if typing.get_origin(kind) is tuple:
+        return _texts(value)
     if kind is bool:
         return {"true": True, "false": False, True: True, False: False}[
             value.lower() if isinstance(value, str) else value
@@ -193,9 +206,20 @@ def _converted(kind: Any, value: Any) -> Any:
     return found
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """Read a list of texts; a text is one with commas between."""
+    if isinstance(value, str):
+        value = [part for part in map(str.strip, value.strip("()").split(",")) if part]
+    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+        raise ValueError
+    return tuple(value)
+
+
 def _described(kind: Any) -> str:
     if kind is type(None):
         return "none"
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return "texts with commas between"
     return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")

@@ -41,12 +41,14 @@ class Row:
         scores: One per seed; None where a training has no score.
         reference: The scores of the standard loss over the same seeds; None for that loss itself.
         reasons: Why trainings have no score, each reason once.
+        also: Further metrics of each training.
     """
 
     entrant: Entrant
     scores: tuple[float | None, ...]
     reference: tuple[float | None, ...] | None = None
     reasons: tuple[str, ...] = ()
+    also: tuple[Mapping[str, float], ...] = ()
 
     @property
     def finite(self) -> list[float]:
@@ -56,6 +58,12 @@ class Row:
     def mean(self) -> float | None:
         """The mean over seeds; None when any training has no score, since the rest would flatter."""
         return mean(self.finite) if self.scores and None not in self.scores else None
+
+    @property
+    def further(self) -> dict[str, float]:
+        """The means of the metrics that every training has."""
+        names = [name for name in self.also[0] if all(name in one for one in self.also)] if self.also else []
+        return {name: mean(one[name] for one in self.also) for name in names}
 
     @property
     def deviation(self) -> float | None:
@@ -125,7 +133,8 @@ def rows(
             reasons = dict.fromkeys(
                 f"{outcome.state.value}: {outcome.reason}" for outcome in outcomes if outcome.reason
             )
-            found.append(Row(entrant, tuple(outcome.score for outcome in outcomes), reasons=tuple(reasons)))
+            scores, also = (outcome.score for outcome in outcomes), (outcome.also for outcome in outcomes)
+            found.append(Row(entrant, tuple(scores), reasons=tuple(reasons), also=tuple(also)))
     reference = next((row for row in found if row.entrant.baseline), None)
     if reference is None:
         return found

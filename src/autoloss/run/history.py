@@ -124,10 +124,14 @@ class History:
         return self._plans[child]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
-        """Return the text of the parent's tree on a branch, or None for a child drawn from nothing."""
-        if plan.parent is None:
+        """Return the text of the parent's tree on a branch, of the one to start from, or None for a child drawn from nothing."""
+        if plan.kinds[branch] is Kind.GIVEN:
+            text = self.configuration.evolution.start[plan.child]
+        elif plan.parent is None:
             return None
-        return texts_in(self.children[plan.parent].loss)[branch]
+        else:
+            text = self.children[plan.parent].loss
+        return texts_in(text)[branch]
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -234,11 +238,12 @@ class History:
         else:
             source = self._signatures.twin(plan.child, _text(signature))
             origin = Origin.TRAINED if source is None else Origin.TWIN
+        attempts = {branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees}
         child = Child(
             id=plan.child,
             parent=plan.parent,
-            kinds={branch: kind.value for branch, kind in plan.kinds.items()},
-            attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
+            kinds={branch: came_about(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
+            attempts=attempts,
             loss=text_of(trees),
             origin=origin,
             source=source,
@@ -329,6 +334,11 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
             },
             allow_nan=False,
         )
+
+
+def came_about(kind: Kind, attempt: int | None) -> Kind:
+    """Return how a branch came about by its winning attempt: a loss to start from that did not pass gave way to a draw."""
+    return Kind.FRESH if kind is Kind.GIVEN and attempt else kind
 
 
 def _text(signature: Mapping[str, Sequence[str]]) -> str:

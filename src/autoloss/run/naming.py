@@ -16,6 +16,7 @@ import cloudpickle
 
 from autoloss import tasks
 from autoloss.errors import RequestError, unknown
+from autoloss.run.frozen import with_frozen
 from autoloss.tasks.task import Task
 
 
@@ -26,13 +27,16 @@ class TaskName:
     Args:
         name: A name of the catalogue or `file.py:name`; None for a task that was handed over as an object.
         options: Keyword arguments, such as `metric`.
+        frozen: Branch → name or formula of the loss that it keeps, see `run.frozen`.
     """
 
     name: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    frozen: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        return json.dumps({"name": self.name, "options": dict(self.options)}, sort_keys=True)
+        values = {"name": self.name, "options": dict(self.options), "frozen": dict(self.frozen)}
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> TaskName:
@@ -48,9 +52,11 @@ class TaskName:
             raise RequestError(
                 "This run's task was handed over in Python; resume it with autoloss.resume(directory, task=…)."
             )
-        if ".py:" in self.name:
-            return _from_file(self.name, self.options)
-        return tasks.get(self.name, **self.options)
+        return self.of(_task(self.name, self.options) if ".py:" in self.name else tasks.get(self.name, **self.options))
+
+    def of(self, task: Task) -> Task:
+        """Return the task as the run has it: some of its branches may keep their losses."""
+        return with_frozen(task, self.frozen) if self.frozen else task
 
     def inspect(self) -> None:
         """Look over the data of a task of the catalogue, before the task is made.
@@ -62,13 +68,23 @@ class TaskName:
             tasks.inspect(self.name, **self.options)
 
 
-def named(task: str | Task, metric: str | None, options: Mapping[str, Any] | None) -> tuple[Task, TaskName]:
+def named(
+    task: str | Task,
+    metric: str | None,
+    options: Mapping[str, Any] | None,
+    frozen: Mapping[str, str] | None = None,
+) -> tuple[Task, TaskName]:
     """Return the task and how to name it."""
-    name = naming(task, metric, options)
-    return task if isinstance(task, Task) else name.load(), name
+    name = naming(task, metric, options, frozen)
+    return name.of(task) if isinstance(task, Task) else name.load(), name
 
 
-def naming(task: str | Task, metric: str | None, options: Mapping[str, Any] | None) -> TaskName:
+def naming(
+    task: str | Task,
+    metric: str | None,
+    options: Mapping[str, Any] | None,
+    frozen: Mapping[str, str] | None = None,
+) -> TaskName:
     """Return how to name a task, which is not made yet.
 
     Raises:
@@ -76,13 +92,13 @@ def naming(task: str | Task, metric: str | None, options: Mapping[str, Any] | No
     """
     options = {**({} if metric is None else {"metric": metric}), **(options or {})}
     if not isinstance(task, Task):
-        return TaskName(_absolute(task), {option: _found(value) for option, value in options.items()})
+        return TaskName(absolute(task), {option: _found(value) for option, value in options.items()}, frozen or {})
     if options:
         raise RequestError(f"A task object takes no options; found {', '.join(options)}. Give them when you make it.")
-    return TaskName(None)
+    return TaskName(None, {}, frozen or {})
 
 
-def _absolute(name: str) -> str:
+def absolute(name: str) -> str:
     """Return `file.py:name` with the file's full path, so that a run can be resumed from any folder."""
     path, colon, attribute = name.rpartition(":")
     return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
@@ -94,12 +110,21 @@ def _found(value: Any) -> Any:
     return str(Path(value).resolve()) if looks_like_one and Path(value).exists() else value
 
 
-def _from_file(name: str, options: Mapping[str, Any]) -> Task:
+def from_file(name: str, kind: str) -> Any:
+    """Return what `file.py:name` names.
+
+    Args:
+        kind: What it should be, for messages.
+
+    Raises:
+        RequestError: There is no such file or name, or the file fails.
+    """
     path, _, attribute = name.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise RequestError(f"There is no file {path}. A task of your own is named file.py:name.")
-    specification = importlib.util.spec_from_file_location(f"autoloss_task_{file.stem}", file)
+        article = "An" if kind[0] in "aeiou" else "A"
+        raise RequestError(f"There is no file {path}. {article} {kind} of your own is named file.py:name.")
+    specification = importlib.util.spec_from_file_location(f"autoloss_{kind}_{file.stem}", file)
     if specification is None or specification.loader is None:
         raise RequestError(f"{path} cannot be imported as Python.")
     module = importlib.util.module_from_spec(specification)
@@ -114,8 +139,13 @@ def _from_file(name: str, options: Mapping[str, Any]) -> Task:
     cloudpickle.register_pickle_by_value(module)
     public = [key for key in vars(module) if not key.startswith("_")]
     if attribute not in public:
-        raise unknown(f"task in {file.name}", attribute, public)
-    found = getattr(module, attribute)
+        raise unknown(f"{kind} in {file.name}", attribute, public)
+    return getattr(module, attribute)
+
+
+def _task(name: str, options: Mapping[str, Any]) -> Task:
+    file, _, attribute = Path(name).name.rpartition(":")
+    found = from_file(name, "task")
     if not isinstance(found, Task) and callable(found):
         try:
             inspect.signature(found).bind(**options)
@@ -128,11 +158,9 @@ def _from_file(name: str, options: Mapping[str, Any]) -> Task:
         except Exception as error:
             raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
     elif options:
-        raise RequestError(
-            f"{attribute} in {file.name} is no function, so it takes no options; found {', '.join(options)}."
-        )
+        raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(options)}.")
     if not isinstance(found, Task):
         raise RequestError(
-            f"{attribute} in {file.name} is a {type(found).__name__}; expected a Task or a function that returns one."
+            f"{attribute} in {file} is a {type(found).__name__}; expected a Task or a function that returns one."
         )
     return found

@@ -7,7 +7,7 @@ the tree of each winning attempt, twins and copies, what was charged and where t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,18 @@ from autoloss.algorithm.rejection.protocol import Reason
 from autoloss.run import samples as sample_files
 from autoloss.run.ahead import TOLD
 from autoloss.run.configuration import Configuration
-from autoloss.run.history import Draft, History
+from autoloss.run.history import Draft, History, came_about
 from autoloss.run.jobs import Attempt, TestAttempts
 from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName
+from autoloss.run.own_operators import known
 from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.rows import child_row
 from autoloss.run.search import same_task
 from autoloss.run.store import Store
-from autoloss.run.workshop import Workshop
+from autoloss.run.workshop import Workshop, alphabet
 from autoloss.space.branch import Role
-from autoloss.space.expression import Alphabet
+from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Task
 
@@ -82,11 +83,14 @@ Settle = Callable[[History, Draft, Child], Difference | None]
 Kept = Mapping[tuple[str, int], tuple[str, str]]
 
 
-def replay(directory: str | Path, task: Task | None = None, full: bool = False) -> Replay:
+def replay(
+    directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
+) -> Replay:
     """Derive every child of a run again and compare it with its row; nothing is trained and nothing is written.
 
     Args:
         task: The task of a run that was started with an object; needed when `full`.
+        operators: Those of a run that was started with objects.
         full: Test all attempts again, the rejected ones too; equal on the same type of CPU and build, as a history is.
 
     Raises:
@@ -102,7 +106,11 @@ def replay(directory: str | Path, task: Task | None = None, full: bool = False) 
         rejected = store.rejected()
     configuration = Configuration.from_json(kept["configuration"])
     leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
-    settle = _testing(path, kept, task, configuration, rejected) if full else _trusting(leaves, configuration)
+    table = known(configuration.space.operators, operators)
+    if full:
+        settle = _testing(path, kept, task, configuration, table, rejected)
+    else:
+        settle = _trusting(leaves, configuration, table)
     history = History(leaves, configuration)
     for child in children:
         difference = _derived(history, child, settle) or _told(history, child, outcomes.get(child.id))
@@ -118,7 +126,10 @@ def _derived(history: History, child: Child, settle: Settle) -> Difference | Non
         return Difference(child.id, "place", "a child", f"none: {reason}")
     draft = history.begin()
     plan = draft.plan
-    planned = {"parent": plan.parent, "kinds": {branch: kind.value for branch, kind in plan.kinds.items()}}
+    planned = {
+        "parent": plan.parent,
+        "kinds": {branch: came_about(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
+    }
     for column, derived in planned.items():
         if getattr(child, column) != derived:
             return Difference(child.id, column, getattr(child, column), derived)
@@ -146,9 +157,13 @@ def _told(history: History, child: Child, outcome: Outcome | None) -> Difference
     return None
 
 
-def _trusting(leaves: Mapping[str, tuple[str, ...]], configuration: Configuration) -> Settle:
+def _trusting(
+    leaves: Mapping[str, tuple[str, ...]], configuration: Configuration, operators: Mapping[str, Operator]
+) -> Settle:
     """Draw the winning attempts alone, and believe what was recorded of those before them."""
-    alphabets = {branch: Alphabet(dict.fromkeys(names, Role.BOTH)) for branch, names in leaves.items()}
+    alphabets = {
+        branch: alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators) for branch, names in leaves.items()
+    }
     settings, seed = configuration.evolution, configuration.seed
 
     def settle(history: History, draft: Draft, child: Child) -> Difference | None:
@@ -157,7 +172,7 @@ def _trusting(leaves: Mapping[str, tuple[str, ...]], configuration: Configuratio
             if number is None:
                 return Difference(child.id, "attempts", dict(child.attempts), f"an attempt at {branch}")
             text = history.parent_tree(draft.plan, branch)
-            parent = None if text is None else parse(text, leaves=leaves[branch])
+            parent = None if text is None else parse(text, leaves[branch], operators)
             tree = attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
             score, *gains = child.scores.get(branch, (None,))
             found = Attempt(
@@ -174,9 +189,9 @@ def _believe(history: History, draft: Draft, child: Child) -> Difference | None:
     """Take over the keys and reasons that were recorded for a child, as far as they agree with the rest of it."""
     for keys, passed in ((child.rejected, False), (child.accepted, True)):
         for branch, found in keys.items():
-            if known := history.learn(branch, found, passed):
+            if met := history.learn(branch, found, passed):
                 column = "passed" if passed else "rejected"
-                return Difference(child.id, column, f"{known.hex()} of {branch}", "not simulated: the key is known")
+                return Difference(child.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
             (draft.accepted if passed else draft.rejected)[branch].extend(found)
             draft.counts["simulated"] += len(found) // 8
     draft.counts.update({name: count for name, count in child.counts.items() if name in REASONS or name == "reused"})
@@ -188,12 +203,19 @@ def _believe(history: History, draft: Draft, child: Child) -> Difference | None:
 
 
 def _testing(
-    path: Path, kept: Mapping[str, str], task: Task | None, configuration: Configuration, rejected: Mapping[int, Kept]
+    path: Path,
+    kept: Mapping[str, str],
+    task: Task | None,
+    configuration: Configuration,
+    operators: Mapping[str, Operator],
+    rejected: Mapping[int, Kept],
 ) -> Settle:
     """Test every attempt again, up to the one that won."""
-    loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
+    name = TaskName.from_json(kept["task"])
+    loaded = name.of(task) if task is not None else name.load()
     same_task(kept, loaded, path)
-    workshop = Workshop(loaded, sample_files.load(path, kept.get(SAMPLES_DIGEST)), configuration)
+    drawn = sample_files.load(path, kept.get(SAMPLES_DIGEST))
+    workshop = Workshop(loaded, drawn, configuration, operators=operators)
 
     def settle(history: History, draft: Draft, child: Child) -> Difference | None:
         for branch in draft.open:

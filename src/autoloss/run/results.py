@@ -17,6 +17,7 @@ from autoloss.run.store import Store
 if TYPE_CHECKING:
     from autoloss.run.configuration import Configuration
     from autoloss.space.loss import Loss
+    from autoloss.space.operators import Operator
 
 
 UNTRAINED = "untrained"
@@ -33,6 +34,7 @@ class Found:
         confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
         fresh_seeds: The number of those seeds; the finalists have more than the others.
         leaves: Branch → names of its leaves.
+        operators: The run's own, as objects or by reference.
     """
 
     id: int
@@ -41,12 +43,14 @@ class Found:
     confirmed: float | None = None
     fresh_seeds: int = 0
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
+    operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
 
     @property
     def loss(self) -> Loss:
+        from autoloss.run.own_operators import known
         from autoloss.space.loss import Loss
 
-        return Loss.parse(self.formula, self.leaves)
+        return Loss.parse(self.formula, self.leaves, known(self.operators))
 
     @property
     def size(self) -> int:
@@ -96,6 +100,7 @@ class Search:
         end: Why it ended.
         confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
         comparison: The best of those and the baselines on the test split, the best first.
+        own: Operators that were handed over in Python.
     """
 
     directory: Path
@@ -104,6 +109,14 @@ class Search:
     end: str = "it is not finished"
     confirmed: Sequence[Row] = field(default=())
     comparison: Sequence[Row] = field(default=())
+    own: Sequence[Operator] = field(default=(), repr=False)
+
+    @property
+    def operators(self) -> Sequence[Operator | str]:
+        """The run's own operators: objects where these are at hand, else references."""
+        kept: list[str] = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
+        objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
+        return [objects.get(name, name) for name in kept]
 
     @property
     def in_vain(self) -> InVain:
@@ -132,10 +145,11 @@ class Search:
         """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
+        operators = self.operators
         return [
-            Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves)
+            Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves, operators)
             if (row := again.get(best.formula))
-            else Found(best.id, best.score, best.formula, leaves=leaves)
+            else Found(best.id, best.score, best.formula, leaves=leaves, operators=operators)
             for best in ranking(self.history)[:count]
         ]
 
@@ -233,5 +247,7 @@ def training_command(search: Search, loss: str) -> str:
         if name in options:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
+    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.get("frozen", {}).items()]
     configuration = json.loads(search.settings["configuration"])
+    parts += [f"--operators {shlex.quote(name)}" for name in configuration.get("space", {}).get("operators", ())]
     return " ".join([*parts, f"--seed {configuration['seed']}"])

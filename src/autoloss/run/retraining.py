@@ -21,6 +21,7 @@ from autoloss.run.evidence import Entrant, seeds
 from autoloss.run.jobs import Trained
 from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, naming
+from autoloss.run.own_operators import known
 from autoloss.run.progress import Pace
 from autoloss.run.results import Found, Search, opened
 from autoloss.run.retrained import SCORE, Beside, Published, Retrained, Retraining, agree, ordered, result, write_result
@@ -28,6 +29,7 @@ from autoloss.run.threads import one_thread
 from autoloss.run.trials import baselines
 from autoloss.run.workshop import stored
 from autoloss.space.loss import bind
+from autoloss.space.operators import Operator
 from autoloss.tasks import distribution
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.checkpoints import Keep, forget
@@ -76,6 +78,7 @@ def retrain(
     precision: str | None = None,
     channels_last: bool | None = None,
     checkpoint_seconds: float | None = None,
+    operators: Sequence[Operator] = (),
     observe: Callable[[Pace], None] | None = None,
     say: Say | None = None,
 ) -> Retraining:
@@ -95,6 +98,7 @@ def retrain(
         out: Where trainings are kept; a folder of the run by default.
         device: As in `Execution`, likewise `precision` and `channels_last`; the task's own when left out.
         checkpoint_seconds: How often the state of a training is kept; 120 when left out.
+        operators: Those of a run that was started with objects.
         observe: Told the pace of the training under way, each step.
         say: Told what is trained next, and what it came to.
 
@@ -113,16 +117,17 @@ def retrain(
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
     place = Path(out) if out is not None else Path(directory) / RETRAINING
+    table = known(found.operators, operators)
     entrants = [Entrant(f"#{loss.id}", loss.formula), *_rivals(against, loaded)]
     for entrant in entrants:
-        zoo.resolve(entrant.loss, loaded.branches)
+        zoo.resolve(entrant.loss, loaded.branches, table)
     fresh = seeds(found.configuration.seed, RETRAINING, count)
     jobs = _planned(entrants, fresh, place)
     settings = _settings(loaded, name, split)
     with distribution.joined(_execution(loaded).device), _owned(place):
         distribution.from_first(lambda: agree(place, settings))
         every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
-        outcomes = _trained(jobs, loaded, split, every, observe, say or (lambda text: None))
+        outcomes = _trained(jobs, loaded, table, split, every, observe, say or (lambda text: None))
     rows = [
         Retrained(entrant, fresh, tuple(outcomes[job] for job in jobs if job.entrant == entrant))
         for entrant in entrants
@@ -142,6 +147,7 @@ def _planned(entrants: Sequence[Entrant], training_seeds: Sequence[int], place: 
 def _trained(
     jobs: Sequence[Job],
     task: Task,
+    operators: Mapping[str, Operator],
     split: str,
     checkpoint_seconds: float,
     observe: Callable[[Pace], None] | None,
@@ -149,13 +155,14 @@ def _trained(
 ) -> dict[Job, Trained]:
     """Return what each training came to; train those that are not finished."""
     # One process looks: to another, what the first one writes next might seem to have been there before.
-    known = distribution.from_first(lambda: [result(job.folder, job.belongs) for job in jobs])
+    finished = distribution.from_first(lambda: [result(job.folder, job.belongs) for job in jobs])
     outcomes: dict[Job, Trained] = {}
-    for position, (job, outcome) in enumerate(zip(jobs, known, strict=True), start=1):
+    for position, (job, outcome) in enumerate(zip(jobs, finished, strict=True), start=1):
         if outcome is None:
             label = f"{job.entrant.label}, seed {job.number}"
             say(f"Training {position} of {len(jobs)}: {label}.")
-            outcome = _trained_one(job, task, split, Every(checkpoint_seconds), _watched(label, task, observe))
+            due, watched = Every(checkpoint_seconds), _watched(label, task, observe)
+            outcome = _trained_one(job, task, operators, split, due, watched)
             if distribution.rank() == 0:
                 write_result(job.folder, job.belongs, outcome)
                 forget(job.folder)
@@ -165,12 +172,17 @@ def _trained(
 
 
 def _trained_one(
-    job: Job, task: Task, split: str, due: Callable[[int], bool], observe: Callable[[int, float], None] | None
+    job: Job,
+    task: Task,
+    operators: Mapping[str, Operator],
+    split: str,
+    due: Callable[[int], bool],
+    observe: Callable[[int, float], None] | None,
 ) -> Trained:
     if hasattr(task, "with_execution"):
         keep = Keep(directory=job.folder, due=due, belongs={"loss": job.entrant.loss})
         task = _with_execution(task, replace(_execution(task), keep=keep))
-    criterion = bind(zoo.resolve(job.entrant.loss, task.branches)[1], task.branches)
+    criterion = bind(zoo.resolve(job.entrant.loss, task.branches, operators)[1], task.branches)
     try:
         with one_thread():
             return stored(task.train(criterion, job.seed, split=split, schedule=FULL, observe=observe))
@@ -233,7 +245,9 @@ def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tupl
     """
     if recipe is None:
         changed = {**run.options, **options}
-        return TaskName(None, changed) if run.name is None else naming(run.name, None, changed), ()
+        return (
+            TaskName(None, changed, run.frozen) if run.name is None else naming(run.name, None, changed, run.frozen)
+        ), ()
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
     if recipe not in known:
         raise unknown("recipe of a retraining", recipe, known)
@@ -241,7 +255,8 @@ def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tupl
     kept = (
         run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
     )
-    return naming(chosen.task, None, {**kept, **chosen.options, **options}), chosen.published
+    frozen = run.frozen if chosen.task == run.name else {}
+    return naming(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
 
 
 def _chosen(found: Search, individual: int | None) -> Found:
@@ -266,7 +281,7 @@ def _loaded(name: TaskName, task: Task | None, recipe: str | None, options: Mapp
             raise RequestError(
                 f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
             )
-        return task
+        return name.of(task)
     if name.name is None:
         raise RequestError(
             "This run's task was handed over in Python; retrain it with autoloss.retrain(directory, task=…)."

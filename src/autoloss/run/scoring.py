@@ -17,10 +17,13 @@ from autoloss.run.lock import Ownership
 from autoloss.run.machines import Machines, started
 from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName, named
+from autoloss.run.own_operators import known
 from autoloss.run.results import read, standing
+from autoloss.run.search import check_also
 from autoloss.run.store import Store
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workshop import Workshop
+from autoloss.space.operators import Operator
 from autoloss.tasks.task import Task
 
 BASELINES = ("usual", "all")
@@ -37,6 +40,9 @@ def score(
     seeds: int = 1,
     seed: int = 0,
     split: str = "valid",
+    frozen: Mapping[str, str] | None = None,
+    operators: Sequence[Operator | str] = (),
+    also: Sequence[str] = (),
     workers: int = 2,
 ) -> list[Row]:
     """Train a task with given losses.
@@ -46,6 +52,8 @@ def score(
     Args:
         losses: Formulas, names of the zoo, or files.
         seeds: Trainings per loss.
+        frozen: Branch → the loss that it keeps, as for a search; likewise `operators`.
+        also: Further metrics that the task has to measure; each row holds all of them.
 
     Returns:
         One row per loss, the best first.
@@ -53,17 +61,20 @@ def score(
     Raises:
         RequestError: A loss is none of these, or does not fit the task.
     """
-    loaded, _ = named(task, metric, options)
+    loaded, _ = named(task, metric, options, frozen)
+    check_also(also, loaded)
     configuration = Configuration().changed({**(settings or {}), "seed": seed})
+    table = known([*configuration.space.operators, *operators])
     entrants = []
     for loss in losses:
-        label, resolved = zoo.resolve(loss, loaded.branches)
+        label, resolved = zoo.resolve(loss, loaded.branches, table)
         entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
-    with started(Workshop(loaded, {}, configuration), Machines(workers=min(workers, len(entrants) * seeds))) as pool:
+    machines = Machines(workers=min(workers, len(entrants) * seeds))
+    with started(Workshop(loaded, {}, configuration, operators=table), machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
 
@@ -83,6 +94,7 @@ def compare(
     seeds: int = 5,
     workers: int = 2,
     baselines: str = "usual",
+    operators: Sequence[Operator] = (),
 ) -> list[Row]:
     """Re-train a run's best losses and the baselines on fresh seeds and measure them on the test split.
 
@@ -90,6 +102,7 @@ def compare(
 
     Args:
         baselines: One of `BASELINES`.
+        operators: Those of a run that was started with objects.
 
     Raises:
         RequestError: There is no run, or none of its losses has a score.
@@ -106,12 +119,13 @@ def compare(
             best.sort(key=standing, reverse=True)
             if not best:
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-            loaded = task if task is not None else TaskName.from_json(found.settings["task"]).load()
+            name = TaskName.from_json(found.settings["task"])
+            loaded = name.of(task) if task is not None else name.load()
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
-            workshop = Workshop(
-                loaded, sample_files.load(directory, found.settings[SAMPLES_DIGEST]), found.configuration
-            )
+            table = known(found.operators, operators)
+            drawn = sample_files.load(directory, found.settings[SAMPLES_DIGEST])
+            workshop = Workshop(loaded, drawn, found.configuration, operators=table)
             with started(workshop, Machines(workers=workers)) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
                 store.rest_with(dispatcher.rest)

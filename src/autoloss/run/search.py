@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from autoloss import __version__, recipes
 from autoloss.algorithm.chance import derived_seed
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
 from autoloss.algorithm.rejection.screen import limits
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, unknown
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
 from autoloss.run.configuration import Configuration
@@ -26,13 +26,17 @@ from autoloss.run.lock import Ownership
 from autoloss.run.machines import Machines, started
 from autoloss.run.migrations import SAMPLES_DIGEST, digest_of_samples
 from autoloss.run.naming import TaskName, named
+from autoloss.run.own_operators import known, references
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
+from autoloss.run.starting import Start, given, tested
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
 from autoloss.run.trials import against_baselines, compared
 from autoloss.run.workshop import Workshop
 from autoloss.space.form import BranchForm
+from autoloss.space.operators import Operator
+from autoloss.space.own_operators import drawn as drawn_from
 from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
@@ -52,6 +56,11 @@ def search(
     directory: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    start: str | Sequence[str] = (),
+    frozen: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+    operators: Sequence[Operator | str] = (),
+    also: Sequence[str] = (),
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -70,6 +79,12 @@ def search(
         directory: Where the run is kept; a new folder under `runs` by default.
         settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
+        start: Losses that are known: a file with one on each line, names of the zoo with commas, a formula, or several of
+            these. The first children are those of them that pass the rejection protocol.
+        frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
+        without: Operators of Table 1 that are switched off.
+        operators: Operators of your own, or `file.py:name` of one or several.
+        also: Further metrics of the task to show beside the score.
         final: Re-train the best on fresh seeds and compare them with baselines on the test split.
         observe: Told a `Progress` about twice a second.
         say: Told what the run does next.
@@ -89,7 +104,12 @@ def search(
         }
     )
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    loaded, name = named(task, metric, options)
+    loaded, name = named(task, metric, options, frozen)
+    check_also(also, loaded)
+    asked = [*configuration.space.operators, *operators]
+    table = known(asked)
+    starts = given([*configuration.evolution.start, *_several(start)], loaded.branches, table)
+    configuration = _with_space(configuration, loaded, table, references(asked), without, starts)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -102,15 +122,20 @@ def search(
         drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
+        started_from = tested(starts, Workshop(loaded, drawn, configuration, operators=table))
+        for found in started_from:
+            (say or _silent)(found.line())
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(
                 {
                     **_settings(configuration, name, loaded),
                     SAMPLES_DIGEST: digest_of_samples(path),
                     UNTRAINED: _untrained(loaded, configuration),
+                    "start": json.dumps([found.values() for found in started_from]),
+                    "also": json.dumps(list(also)),
                 }
             )
-            return _drive(path, store, loaded, drawn, configuration, machines, final, observe, say)
+            return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -127,6 +152,7 @@ def resume(
     ray: str | None = None,
     ray_insecure: bool = False,
     inject: str | None = None,
+    operators: Sequence[Operator] = (),
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -136,6 +162,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
+        operators: Those of a run that was started with objects.
 
     Raises:
         RequestError: There is no run, its task must be given, or the budget would shrink.
@@ -152,10 +179,12 @@ def resume(
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
                 store.change_setting("configuration", configuration.to_json())
-            loaded = task if task is not None else TaskName.from_json(kept["task"]).load()
+            name = TaskName.from_json(kept["task"])
+            loaded = name.of(task) if task is not None else name.load()
             same_task(kept, loaded, path)
+            table = known(configuration.space.operators, operators)
             drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
-            return _drive(path, store, loaded, drawn, configuration, machines, final, observe, say)
+            return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -198,12 +227,44 @@ def _how_to_resume(path: Path) -> str:
     return f"Everything finished is saved. Go on with: autoloss resume {path}"
 
 
+def _with_space(
+    configuration: Configuration,
+    task: Task,
+    table: Mapping[str, Operator],
+    own: Sequence[str],
+    without: Sequence[str],
+    starts: Sequence[Start],
+) -> Configuration:
+    """Return the configuration with the space that was asked for, and what the search starts from."""
+    off = tuple(dict.fromkeys([*configuration.space.without, *without]))
+    drawn_from(table, off, {name: branch.leaves_and_roles for name, branch in task.branches.items()})
+    losses = tuple(found.loss for found in starts)
+    return configuration.changed({"space.without": off, "space.operators": own, "evolution.start": losses})
+
+
+def _several(start: str | Sequence[str]) -> Sequence[str]:
+    return [start] if isinstance(start, str) else start
+
+
+def check_also(also: Sequence[str], task: Task) -> None:
+    """Refuse a metric that the task does not measure beside its score; a task that names none is taken at its word."""
+    measured_too = getattr(task, "also", None)
+    for metric in also:
+        if measured_too is not None and metric not in measured_too:
+            raise unknown(f"further metric of the task {task.name}", metric, measured_too)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
 def _drive(
     path: Path,
     store: Store,
     task: Task,
     drawn: sample_files.Samples,
     configuration: Configuration,
+    table: Mapping[str, Operator],
     machines: Machines,
     final: bool,
     observe: Observe | None,
@@ -212,8 +273,8 @@ def _drive(
     history = History(task.branches, configuration)
     history.restore(store.children(), store.outcomes())
     passing("restored")
-    workshop = Workshop(task, drawn, configuration, history.known_keys)
-    say = say or (lambda text: None)
+    workshop = Workshop(task, drawn, configuration, history.known_keys, table)
+    say = say or _silent
     with started(workshop, machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
         store.rest_with(dispatcher.rest)
@@ -225,7 +286,9 @@ def _drive(
         say(dispatcher.mishaps.failures())
     if machines.injection is not None:
         say(dispatcher.mishaps.rehearsal())
-    return read(path, store, end)
+    # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
+    handed_over = [table[name] for name in configuration.space.operators if name in table]
+    return dataclasses.replace(read(path, store, end), own=handed_over)
 
 
 def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:

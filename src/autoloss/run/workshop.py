@@ -17,9 +17,10 @@ from autoloss.errors import RequestError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
 from autoloss.run.threads import one_thread
-from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
+from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
+from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Diverged, Scored, Task
 
@@ -33,6 +34,7 @@ class Workshop:
     Args:
         samples: B samples per branch, the same for the whole run.
         known: Branch → keys whose verdict a resumed run knows already, eight bytes each.
+        operators: All that a formula may hold, by name.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Workshop:
         samples: Mapping[str, tuple[Sample, ...]],
         configuration: Configuration,
         known: Mapping[str, bytes] = MappingProxyType({}),
+        operators: Mapping[str, Operator] = OPERATORS,
     ) -> None:
         self.task = task
+        self.operators = operators
         self.configuration = configuration
         self.samples = samples
         self._known = dict(known)
@@ -61,7 +65,7 @@ class Workshop:
         if name not in self._branches:
             branch = self.task.branches[name]
             reference = measured(branch, self.samples[name])
-            self._branches[name] = TestedBranch(branch, reference, self.configuration)
+            self._branches[name] = TestedBranch(branch, reference, self.configuration, self.operators)
             self._branches[name].learn(self._known.get(name, b""), 0)
         return self._branches[name]
 
@@ -83,9 +87,17 @@ class Workshop:
         task = self.task
         if job.learning_rate != 1.0:
             task = at_learning_rate(task, job.learning_rate)
-        losses = zoo.resolve(job.loss, task.branches)[1]
+        losses = zoo.resolve(job.loss, task.branches, self.operators)[1]
         criterion = scaled(bind(losses, task.branches), job.scale)
         return stored(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
+
+
+def alphabet(
+    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+) -> Alphabet:
+    """Return what a run draws a branch's trees from: all operators that are not switched off."""
+    off = configuration.space.without
+    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
 
 
 class TestedBranch:
@@ -93,10 +105,17 @@ class TestedBranch:
 
     __test__ = False
 
-    def __init__(self, branch: Branch, reference: Reference, configuration: Configuration) -> None:
+    def __init__(
+        self,
+        branch: Branch,
+        reference: Reference,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
         self.branch = branch
         self.reference = reference
-        self.alphabet = Alphabet(branch.leaves_and_roles)
+        self._operators = operators
+        self.alphabet = alphabet(branch.leaves_and_roles, configuration, operators)
         self._settings = configuration.rejection
         self._maximum = configuration.evolution.maximum_operators
         self._directions = directions(reference.samples, configuration.seed)
@@ -110,7 +129,7 @@ class TestedBranch:
         self._tested: dict[str, Attempt] = {}
 
     def parse(self, text: str) -> Expression:
-        return parse(text, leaves=self.alphabet.leaves_and_roles)
+        return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
     def learn(self, keys: bytes, before: int) -> None:
         """Take over the latest keys that the driver knows, after so many bytes of others; it only ever adds to their end."""

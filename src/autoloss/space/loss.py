@@ -15,7 +15,7 @@ from autoloss.errors import RequestError, shown, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
-from autoloss.space.operators import raised
+from autoloss.space.operators import OPERATORS, Operator, raised
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 MAIN = "main"
@@ -39,11 +39,17 @@ class Loss(Mapping[str, Expression]):
         self._trees = MappingProxyType(parsed)
 
     @classmethod
-    def parse(cls, text: str, leaves: Mapping[str, Iterable[str]] | None = None) -> Loss:
+    def parse(
+        cls,
+        text: str,
+        leaves: Mapping[str, Iterable[str]] | None = None,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> Loss:
         """Read `rpn_cls: …; rpn_reg: …`, or the bare formula of the one branch `main`.
 
         Args:
             leaves: Branch → the leaves that may occur there; any of the known ones by default.
+            operators: The operators that may occur, by name.
 
         Raises:
             FormulaError: A formula is wrong, a branch comes twice, or one has no name.
@@ -52,7 +58,7 @@ class Loss(Mapping[str, Expression]):
         if len(text) > MAXIMUM_CHARACTERS:
             raise FormulaError(text, MAXIMUM_CHARACTERS, f"a loss has at most {MAXIMUM_CHARACTERS} characters")
         if ":" not in text:
-            return cls({MAIN: parse(text, allowed.get(MAIN))})
+            return cls({MAIN: parse(text, allowed.get(MAIN), operators)})
         trees: dict[str, Expression] = {}
         end = 0
         for part in text.split(";"):
@@ -65,7 +71,7 @@ class Loss(Mapping[str, Expression]):
                 raise FormulaError(text, start, "expected 'branch: formula' between semicolons")
             if name in trees:
                 raise FormulaError(text, start, f"branch {shown(name)} comes twice")
-            trees[name] = parse(formula, allowed.get(name))
+            trees[name] = parse(formula, allowed.get(name), operators)
         return cls(trees)
 
     def __str__(self) -> str:

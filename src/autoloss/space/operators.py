@@ -17,20 +17,27 @@ EPSILON = 1e-12
 class Operator:
     """One row of Table 1: maps `arity` tensors of one shape (N, C, H, W) to that same shape.
 
-    Operators are equal by name and arity, so that one survives a trip to another process. A user's own operator is
-    given to an `Alphabet` and needs a function that keeps the shape and is differentiable.
+    Operators are equal by name and arity, so that one survives a trip to another process. A person's own has a function
+    that keeps the shape and is differentiable, which `own_operators.table` tries.
+
+    Args:
+        latex: A template such as `\\tanh\\left({0}\\right)`; the name with its operands when left out.
     """
 
     name: str
     arity: int
     function: Callable[..., Tensor] = field(compare=False)
-    latex: str = field(compare=False)
+    latex: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ValueError(f"An operator's name must be an identifier, like 'tanh'; found {self.name!r}.")
         if self.arity not in (1, 2):
             raise ValueError(f"Operator {self.name!r} has arity {self.arity}; the search space knows 1 and 2.")
+        if not self.latex:
+            operands = ", ".join(f"{{{number}}}" for number in range(self.arity))
+            named = self.name.replace("_", r"\_")
+            object.__setattr__(self, "latex", rf"\mathrm{{{{{named}}}}}\left({operands}\right)")
 
 
 def inverse(x: Tensor) -> Tensor:

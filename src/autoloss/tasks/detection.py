@@ -123,6 +123,11 @@ class DetectionTask(Task):
     def branches(self) -> Mapping[str, Branch]:
         return self._branches
 
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The names of all metrics that a training reports beside its score."""
+        return tuple(name for name in METRICS if name != self.metric)
+
     def at_learning_rate(self, factor: float) -> DetectionTask:
         """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
         other = copy.copy(self)

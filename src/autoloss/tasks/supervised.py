@@ -134,6 +134,11 @@ class SupervisedTask(Task):
     def branches(self) -> Mapping[str, ActivatedBranch]:
         return {MAIN: self._branch}
 
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The names of all metrics that a training reports beside its score."""
+        return tuple(self._also)
+
     def at_learning_rate(self, factor: float) -> SupervisedTask:
         """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
         other = copy.copy(self)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
     from autoloss.space.loss import Loss
+    from autoloss.space.operators import Operator
     from autoloss.zoo.handwritten import HandWritten
 
 Losses = dict[str, "Expression | BranchLoss"]
@@ -47,13 +48,16 @@ def get(name: str) -> Loss | HandWritten:
     return entry(name).loss()
 
 
-def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tuple[str, Losses]:
+def resolve(
+    text: str | Mapping[str, str], branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None
+) -> tuple[str, Losses]:
     """Read a loss for a task.
 
     Args:
         text: A name of the zoo; a formula, `branch: formula or name; …` for several branches; or the path of a text file with a
             formula. As a mapping, such as `Task.standard`: a name or a formula for each branch.
         branches: The task's.
+        operators: Those that a formula may hold, by name; Table 1's when left out.
 
     Returns:
         A short label, and what `autoloss.bind` takes.
@@ -66,7 +70,9 @@ def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tu
     if not isinstance(text, str):
         _check_branches(text, branches)
         label = next(iter(text.values())) if len(text) == 1 else "; ".join(f"{key}: {text[key]}" for key in text)
-        return label, {name: resolve(text[name], {name: branch})[1][name] for name, branch in branches.items()}
+        return label, {
+            name: resolve(text[name], {name: branch}, operators)[1][name] for name, branch in branches.items()
+        }
     text = text.strip()
     if text in ENTRIES:
         return text, ENTRIES[text].losses(branches)
@@ -74,12 +80,12 @@ def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tu
         name.strip(): rest.strip() for name, colon, rest in (part.partition(":") for part in text.split(";")) if colon
     }
     if any(part in ENTRIES for part in parts.values()):
-        return text, resolve(parts, branches)[1]
+        return text, resolve(parts, branches, operators)[1]
     try:
-        return text, _from_formula(text, branches)
+        return text, _from_formula(text, branches, operators)
     except FormulaError as error:
         if os.path.isfile(text):
-            return os.path.basename(text), _from_file(text, branches)
+            return os.path.basename(text), _from_file(text, branches, operators)
         if text and _NAME.fullmatch(text):
             raise RequestError(
                 f"{unknown('loss', text, ENTRIES)} It is no file, and as a formula it fails too: {error.problem}"
@@ -87,21 +93,23 @@ def resolve(text: str | Mapping[str, str], branches: Mapping[str, Branch]) -> tu
         raise
 
 
-def _from_formula(text: str, branches: Mapping[str, Branch]) -> Losses:
+def _from_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
     from autoloss.space.loss import Loss
+    from autoloss.space.operators import OPERATORS
     from autoloss.space.parsing import parse
 
+    known = OPERATORS if operators is None else operators
     if ":" in text:
-        loss = Loss.parse(text, {name: branch.leaves_and_roles for name, branch in branches.items()})
+        loss = Loss.parse(text, {name: branch.leaves_and_roles for name, branch in branches.items()}, known)
         _check_branches(loss, branches)
         return {name: fitted(loss[name], name, branch) for name, branch in branches.items()}
     leaves = dict.fromkeys(leaf for branch in branches.values() for leaf in branch.leaves_and_roles)
-    tree = parse(text, leaves)
+    tree = parse(text, leaves, known)
     name, branch = only(branches, text)
     return {name: fitted(tree, name, branch)}
 
 
-def _from_file(path: str, branches: Mapping[str, Branch]) -> Losses:
+def _from_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
     from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError
 
     try:
@@ -111,7 +119,7 @@ def _from_file(path: str, branches: Mapping[str, Branch]) -> Losses:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read as a text file with a formula: {error}") from None
     try:
-        return _from_formula(text, branches)
+        return _from_formula(text, branches, operators)
     except FormulaError as error:
         raise RequestError(f"{path}: {error}") from None
 

@@ -1,0 +1,104 @@
+"""A task some of whose branches keep a given loss; a search sees the others only (Section 4.2, the 2-branch variant)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from autoloss import zoo
+from autoloss.errors import RequestError, unknown
+from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.space.loss import bind
+from autoloss.tasks.task import Diverged, Observe, Scored, Task
+
+OPTIONAL = ("steps", "recipes", "execution", "also")
+"""What a task may have besides, and what is passed on as it is."""
+CHANGING = ("at_learning_rate", "with_execution")
+"""Methods that return the task changed."""
+
+
+def asked(texts: Sequence[str]) -> dict[str, str]:
+    """Read `branch=loss`; a branch without a loss keeps the task's standard one.
+
+    Raises:
+        RequestError: A branch comes twice, or a text lacks its branch.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        branch, _, loss = (part.strip() for part in text.partition("="))
+        if not branch:
+            raise RequestError(f"--frozen takes branch=loss, like rpn_cls=baseline/ce; found {text!r}.")
+        if branch in found:
+            raise RequestError(f"The branch {branch!r} is frozen twice; keep one of its losses.")
+        found[branch] = loss
+    return found
+
+
+def with_frozen(task: Task, losses: Mapping[str, str]) -> Task:
+    """Return a task in which branches keep a loss.
+
+    Args:
+        losses: Branch → name of the zoo or formula; empty for the task's standard loss. `rpn` stands for all branches whose
+            names begin with `rpn_`.
+
+    Raises:
+        RequestError: There is no such branch, its loss does not fit, or no branch is left.
+    """
+    kept: dict[str, str] = {}
+    for name, text in losses.items():
+        named = [branch for branch in task.branches if branch == name or branch.startswith(f"{name}_")]
+        if not named:
+            raise unknown("branch", name, task.branches)
+        for branch in named:
+            if not text and branch not in task.standard:
+                raise RequestError(
+                    f"The task names no standard loss for the branch {branch!r}; give --frozen {branch}=…."
+                )
+            kept[branch] = text or task.standard[branch]
+    if set(kept) == set(task.branches):
+        raise RequestError(
+            f"The task has the branches {', '.join(task.branches)}, and all of them are frozen; leave at least one to the search."
+        )
+    branches = {branch: task.branches[branch] for branch in kept}
+    return FrozenTask(task, bind(zoo.resolve(kept, branches)[1], branches))
+
+
+@final
+class FrozenTask(Task):
+    """A task whose frozen branches are out of sight: they keep their losses in every training."""
+
+    def __init__(self, task: Task, losses: Criterion) -> None:
+        self._task = task
+        self._losses = losses
+        self.name = task.name
+        self.splits = task.splits
+        self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in (*OPTIONAL, *CHANGING):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.__dict__["_task"], name)
+        return self._changed(found) if name in CHANGING else found
+
+    def _changed(self, change: Callable[[Any], Task]) -> Callable[[Any], Task]:
+        return lambda value: FrozenTask(change(value), self._losses)
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        return {name: branch for name, branch in self._task.branches.items() if name not in self._losses}
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        found = self._task.samples(count, seed)
+        return {name: found[name] for name in self.branches}
+
+    def train(
+        self,
+        criterion: Criterion,
+        seed: int,
+        *,
+        split: str = "valid",
+        schedule: str = "proxy",
+        observe: Observe | None = None,
+    ) -> Scored | Diverged:
+        both = {**self._losses, **criterion}
+        return self._task.train(both, seed, split=split, schedule=schedule, observe=observe)

@@ -1,0 +1,131 @@
+"""What a search starts from when something is known already: losses by name, by formula or from a file, each tested first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from autoloss import zoo
+from autoloss.algorithm.rejection.protocol import Reason
+from autoloss.errors import RequestError
+from autoloss.run.threads import one_thread
+from autoloss.run.workshop import Workshop
+from autoloss.space.branch import Branch
+from autoloss.space.expression import Expression
+from autoloss.space.loss import Loss
+from autoloss.space.operators import Operator
+
+COMMENT = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A loss to start from.
+
+    Args:
+        label: As it was given.
+        loss: Its text, as it is stored with the run.
+    """
+
+    label: str
+    loss: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What the rejection protocol says of a loss to start from.
+
+    Args:
+        g: Branch → g, None where there is none.
+        reason: Why it is drawn anew, with the branch, or None when it passed.
+    """
+
+    label: str
+    loss: str
+    g: Mapping[str, float | None]
+    reason: str | None
+
+    def values(self) -> dict[str, object]:
+        return asdict(self)
+
+    def line(self) -> str:
+        """Say it in a sentence."""
+        scores = ", ".join(
+            ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}")
+            for name, g in self.g.items()
+        )
+        if self.reason is None:
+            return f"Starts from {self.label}: {scores}."
+        return f"Does not start from {self.label}: {self.reason} ({scores}). Its place is drawn at random."
+
+
+def given(start: Sequence[str], branches: Mapping[str, Branch], operators: Mapping[str, Operator]) -> tuple[Start, ...]:
+    """Read losses to start from.
+
+    Args:
+        start: Each a file with a loss on each line, names of the zoo with commas, or a formula.
+
+    Raises:
+        RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice.
+    """
+    found: dict[str, Start] = {}
+    for place, label in _labels(start):
+        try:
+            losses = zoo.resolve(label, branches, operators)[1]
+        except RequestError as error:
+            raise RequestError(f"{place}{error}") from None
+        trees = {name: loss for name, loss in losses.items() if isinstance(loss, Expression)}
+        if len(trees) < len(losses):
+            raise RequestError(f"{place}{label} is written by hand; a search can start from trees only.")
+        text = str(Loss(trees))
+        if text in found:
+            raise RequestError(f"{place}{label} is the loss {found[text].label} once more; give each once.")
+        found[text] = Start(label, text)
+    return tuple(found.values())
+
+
+def _labels(start: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Give each loss with where it stands, for messages."""
+    for text in start:
+        path = Path(text)
+        parts = [part.strip() for part in text.split(",")]
+        if len(text) < 1000 and path.is_file():
+            yield from _lines(path)
+        elif all(part in zoo.names() for part in parts):
+            yield from (("", part) for part in parts)
+        else:
+            yield "", text.strip()
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read as a text file with formulas: {error}") from None
+    numbered = [(number, line.partition(COMMENT)[0].strip()) for number, line in enumerate(lines, 1)]
+    found = [(f"{path}, line {number}: ", line) for number, line in numbered if line]
+    if not found:
+        raise RequestError(f"{path} holds no formula; write one loss on each line.")
+    yield from found
+
+
+def tested(starts: Sequence[Start], workshop: Workshop) -> list[Tested]:
+    """Send the losses through the rejection protocol, each branch for itself, as the search will."""
+    found: list[Tested] = []
+    with one_thread():
+        for start in starts:
+            trees = Loss.parse(
+                start.loss,
+                {name: branch.leaves_and_roles for name, branch in workshop.task.branches.items()},
+                workshop.operators,
+            )
+            attempts = {name: workshop.branch(name).test(0, tree) for name, tree in trees.items()}
+            reasons = [
+                ("" if name == "main" else f"{name}: ") + Reason[attempt.reason].value
+                for name, attempt in attempts.items()
+                if attempt.reason is not None
+            ]
+            scores = {name: attempt.score for name, attempt in attempts.items()}
+            found.append(Tested(start.label, start.loss, scores, "; ".join(reasons) or None))
+    return found

@@ -1,0 +1,282 @@
+"""A search that starts from what its user knows: losses, frozen branches, a size, operators, a second metric."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+import autoloss
+from autoloss.algorithm.chance import derived_seed
+from autoloss.errors import RequestError
+from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
+from autoloss.report.take_home import exported
+from autoloss.run.frozen import asked, with_frozen
+from autoloss.run.history import as_text
+from autoloss.run.records import Origin
+from autoloss.run.replay import replay
+from autoloss.run.results import opened, training_command
+from autoloss.run.scoring import score
+from autoloss.run.store import Store
+from autoloss.space.loss import Loss, bind
+from autoloss.tasks.task import Scored
+from autoloss.zoo import resolve
+
+from .quick import SETTINGS, QuickTask
+
+CE, INVERTED = "neg(mul(y, log(p)))", "mul(y, log(p))"
+BOTH = QuickTask(("cls", "reg"))
+
+
+def squash(x: Tensor) -> Tensor:
+    return x / (1 + x.abs())
+
+
+SQUASH = autoloss.Operator("squash", 1, squash)
+FEW = ("exp", "abs", "inv", "tanh", "square", "sqrt", "mean_nhw", "mean_c", "max_pool", "min_pool")
+"""Off, so that an own operator is met soon."""
+
+
+def searched(directory, task=None, evaluations=4, **options):
+    settings = {**SETTINGS, **options.pop("settings", {})}
+    return autoloss.search(
+        task or QuickTask(),
+        evaluations=evaluations,
+        seed=3,
+        workers=0,
+        directory=directory,
+        settings=settings,
+        final=False,
+        **options,
+    )
+
+
+class TestStart:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def run(tmp_path_factory):
+        """Three to start from: one passes, one descends the metric, one is the first once more in other words."""
+        directory = tmp_path_factory.mktemp("start") / "run"
+        said: list[str] = []
+        found = searched(directory, start=["baseline/ce", INVERTED, "-log(p) * y"], say=said.append)
+        return found, said
+
+    def test_the_first_children_are_the_given_losses(self, run):
+        found, _ = run
+        first = found.history[0].child
+        assert (first.loss, first.kinds, first.attempts) == (CE, {"main": "given"}, {"main": 0})
+        again = found.history[2].child
+        assert (again.origin, again.source) == (Origin.TWIN, 0)
+        assert [found.history[k].child.parent for k in range(3)] == [None] * 3
+
+    def test_one_that_does_not_pass_is_named_with_its_g_and_its_place_is_drawn(self, run):
+        found, said = run
+        assert said[0].startswith("Starts from baseline/ce: g ")
+        assert said[1].startswith(f"Does not start from {INVERTED}: too little gain (g -") or "g 0.000" in said[1]
+        second = found.history[1].child
+        assert second.kinds == {"main": "fresh"}
+        assert second.attempts["main"] > 0
+        assert second.loss != INVERTED
+
+    def test_the_run_keeps_what_it_started_from(self, run):
+        found, _ = run
+        assert found.configuration.evolution.start[:2] == (CE, INVERTED)
+        kept = json.loads(found.settings["start"])
+        assert [row["label"] for row in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
+        assert [row["reason"] is None for row in kept] == [True, False, True]
+
+    def test_a_resumed_run_has_the_same_history(self, run, tmp_path):
+        found, _ = run
+        searched(tmp_path / "run", evaluations=1, start=["baseline/ce", INVERTED, "-log(p) * y"])
+        longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=4, workers=0, final=False)
+        assert list(as_text(longer.history)) == list(as_text(found.history))
+
+
+def test_a_file_holds_a_loss_on_each_line(tmp_path):
+    file = tmp_path / "formulas.txt"
+    file.write_text("# what we use\n\nbaseline/ce   # the usual one\n(p - y)**2\n", encoding="utf-8")
+    found = searched(tmp_path / "run", evaluations=1, start=str(file))
+    assert found.configuration.evolution.start == (CE, "square(add(p, neg(y)))")
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ("baseline/ce,-y * log(p)", "expected a number|there is no"),
+        (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the loss baseline/ce once more"),
+        ("baseline/dice", "baseline/dice is written by hand; a search can start from trees only"),
+        ("baseline/cee", "no loss named 'baseline/cee'"),
+        (["p - y", "y - p", "p * y", "p / y", "y / p", "p + y"], "starts from 6 losses, but evolution.initial is 5"),
+    ],
+)
+def test_what_no_search_can_start_from_is_refused(start, message, tmp_path):
+    with pytest.raises(RequestError, match=message):
+        searched(tmp_path / "run", start=start)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fault_in_a_file_is_named_by_its_line(tmp_path):
+    file = tmp_path / "formulas.txt"
+    file.write_text("-y * log(p)\ny * lgo(p)\n", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"formulas.txt, line 2: there is no operator named 'lgo'"):
+        searched(tmp_path / "run", start=str(file))
+    file.write_text("# nothing\n", encoding="utf-8")
+    with pytest.raises(RequestError, match="holds no formula"):
+        searched(tmp_path / "run", start=str(file))
+
+
+class TestSpace:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def run(tmp_path_factory):
+        directory = tmp_path_factory.mktemp("space") / "run"
+        settings = {"evolution.maximum_operators": 5}
+        return searched(directory, evaluations=6, without=FEW, operators=[SQUASH], settings=settings)
+
+    def test_no_tree_holds_what_is_switched_off_or_is_too_large(self, run):
+        for individual in run.history:
+            tree = Loss.parse(individual.formula, operators={**autoloss.space.operators.OPERATORS, "squash": SQUASH})
+            assert not {operator.name for operator in tree["main"].operators} & set(FEW)
+            assert tree.operators <= 5
+        assert sum(individual.child.counts.get("SIZE", 0) for individual in run.history) > 0
+
+    def test_own_operators_are_drawn_tested_and_trained(self, run):
+        with_own = [found for found in run.history if "squash(" in found.formula and found.outcome.score is not None]
+        assert with_own
+        assert with_own[0].child.origin in (Origin.TRAINED, Origin.TWIN)
+        assert Loss(run.top(1)[0].loss) == run.top(1)[0].loss
+
+    def test_a_run_with_operators_that_were_handed_over_asks_for_them(self, run):
+        with pytest.raises(RequestError, match=r"'squash' of this run was handed over in Python.*operators=\["):
+            autoloss.resume(run.directory, QuickTask(), workers=0)
+        sine = autoloss.Operator("sine", 1, torch.sin)
+        with pytest.raises(RequestError, match="no operators named sine"):
+            autoloss.resume(run.directory, QuickTask(), workers=0, operators=[SQUASH, sine])
+        again = autoloss.resume(run.directory, QuickTask(), workers=0, operators=[SQUASH], final=False)
+        assert list(as_text(again.history)) == list(as_text(run.history))
+
+    def test_operators_of_a_file_are_found_again(self, run, tmp_path):
+        file = tmp_path / "ops.py"
+        file.write_text(
+            "import autoloss\n\n\ndef squash(x):\n    return x / (1 + x.abs())\n\n\n"
+            "OPERATORS = [autoloss.Operator('squash', 1, squash)]\n",
+            encoding="utf-8",
+        )
+        options = {"without": FEW, "settings": {"evolution.maximum_operators": 5}}
+        searched(tmp_path / "run", evaluations=2, operators=[f"{file}:OPERATORS"], **options)
+        longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
+        assert list(as_text(longer.history)) == list(as_text(run.history))
+        best = next(found for found in longer.history if "squash(" in found.formula and found.outcome.score is not None)
+        assert "def squash(x):" in exported(tmp_path / "run", best.id, "python")
+        assert f"--operators {file}:OPERATORS" in training_command(opened(tmp_path / "run"), best.formula)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"without": ["maxpool"]}, "no operator named 'maxpool'"),
+            ({"operators": ["nowhere.py:x"]}, "There is no file .*nowhere.py. An operator of your own is named"),
+            ({"operators": ["squash"]}, "'squash' of this run was handed over"),
+            ({"operators": [SQUASH, SQUASH]}, "The name 'squash' is taken"),
+            ({"settings": {"evolution.maximum_operators": "2"}}, "at least evolution.depth = 3"),
+            ({"settings": {"space.without": "log,lgo"}}, "no operator named 'lgo'"),
+        ],
+    )
+    def test_a_wrong_space_is_answered_in_a_sentence(self, options, message, tmp_path):
+        with pytest.raises(RequestError, match=message):
+            searched(tmp_path / "run", **options)
+
+
+class TestFrozen:
+    def test_a_frozen_branch_keeps_its_loss_and_is_not_searched(self, tmp_path):
+        found = searched(tmp_path / "run", BOTH, evaluations=2, frozen={"reg": "baseline/mse"})
+        assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
+        best = found.top(1)[0]
+        losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
+        outcome = BOTH.train(bind(losses, BOTH.branches), derived_seed(3, "training"))
+        assert isinstance(outcome, Scored)
+        assert outcome.score == best.score
+        longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)
+        assert set(longer.history[-1].child.kinds) == {"cls"}
+        assert "--frozen reg=baseline/mse" in training_command(found, best.formula)
+
+    def test_a_name_stands_for_all_branches_that_begin_with_it(self):
+        task = QuickTask(("rpn_cls", "rpn_reg", "rcnn_cls"))
+        kept = with_frozen(task, asked(["rpn=baseline/ce"]))
+        assert list(kept.branches) == ["rcnn_cls"]
+        assert set(kept.samples(2, 0)) == {"rcnn_cls"}
+
+    def test_without_a_loss_the_standard_one_is_kept(self):
+        task = QuickTask(("main", "other"))
+        assert list(with_frozen(task, asked(["main"])).branches) == ["other"]
+        with pytest.raises(RequestError, match="no standard loss for the branch 'other'"):
+            with_frozen(task, asked(["other"]))
+
+    @pytest.mark.parametrize(
+        ("texts", "message"),
+        [
+            (["=baseline/ce"], "takes branch=loss"),
+            (["cls=p", "cls=y"], "frozen twice"),
+            (["mask=p"], "no branch named 'mask'"),
+            (["cls=baseline/ce", "reg=baseline/mse"], "all of them are frozen"),
+            (["cls=lgo(p)"], "no operator named 'lgo'"),
+        ],
+    )
+    def test_what_cannot_be_frozen_is_refused(self, texts, message):
+        with pytest.raises(RequestError, match=message):
+            with_frozen(BOTH, asked(texts))
+
+    def test_what_a_task_may_have_besides_is_passed_on(self):
+        task = with_frozen(BOTH, {"reg": "baseline/mse"})
+        assert not hasattr(task, "at_learning_rate")
+        assert not hasattr(task, "steps")
+
+
+class TestAlso:
+    def test_a_further_metric_has_a_column(self, tmp_path):
+        found = searched(tmp_path / "run", evaluations=2, also=["digest"])
+        assert "digest" in [column.header for column in top_table(found, top_rows(found, 3)).columns]
+        assert columns_of(None, found) == ["digest"]
+        assert "digest" not in [column.header for column in top_table(found, top_rows(found, 3), (), []).columns]
+        with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
+            columns_of(["miou"], found)
+
+    def test_a_comparison_shows_its_mean(self):
+        rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])
+        assert all(0 <= row.further["digest"] <= 1 for row in rows if None not in row.scores)
+        assert any(row["also"] for row in comparison_rows(rows))
+        assert "digest" in [column.header for column in comparison_table("x", rows, ["digest"]).columns]
+
+    @pytest.mark.parametrize(
+        ("name", "options", "metric", "known", "unknown"),
+        [
+            ("digits-seg", {"train": 4, "valid": 2, "test": 2}, "bf1", "miou", "auc"),
+            ("tabular", {}, "f1", "auc", "r2"),
+        ],
+    )
+    def test_tasks_of_the_catalogue_say_what_they_measure_besides(
+        self, name, options, metric, known, unknown, tmp_path
+    ):
+        task = autoloss.tasks.get(name, metric=metric, **options)
+        assert known in task.also
+        with pytest.raises(RequestError, match=f"no further metric of the task {name} named '{unknown}'"):
+            autoloss.search(task, also=[unknown], directory=tmp_path / "run", workers=0)
+
+
+def test_a_run_without_any_of_it_is_as_before(tmp_path):
+    found = searched(tmp_path / "run", evaluations=1)
+    assert found.configuration.space == type(found.configuration.space)()
+    with Store(tmp_path / "run") as store:
+        assert store.settings()["start"] == "[]"
+
+
+def test_a_run_with_all_of_it_is_derived_again(tmp_path):
+    options = {"start": ["baseline/ce", INVERTED], "without": FEW, "operators": [SQUASH], "frozen": {"reg": "p * y"}}
+    searched(tmp_path / "run", BOTH, evaluations=3, **options)
+    for full in (False, True):
+        found = replay(tmp_path / "run", task=BOTH, full=full, operators=[SQUASH])
+        assert found.difference is None
+        assert found.children >= 3
+    with pytest.raises(RequestError, match="handed over in Python"):
+        replay(tmp_path / "run", task=BOTH)
