@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoloss.run.ray_workers import ALONE, AUTH_MODE, QUIET, complaints_to_stderr, ray_workers
+from autoloss.run.ray_access import ALONE, AUTH_MODE, QUIET
+from autoloss.run.ray_workers import complaints_to_stderr, ray_workers
 from autoloss.run.workers import Workers
 from beside import beside_clean, show, told
 from machine import machine

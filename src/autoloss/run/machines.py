@@ -44,7 +44,7 @@ class Machines:
         # Looked at now: what is wrong is told before anything starts.
         _ = self.injection
         if self.ray is not None:
-            from autoloss.run.ray_workers import refuse_unusable
+            from autoloss.run.ray_access import refuse_unusable
 
             refuse_unusable(self.ray, insecure=self.ray_insecure)
 

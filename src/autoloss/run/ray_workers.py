@@ -7,43 +7,25 @@ for one CPU, or for a share of a GPU as well when the task trains on one.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import ipaddress
 import math
-import os
-import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
-from autoloss.errors import RequestError, RunError
+from autoloss.errors import RequestError
 from autoloss.run.leases import LeasedWorkers
 from autoloss.run.messages import sealed
+from autoloss.run.ray_access import ALONE, AUTH_MODE, AUTO, LOOPBACK, QUIET, token_in, variables
 from autoloss.run.seats import Attendant, Cluster, Command, Gone, News, Opened, Unfit
 
-AUTO = "auto"
-LOOPBACK = "127.0.0.1"
 STORE_BYTES = 128 << 20
 """Least room of the object store of a cluster that is started here."""
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Otherwise Ray hides GPUs from actors that ask for none, and says so.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-ALONE = {
-    # Ray's switch for systems whose firewalls would ask: everything binds to the loopback address.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-}
-AUTH_MODE = "RAY_AUTH_MODE"
-PROBE_SECONDS = 30.0
 
 
 def ray_workers(
@@ -110,7 +92,7 @@ class RayCluster(Cluster):
         with contextlib.ExitStack() as owned:
             folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
             owned.callback(shutil.rmtree, folder, ignore_errors=True)
-            owned.enter_context(_variables({**QUIET, **ALONE, **_token(folder)}))
+            owned.enter_context(variables({**QUIET, **ALONE, **token_in(folder)}))
             ray = _imported()
             if ray.is_initialized():
                 raise RequestError(
@@ -141,7 +123,7 @@ class RayCluster(Cluster):
     ) -> RayCluster:
         """Use a cluster that is there; a connection that this process has already is used and kept."""
         with contextlib.ExitStack() as owned:
-            owned.enter_context(_variables(QUIET))
+            owned.enter_context(variables(QUIET))
             ray = _imported()
             if not ray.is_initialized():
                 _connect(ray, owned, address=address)
@@ -240,99 +222,6 @@ def complaints_to_stderr(ray: ModuleType) -> Iterator[None]:
     finally:
         if before is not None:
             setattr(place, name, before)
-
-
-def refuse_unusable(address: str, *, insecure: bool) -> None:
-    """Refuse what can be refused before anything starts.
-
-    A cluster that others can reach and that asks nobody who they are is not used: whoever reaches it runs code as its user.
-
-    Args:
-        address: As `ray_workers` takes it.
-        insecure: Use it all the same.
-
-    Raises:
-        RequestError: Ray is missing, or the address is none of a cluster that can be used.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise RequestError("--ray needs Ray, which is not installed. Install it: pip install autoloss[ray]")
-    if address == AUTO:
-        return
-    if "://" in address or ":" not in address:
-        raise RequestError(
-            f"--ray takes auto, or host:port of a cluster with this process on one of its nodes; found {address!r}. "
-            "Start the search on a node of the cluster: ray start --address=HEAD:6379, then --ray HEAD:6379."
-        )
-    if insecure or _is_loopback(address.rpartition(":")[0]):
-        return
-    advice = (
-        "Start it with RAY_AUTH_MODE=token on every node (Ray ≥ 2.52), and this command too; or, in a network where you trust "
-        "everybody, add --ray-insecure."
-    )
-    if not _has_token():
-        raise RequestError(
-            f"The Ray cluster at {address} is not on the loopback address, and no token is used. {advice}"
-        )
-    if _answers_anybody(address):
-        raise RequestError(
-            f"The Ray cluster at {address} takes commands without a token from whoever reaches it. {advice}"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _answers_anybody(address: str) -> bool:
-    """Ask a cluster for its state without a token."""
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
-    asked = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
-    try:
-        found = subprocess.run(
-            asked, env={**variables, AUTH_MODE: "disabled"}, capture_output=True, timeout=PROBE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunError(f"The Ray cluster at {address} did not answer within {PROBE_SECONDS:g} s.") from error
-    return found.returncode == 0
-
-
-def _has_token() -> bool:
-    return os.environ.get(AUTH_MODE, "").lower() == "token"
-
-
-def _token(folder: Path) -> Mapping[str, str]:
-    """Return what has Ray ask for a token: the person's own, or else a new one in a file that only this user can read."""
-    if _has_token():
-        return {}
-    path = folder / "token"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(_secret())
-    return {AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(path)}
-
-
-@cache
-def _secret() -> str:
-    """Draw a token, once: Ray reads it once per process and stays with it."""
-    return secrets.token_hex(32)
-
-
-@contextlib.contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
