@@ -117,6 +117,7 @@ def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, 
     history = History(BRANCHES, configuration)
     run(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
+    tell(f"trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds")
     return {
         "trainings_last": name,
         "workers": workers,
