@@ -23,6 +23,7 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/test_forbidden.py
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

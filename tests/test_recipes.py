@@ -66,10 +66,80 @@ def test_options_and_settings_exist():
         assert recipe.task in tasks.names()
         Configuration().changed(recipe.settings)
         assert set(recipe.options) <= {*recipe.values(), *recipe.options}
-        with pytest.raises(RequestError, match="No folder"):
+        with pytest.raises(RequestError, match="folder"):
             tasks.get(recipe.task, **recipe.options)
         for row in recipe.published:
-            assert row.name is None or row.name in zoo.names()
+            assert row.name is None or row.name in zoo.names() or set(named(row.name).values()) <= set(zoo.names())
+
+
+def named(text: str) -> dict[str, str]:
+    """Return the name of each branch's loss."""
+    return dict(part.split(": ") for part in text.split("; "))
+
+
+@pytest.mark.parametrize("task", ["coco-det", "voc-det"])
+def test_the_search_for_detectors_is_the_papers(task: str):
+    values = recipes.get(task).values()
+    for name, value in {
+        "backbone": "resnet50",
+        "weights": "imagenet",
+        # "only using the last three feature levels of FPN, and reducing the channels of the detection head by half"
+        "levels": "P4-P6",
+        "channels": 256 // 2,
+        "head_width": 1024 // 2,
+        # "1/4 of the remaining images", "1 epoch"
+        "share": 0.25,
+        "epochs": 1,
+        # "The learning rate is set to 0.04 with a batch size of 32, and a linear learning rate warm-up of 250 iterations"
+        "learning_rate": 0.04,
+        "batch_size": 32,
+        "warmup_steps": 250,
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        # The proxy does not shrink images.
+        "short_side": 800,
+        "frozen": "",
+        "rejection.unit": "relative",
+        "rejection.threshold": 0.6,
+    }.items():
+        assert values[name] == value, name
+    assert not any(name.startswith("full_") for name in values)
+
+
+def test_a_search_may_leave_the_proposals_their_usual_losses():
+    two, four = (recipes.get(name).values() for name in ("coco-det-two-branches", "coco-det"))
+    assert {name for name in two if two[name] != four[name]} == {"frozen"}
+    assert two["frozen"] == "rpn"
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "backbone"),
+    [
+        ("coco-r50-faster-rcnn", "coco-det", "resnet50"),
+        ("coco-r101-faster-rcnn", "coco-det", "resnet101"),
+        ("voc-r50-faster-rcnn", "voc-det", "resnet50"),
+    ],
+)
+def test_detectors_are_retrained_as_the_paper_does(name: str, task: str, backbone: str):
+    recipe = recipes.get(name)
+    values = recipe.values()
+    assert (recipe.task, recipe.schedule, values["full_backbone"]) == (task, "full", backbone)
+    # "for 12 epochs", and the usual 1× schedule beside.
+    common = {"epochs": 12, "batch_size": 16, "learning_rate": 0.02, "weight_decay": 1e-4, "levels": "P2-P6"}
+    common |= {"channels": 256, "head_width": 1024, "milestones": (8 / 12, 11 / 12), "weights": "imagenet"}
+    assert {f"full_{key}": value for key, value in common.items()}.items() <= values.items()
+
+
+def test_the_losses_of_published_detectors_are_those_that_a_task_can_be_given():
+    task = tasks.get("digits-det", train=2, valid=1, test=1, size=64)
+    for name in ("coco-r50-faster-rcnn", "coco-r101-faster-rcnn", "voc-r50-faster-rcnn"):
+        for row in recipes.get(name).published:
+            if row.name is not None:
+                assert set(zoo.resolve(row.name, task.branches)[1]) == set(task.branches)
+    usual, with_iou = (named(row.name) for row in recipes.get("coco-r50-faster-rcnn").published[:2] if row.name)
+    assert usual == task.standard
+    assert {branch for branch in usual if usual[branch] != with_iou[branch]} == {"rcnn_reg"}
 
 
 def test_each_found_loss_is_the_zoos_for_its_target():
@@ -96,10 +166,14 @@ def test_published_figures_are_the_papers():
     assert row("cityscapes-r101-deeplabv3+", "found", "bf1") == [9.3, 77.7]
     assert row("voc-r50-deeplabv3+", "ASL", "miou") == [78.4, 66.9]
     assert row("voc-r101-pspnet", "found", "miou") == [78.5, 64.9]
+    assert [next(iter(row.figures.values())) for row in recipes.ON_COCO] == [37.3, 37.9, 37.6, 38.5, 38.0, 38.1]
+    assert row("coco-r101-faster-rcnn", "found", "map") == [39.9]
+    assert row("voc-r50-faster-rcnn", "CE + L1 + CE + IoU", None) == [80.4]
 
 
 def test_only_searches_of_the_catalogues_tasks_have_settings():
     assert recipes.search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert recipes.search_settings("coco-det")["rejection.unit"] == "relative"
     assert recipes.search_settings("voc-r101-pspnet") == recipes.search_settings("digits-seg") == {}
     assert recipes.search_settings(object()) == {}
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autoloss.algorithm.mutation import offspring
     from autoloss.algorithm.rejection.protocol import correlation_score
     from autoloss.errors import OwnedError, RequestError, RunError
+    from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search
     from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
@@ -36,6 +37,7 @@ _HOMES = {
     "autoloss.algorithm.mutation": ("offspring",),
     "autoloss.algorithm.rejection.protocol": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
+    "autoloss.run.replay": ("Replay", "replay"),
     "autoloss.run.results": ("Search",),
     "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
@@ -66,6 +68,7 @@ __all__ = [
     "Operator",
     "OwnedError",
     "Recipe",
+    "Replay",
     "RequestError",
     "Role",
     "RunError",
@@ -79,6 +82,7 @@ __all__ = [
     "initial_expression",
     "offspring",
     "parse",
+    "replay",
     "resume",
     "retrain",
     "search",

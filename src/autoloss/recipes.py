@@ -1,7 +1,7 @@
-"""The paper's segmentation experiments: what each was run with, and the figures it came to (Section 4.1, Appendix A.1).
+"""The paper's experiments on images: what each was run with, and the figures it came to (Sections 4.1 and 4.2, Appendix A).
 
-What a recipe does not name is a default: of the network, the images and the schedules in `tasks/segmentation.py`, of the search
-in `run/configuration.py`. `values` puts all of them in one place.
+What a recipe does not name is a default: of the network, the images and the schedules in `tasks/segmentation.py` and
+`tasks/boxed_files.py`, of the search in `run/configuration.py`. `values` puts all of them in one place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Published:
         loss: What the paper calls it.
         figures: Metric → percent.
         target: The metric that it was found for; None for one made by hand.
-        name: Of the same loss in the zoo.
+        name: Of the same loss in the zoo; of several branches, a name for each as `--loss` takes them.
     """
 
     loss: str
@@ -57,10 +57,10 @@ class PaperRecipe:
         """Return every value of the schedule by the name that `--set` knows, the data's place excepted."""
         from inspect import signature
 
-        from autoloss.tasks import segmentation
+        from autoloss.tasks import catalogue
 
-        factory = getattr(segmentation, self.task.replace("-", "_"))
-        defaults = {name: option.default for name, option in signature(factory).parameters.items()}
+        options = signature(catalogue.made_by(self.task)).parameters
+        defaults = {name: option.default for name, option in options.items()}
         own = {name: value for name, value in {**defaults, **self.options}.items() if name not in ("metric", "data")}
         full = {name: value for name, value in own.items() if name.startswith("full_")}
         if self.schedule == "full":
@@ -73,7 +73,11 @@ PRETRAINED, FULL_PRETRAINED = {"weights": "imagenet"}, {"full_weights": "imagene
 so that nothing is downloaded unasked."""
 ABSOLUTE = {"rejection.unit": "absolute", "rejection.threshold": 0.6}
 """η in the metric's own unit (Section 3.2)."""
+RELATIVE = {"rejection.unit": "relative", "rejection.threshold": 0.6}
+"""The paper's η, as a share of what the samples can gain: on real samples no loss of the R-CNN's boxes can gain 0.6 of AP, since
+regions start near their objects."""
 TABLE, GENERALISATION = "Section 4.1, table of semantic segmentation", "Section 4.1, table of generalisation"
+OF_DETECTION, DETECTORS_CARRIED_OVER = "Section 4.2, table of object detection", "Section 4.2, table of generalisation"
 
 
 def _row(loss: str, figures: str, target: str | None = None, name: str | None = None) -> Published:
@@ -118,6 +122,33 @@ def _carried_over(ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_b
     )
 
 
+def _detector(
+    loss: str, figure: float, *, metric: str = "map", target: str | None = None, name: str | None = None, **others: str
+) -> Published:
+    """Return a row of a table of detection.
+
+    Args:
+        name: In the zoo, of a loss for all branches.
+        others: Branch → name in the zoo, where it is not Faster R-CNN's usual loss.
+    """
+    usual = {"rpn_cls": "ce", "rpn_reg": "l1", "rcnn_cls": "ce", "rcnn_reg": "l1"}
+    named = {branch: others.get(branch, f"baseline/{short}") for branch, short in usual.items()}
+    listed = "; ".join(f"{branch}: {found}" for branch, found in named.items())
+    return Published(loss, {metric: figure}, target, name or listed)
+
+
+WITH_IOU = {"rcnn_reg": "baseline/iou"}
+ON_COCO = (
+    _detector("CE + L1 + CE + L1", 37.3),
+    _detector("CE + L1 + CE + IoU", 37.9, **WITH_IOU),
+    _detector("CE + L1 + CE + GIoU", 37.6, rcnn_reg="baseline/giou"),
+    _detector("CE + L1 + CSE-Auto-A", 38.5, rcnn_cls="baseline/cse_auto_a_cls", rcnn_reg="baseline/cse_auto_a_reg"),
+    # The formulas of the search for two branches are not published.
+    Published("CE + L1 + found", {"map": 38.0}, "map"),
+    _detector("found", 38.1, target="map", name="det"),
+)
+
+
 _ROWS = (
     PaperRecipe("voc-seg", "voc-seg", "proxy", "Appendix A.1", PRETRAINED, ABSOLUTE),
     PaperRecipe(
@@ -147,6 +178,39 @@ _ROWS = (
         GENERALISATION,
         {**FULL_PRETRAINED, "full_network": "pspnet"},
         published=_carried_over("77.9 64.7", "78.9 65.7", "78.5 64.9", "1.6 71.8", "5.1 71.3"),
+    ),
+    PaperRecipe("coco-det", "coco-det", "proxy", "Appendix A.2", PRETRAINED, RELATIVE),
+    PaperRecipe(
+        "coco-det-two-branches",
+        "coco-det",
+        "proxy",
+        "Section 4.2, Appendix A.2",
+        {**PRETRAINED, "frozen": "rpn"},
+        RELATIVE,
+    ),
+    PaperRecipe("voc-det", "voc-det", "proxy", "Appendix A.2, on the data of Section 4.2", PRETRAINED, RELATIVE),
+    PaperRecipe("coco-r50-faster-rcnn", "coco-det", "full", OF_DETECTION, FULL_PRETRAINED, published=ON_COCO),
+    PaperRecipe(
+        "coco-r101-faster-rcnn",
+        "coco-det",
+        "full",
+        DETECTORS_CARRIED_OVER,
+        {**FULL_PRETRAINED, "full_backbone": "resnet101"},
+        published=(
+            _detector("CE + L1 + CE + IoU", 39.7, **WITH_IOU),
+            _detector("found", 39.9, target="map", name="det"),
+        ),
+    ),
+    PaperRecipe(
+        "voc-r50-faster-rcnn",
+        "voc-det",
+        "full",
+        DETECTORS_CARRIED_OVER,
+        FULL_PRETRAINED,
+        published=(
+            _detector("CE + L1 + CE + IoU", 80.4, metric="voc07", **WITH_IOU),
+            _detector("found", 80.6, metric="voc07", target="map", name="det"),
+        ),
     ),
 )
 RECIPES: Mapping[str, PaperRecipe] = {row.name: row for row in _ROWS}

@@ -1,103 +1,152 @@
-"""Compiled areas of boxes are autograd's, in value and gradient, and change no decision."""
+"""The compiled areas of boxes are autograd's in value and gradient, and the engine decides with them as the reference does."""
 
 from __future__ import annotations
+
+from functools import cache
+from random import Random
 
 import pytest
 import torch
 
-from autoloss.algorithm.rejection.box_areas import CompiledAreas, quick
+from autoloss import zoo
+from autoloss.algorithm import equivalence
+from autoloss.algorithm.initialization import initial_expression
+from autoloss.algorithm.mutation import mutate
 from autoloss.algorithm.rejection.engine import Engine
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, measured, simulate
+from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, measured, simulate
 from autoloss.algorithm.rejection.screen import screened
-from autoloss.space.activated import ActivatedBranch
-from autoloss.space.boxes import BoxRegression, predicted_areas
+from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, areas
 from autoloss.space.branch import Sample
+from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
-from tests.space.test_boxes import PLAIN, RCNN, boxes_of
+from tests.algorithm.test_engine import SETTINGS, assert_like_reference, trees_of_each_operator
+from tests.space.test_boxes import RCNN, boxes_of
 
-
-def drawn(dtype: torch.dtype, spread: float, deviations=PLAIN) -> tuple[torch.Tensor, ...]:
-    reference = boxes_of(200, 0)
-    target = (
-        reference + spread * 20 * torch.randn(200, 4, generator=torch.Generator().manual_seed(1)).double().sort().values
-    )
-    target[:, 2:] = torch.maximum(target[:, 2:], target[:, :2] + 1)
-    deltas = spread * torch.randn(200, 4, generator=torch.Generator().manual_seed(2)).double()
-    return tuple(part.to(dtype) for part in (deltas, reference, torch.tensor([deviations]), target))
-
-
-def compared(given: tuple[torch.Tensor, ...]) -> None:
-    deltas = given[0].requires_grad_(True)
-    found, expected = CompiledAreas.apply(*given), predicted_areas(*given)
-    for one, other in zip(found, expected, strict=True):
-        # In single precision large areas cancel; compiled code rounds elsewhere.
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
-        weights = torch.randn(len(one), generator=torch.Generator().manual_seed(3)).to(one)
-        mine, autograds = (torch.autograd.grad(area @ weights, deltas, retain_graph=True)[0] for area in (one, other))
-        torch.testing.assert_close(mine, autograds, rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spread", [0.1, 1.0])
-@pytest.mark.parametrize("deviations", [PLAIN, RCNN])
-def test_values_and_gradients_are_autograds(dtype, spread, deviations):
-    compared(drawn(dtype, spread, deviations))
-
-
-def test_far_beyond_the_clamp_too():
-    compared(drawn(torch.float64, 8.0))
-
-
-def test_where_borders_coincide_the_slope_is_shared_as_autograd_does():
-    _, reference, deviations, _ = drawn(torch.float64, 0.1)
-    compared((torch.zeros_like(reference), reference, deviations, reference.clone()))
+POSITIVE = 0.6
+"""Share of the boxes that count."""
+FORMULAS = {
+    name: entry.formula
+    for name in zoo.names()
+    if (entry := zoo.entry(name)).formula and parse(entry.formula).leaves & {"i", "u", "e"}
+}
 
 
 def share_of_target(boxes: torch.Tensor, context: dict[str, torch.Tensor]) -> float:
-    i, u, _ = predicted_areas(torch.zeros_like(boxes), boxes, torch.ones(1, 4), context["box"])
-    return float((i / u).mean())
+    """A metric that every small move of a box changes."""
+    i, u, _ = areas(boxes, context["box"].to(boxes))
+    return float((i / u)[context["target"] > 0].mean())
 
 
-def branch_and_samples() -> tuple[BoxRegression, list[Sample]]:
-    branch = BoxRegression(measure=share_of_target)
+@cache
+def drawn(
+    unit: AreaUnit = "pixels", spread: float = 1.0, deviations: tuple[float, ...] = PLAIN, count: int = 40
+) -> tuple[BoxRegression, Reference]:
+    """Two samples of boxes whose targets lie some pixels away; of `spread` 8 deltas are beyond the clamp too."""
+    branch = BoxRegression(measure=share_of_target, unit=unit)
     samples = []
-    for seed in range(3):
-        reference = boxes_of(20, seed).float()
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        reference = boxes_of(count, seed).float()
+        positive = torch.rand(count, generator=generator) < POSITIVE
+        away = (4 * torch.randn(count, 4, generator=generator)).sort().values
         context = {
-            "target": torch.ones(20, dtype=torch.long),
+            "target": positive.long(),
             "reference": reference,
-            "box": reference + torch.tensor([3.0, 2, 6, 9]),
-            "deviations": torch.ones(1, 4),
+            "box": torch.where(positive[:, None], reference + away, reference),
+            "deviations": torch.tensor([deviations]),
         }
-        samples.append(Sample(torch.zeros(20, 4, 1, 1), context))
-    return branch, samples
+        prediction = 0.2 * spread * torch.randn(count, 4, 1, 1, generator=generator)
+        samples.append(Sample(prediction, context))
+    return branch, measured(branch, samples)
 
 
-@pytest.mark.parametrize("text", ["e / (i + u)", "-log(i / e)", "i / u", "e * i", "i * (1 + -1)"])
-def test_the_screen_decides_as_the_reference(text):
-    branch, samples = branch_and_samples()
-    reference = measured(branch, samples)
-    settings = ProtocolSettings(samples=3, steps=150, learning_rate=0.002)
-    engine = Engine(branch, reference, settings)
-    tree = parse(text)
-    found, expected = screened(engine, tree), simulate(tree, branch, reference, settings)
+CASES = {
+    "pixels": drawn(),
+    "in areas of the target": drawn("target"),
+    "deltas of an R-CNN": drawn(spread=3.0, deviations=RCNN),
+    "more than one tile": drawn(count=150),
+    "beyond the clamp": drawn("target", spread=15.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_operator_has_the_reference_s_gradient_and_prediction(case: str):
+    branch, reference = CASES[case]
+    assert (case == "beyond the clamp") is bool((reference.samples[0].prediction[:, 2:] > CLAMP).any())
+    first, second = ("e", "i") if case == "pixels" else ("i", "u")
+    for tree in trees_of_each_operator(first, second):
+        assert_like_reference(tree, branch, reference)
+
+
+@pytest.mark.parametrize("text", ["i", "u", "e", "i * u * e", "e / (i + u)", "mean_nhw(i / u) * e"])
+def test_where_borders_coincide_the_slope_is_shared_as_autograd_does(text: str):
+    branch, reference = drawn()
+    samples = [
+        Sample(torch.zeros_like(sample.prediction), {**sample.context, "box": sample.context["reference"].round()})
+        for sample in reference.samples
+    ]
+    samples.append(Sample(samples[0].prediction, {**samples[0].context, "reference": samples[0].context["box"]}))
+    engine = Engine(branch, Reference(tuple(samples), (0.0,) * 3, (1.0,) * 3), SETTINGS)
+    expected = equivalence.gradient(parse(text), branch, samples, engine.towards)
+    assert engine.gradient(parse(text)).products == pytest.approx(expected.products, rel=1e-9)
+
+
+def deciding(case: str) -> tuple[Engine, ProtocolSettings]:
+    branch, reference = CASES[case]
+    settings = ProtocolSettings(samples=2, steps=120, learning_rate=0.002)
+    return Engine(branch, reference, settings), settings
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_losses_of_the_zoo_are_decided_as_by_the_reference(name: str, sign: str):
+    engine, settings = deciding("pixels")
+    tree = parse(f"{sign}({FORMULAS[name]})")
+    found, expected = engine.verdict(tree), simulate(tree, engine.branch, engine.reference, settings)
     assert found.reason is expected.reason
-    assert (found.reason is None) is (text in ("e / (i + u)", "-log(i / e)"))
-    assert found.reason in (None, Reason.LOW_GAIN, Reason.NO_GRADIENT, Reason.NOT_FINITE)
-    if found.passed:
-        assert found.gains == pytest.approx(expected.gains, abs=1e-3)
+    assert found.passed is not bool(sign)
+    assert found.score == pytest.approx(expected.score, abs=1e-3)
+    assert screened(engine, tree).passed is expected.passed
+
+
+def test_random_trees_and_mutations_of_good_ones_are_decided_as_by_the_reference():
+    engine, settings = deciding("in areas of the target")
+    alphabet, rng = Alphabet(engine.branch.leaves_and_roles), Random(5)
+    accepted = [parse(FORMULAS["det/rpn_reg"]), parse(FORMULAS["det/rcnn_reg"])]
+    passed = 0
+    for number in range(50):
+        tree = mutate(rng.choice(accepted), alphabet, rng) if number % 4 else initial_expression(alphabet, 2, rng)
+        found, expected = engine.verdict(tree), simulate(tree, engine.branch, engine.reference, settings)
+        if {found.reason, expected.reason} != {Reason.NO_GRADIENT, Reason.LOW_GAIN}:
+            # A gradient that is zero but for rounding is none in one and noise in the other.
+            assert found.reason is expected.reason, tree
+        if expected.passed:
+            assert found.score == pytest.approx(expected.score, abs=1e-3), tree
+            accepted.append(tree)
+        passed += expected.passed
+    assert 5 < passed < 45
 
 
 def test_keys_are_those_of_the_reference():
-    branch, samples = branch_and_samples()
-    reference = measured(branch, samples)
-    engine = Engine(branch, reference, ProtocolSettings(samples=3))
-    from autoloss.algorithm.equivalence import gradient
-
-    tree = parse("e / (i + u)")
-    assert engine.gradient(tree).key("") == gradient(tree, branch, samples, engine.towards).key("")
+    branch, reference = drawn()
+    engine, tree = Engine(branch, reference, SETTINGS), parse("e / (i + u)")
+    expected = equivalence.gradient(tree, branch, reference.samples, engine.towards)
+    assert engine.gradient(tree).key("") == expected.key("")
 
 
-def test_other_branches_are_left_as_they_are():
-    branch = ActivatedBranch()
-    assert quick(branch) is branch
+def test_a_leaf_that_a_tree_does_not_hold_moves_nothing():
+    engine, _ = deciding("pixels")
+    assert engine.compiles(parse("-i"))
+    assert not engine.gradient(parse("-i")).zero
+    assert engine.gradient(build("add", parse("i"), parse("-i"))).zero
+
+
+class OtherBoxes(BoxRegression):
+    """Areas that somebody computes otherwise."""
+
+
+def test_areas_of_another_kind_run_in_the_reference():
+    branch, reference = drawn()
+    engine = Engine(OtherBoxes(measure=share_of_target), reference, SETTINGS)
+    assert not engine.compiles(parse("e / i"))
+    assert engine.verdict(parse("e / i")) == simulate(parse("e / i"), branch, reference, SETTINGS)

@@ -74,9 +74,9 @@ BRANCHES = {
 }
 
 
-def trees_of_each_operator() -> list[Expression]:
+def trees_of_each_operator(first: str = "p", second: str = "y") -> list[Expression]:
     """Each operator above, below and beside the others."""
-    p, y = leaf("p"), leaf("y")
+    p, y = leaf(first), leaf(second)
     trees = []
     for operator in OPERATORS.values():
         inner = build(operator, *[p, y][: operator.arity])

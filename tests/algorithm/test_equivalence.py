@@ -158,7 +158,9 @@ def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
     assert not known[one]
     assert Gradient((1.04,), (1.001,)).key("") in known
     assert Gradient((2.0,), (1.0,)).key("") not in known
-    assert known.keys == other + one
+    assert known.latest(len(known)) == (0, other + one)
+    assert known.latest(1) == (8, one)
+    assert known.latest(0) == (16, b"")
 
 
 class TestSignatures:

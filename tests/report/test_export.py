@@ -169,7 +169,7 @@ def exported_cases(tmp_path_factory):
     command = [sys.executable, "-c", SCRIPT, str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    results = torch.load(folder / "results.pt")
+    results = torch.load(folder / "results.pt", weights_only=True)
     return folder, {case: (batches[f"case{n}"], results[f"case{n}"]) for n, case in enumerate(CASES)}
 
 

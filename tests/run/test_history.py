@@ -1,29 +1,29 @@
-"""One history: the same for any number of workers, after any kill, and as the beginning of a longer one."""
+"""One history: the same for any number of workers, and as the beginning of a longer one."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import autoloss
-from autoloss.run.history import as_text
+from autoloss.algorithm.rejection.protocol import measured
+from autoloss.run import ahead
+from autoloss.run.configuration import Configuration
+from autoloss.run.history import History, as_text
 from autoloss.run.records import Origin, State
 from autoloss.run.results import Search, opened
+from autoloss.run.store import Store
+from autoloss.run.workshop import TestedBranch
 
-from .quick import SETTINGS, QuickTask
+from .quick import SETTINGS, TASK, QuickTask
 
 BRANCHES = ("cls", "reg")
 BUDGET = 20
 GOLDEN = Path(__file__).parent / "golden_history.jsonl"
 """Written by `golden` of a search of QuickTask; a change that claims to alter no result leaves it as it is."""
-KILLED = 30
 
 
 def searched(directory: Path, task: QuickTask, workers: int = 0, evaluations: int = BUDGET, **settings) -> list[str]:
@@ -98,6 +98,33 @@ def test_the_golden_search_is_unchanged(clean):
     assert golden(clean) == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
+def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
+    monkeypatch.setattr(ahead, "TOLD", 1)
+    assert searched(tmp_path / "run", QuickTask()) == clean
+
+
+def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
+    reference = measured(TASK.branches["main"], TASK.samples(2, 0)["main"])
+    tested = TestedBranch(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
+    keys = [bytes([number] * 8) for number in range(6)]
+    tested.learn(b"".join(keys[:2]), 0)
+    tested.learn(b"".join(keys[1:3]), 8)
+    assert tested._known == set(keys[:3])
+    tested.learn(b"".join(keys[4:6]), 32)
+    assert tested._known == {*keys[:3], *keys[4:6]}
+    tested.learn(b"".join(keys[2:4]), 16)
+    assert tested._known == {*keys[:3], *keys[4:6]}
+
+
+def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
+    assert any(individual.outcome.curve for individual in long.history)
+    history = History(("main",), long.configuration)
+    with Store(long.directory) as store:
+        history.restore(store.children(), store.outcomes())
+    assert len(history.finished) == len(long.history)
+    assert not any(individual.outcome.curve for individual in history.finished)
+
+
 def test_both_engines_accept_the_same_losses(clean, tmp_path):
     """Their last digits differ, so a key may round otherwise and a rejection count under another reason."""
     reference = searched(tmp_path / "run", QuickTask(), **{"rejection.engine": "reference"})
@@ -120,50 +147,3 @@ def test_every_lag_gives_one_history_whatever_the_workers(lag, tmp_path):
     settings = {"evolution.lag": lag}
     alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **settings)
     assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **settings) == alone
-
-
-def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path):
-    """SIGKILL the driver at random points and take the run up again, until it is through."""
-    began = time.monotonic()
-    expected = searched(tmp_path / "clean", QuickTask(), evaluations=KILLED)
-    whole = time.monotonic() - began
-    rng = random.Random(0)
-    directory = tmp_path / "killed"
-    kills, finished = 0, False
-    while not finished:
-        driver = os.fork()
-        if driver == 0:
-            _drive(directory)
-        delay = rng.uniform(0, whole / 10) if kills < 20 else 60
-        finished = _ends_within(driver, delay)
-        if not finished:
-            os.kill(driver, signal.SIGKILL)
-            os.waitpid(driver, 0)
-            kills += 1
-    assert kills >= 20
-    assert list(as_text(opened(directory).history)) == expected
-
-
-def _drive(directory: Path) -> None:
-    """Start or resume the run in a forked child, and leave without cleaning up."""
-    status = 1
-    try:
-        if (directory / "run.sqlite").exists():
-            autoloss.resume(directory, QuickTask(), workers=0, final=False)
-        else:
-            searched(directory, QuickTask(), evaluations=KILLED)
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _ends_within(driver: int, seconds: float) -> bool:
-    """Wait for a driver; a kill before the run existed leaves nothing to resume, which is no loss."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found, status = os.waitpid(driver, os.WNOHANG)
-        if found:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return True
-        time.sleep(0.002)
-    return False

@@ -16,7 +16,7 @@ import pytest
 import autoloss
 from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import OwnedError, RequestError, RunError
-from autoloss.report.leaderboard import verdict
+from autoloss.report.verdict import verdict
 from autoloss.run.evidence import Entrant, Row
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership

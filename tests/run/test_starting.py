@@ -11,11 +11,12 @@ from torch import Tensor
 import autoloss
 from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import RequestError
-from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_table
+from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
 from autoloss.report.take_home import exported
 from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.history import as_text
 from autoloss.run.records import Origin
+from autoloss.run.replay import replay
 from autoloss.run.results import opened, training_command
 from autoloss.run.scoring import score
 from autoloss.run.store import Store
@@ -235,9 +236,9 @@ class TestFrozen:
 class TestAlso:
     def test_a_further_metric_has_a_column(self, tmp_path):
         found = searched(tmp_path / "run", evaluations=2, also=["digest"])
-        assert "digest" in [column.header for column in top_table(found, 3).columns]
+        assert "digest" in [column.header for column in top_table(found, top_rows(found, 3)).columns]
         assert columns_of(None, found) == ["digest"]
-        assert "digest" not in [column.header for column in top_table(found, 3, []).columns]
+        assert "digest" not in [column.header for column in top_table(found, top_rows(found, 3), (), []).columns]
         with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
             columns_of(["miou"], found)
 
@@ -268,3 +269,14 @@ def test_a_run_without_any_of_it_is_as_before(tmp_path):
     assert found.configuration.space == type(found.configuration.space)()
     with Store(tmp_path / "run") as store:
         assert store.settings()["start"] == "[]"
+
+
+def test_a_run_with_all_of_it_is_derived_again(tmp_path):
+    options = {"start": ["baseline/ce", INVERTED], "without": FEW, "operators": [SQUASH], "frozen": {"reg": "p * y"}}
+    searched(tmp_path / "run", BOTH, evaluations=3, **options)
+    for full in (False, True):
+        found = replay(tmp_path / "run", task=BOTH, full=full, operators=[SQUASH])
+        assert found.difference is None
+        assert found.children >= 3
+    with pytest.raises(RequestError, match="handed over in Python"):
+        replay(tmp_path / "run", task=BOTH)

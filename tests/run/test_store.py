@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 import threading
 
 import pytest
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
+from autoloss.run import samples
 from autoloss.run.jobs import Train
 from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.store import FILE, Store, StoreError
+from autoloss.run.tally import FILE as TALLY
+from faults_file import synced
 
 
 def child(number: int, **changes) -> Child:
@@ -129,7 +133,7 @@ def test_another_schema_is_refused_with_the_way_out(tmp_path):
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 1"):
+    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 2 and older ones"):
         Store(tmp_path)
 
 
@@ -169,3 +173,68 @@ def test_readers_see_whole_rows_while_a_writer_commits(tmp_path):
         reader.join()
     writer.close()
     assert not faults
+
+
+def test_a_commit_is_synced_before_anything_follows_from_it(tmp_path):
+    assert synced(tmp_path) == []
+
+
+def test_a_lost_log_is_noticed(tmp_path):
+    writer = Store(tmp_path, write=True)
+    for number in range(3):
+        writer.add_child(child(number), {})
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    # All but the log: what is left is an older, intact database, and at first an empty one.
+    for file in (FILE, TALLY):
+        shutil.copy(tmp_path / file, copy)
+    writer.close()
+    with pytest.raises(StoreError, match=r"holds 0 rows of child, and 3 were written.*Restore the whole folder"):
+        Store(copy)
+    (copy / TALLY).unlink()
+    with pytest.raises(RequestError, match="stopped before it began"):
+        Store(copy)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"child": 9} 0000000000000000', "\xff\xfe"])
+def test_a_torn_tally_says_nothing(content, tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.add_child(child(0), {})
+    (tmp_path / TALLY).write_text(content, encoding="latin-1")
+    with Store(tmp_path) as store:
+        assert len(list(store.children())) == 1
+
+
+def test_a_missing_setting_is_named(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.write_settings({"configuration": "{}", "title": "quick", "branches": "{}"})
+        with pytest.raises(StoreError, match="the row of setting with name 'task' is missing"):
+            store.started()
+
+
+def test_a_full_disk_is_told_once_and_waited_for(tmp_path):
+    said: list[str] = []
+    with Store(tmp_path, write=True, say=said.append) as store:
+        connection = store._database._connection
+        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+        rests: list[float] = []
+
+        def rest(seconds: float) -> None:
+            rests.append(seconds)
+            if len(rests) == 3:
+                connection.execute("PRAGMA max_page_count = 100000")
+
+        store.rest_with(rest)
+        for number in range(40):
+            store.add_child(child(number), {})
+        assert [one.id for one in store.children()] == list(range(40))
+    assert len(rests) == 3
+    assert len(said) == 2
+    assert "database or disk is full. Make room on its disk: the run waits and loses nothing" in said[0]
+    assert "There is room again" in said[1]
+
+
+def test_samples_without_room_are_an_error_that_says_so(tmp_path):
+    (tmp_path / f"{samples.FILE}.partial").mkdir()
+    with pytest.raises(RunError, match=r"cannot be written.*Make room on its disk"):
+        samples.save(tmp_path, {})

@@ -29,6 +29,8 @@ from autoloss.zoo.entries import ENTRIES
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
 
+AREAS = Alphabet(dict.fromkeys("iue", Role.BOTH))
+
 # Appendix B as printed, node by node: leaves, numbers, operators, powers, minus signs and fraction bars.
 PRINTED = {
     "seg/miou": "-½ · log · tanh y / 1 + y · √ p p ^2 + y",
@@ -165,11 +167,11 @@ def value_and_gradient(formula, leaves, activation):
     return found.detach(), gradient * slope
 
 
-def grown(seed, mutations, depth):
+def grown(seed, mutations, depth, alphabet=ALPHABET):
     rng = Random(seed)
-    tree = initial_expression(ALPHABET, depth, rng)
+    tree = initial_expression(alphabet, depth, rng)
     for _ in range(mutations):
-        tree = mutate(tree, ALPHABET, rng)
+        tree = mutate(tree, alphabet, rng)
     return tree
 
 
@@ -193,6 +195,33 @@ def test_any_tree_keeps_value_and_gradient_and_never_grows(tree, known, seed):
         assert found.isfinite().tolist() == expected.isfinite().tolist()
         finite = expected.isfinite()
         torch.testing.assert_close(found[finite], expected[finite], rtol=1e-5, atol=1e-7)
+
+
+def areas(seed):
+    """Areas of boxes, some of them 0: there nothing flows back to the boxes."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = 30 * torch.rand((3, 12, 1, 1, 1), generator=generator, dtype=torch.float64)
+    return dict(zip("iue", drawn.where(drawn > 4, 0.0), strict=True))
+
+
+@derandomized
+@given(
+    st.builds(grown, st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 4), st.just(AREAS)), st.integers(0, 2**32)
+)
+def test_any_tree_of_areas_keeps_value_and_all_gradients(tree, seed):
+    leaves = {name: area.requires_grad_() for name, area in areas(seed).items()}
+    term = simplify(tree, "box")
+    pairs = []
+    for formula in (term, tree):
+        value = formula.evaluate(leaves)
+        gradients = torch.autograd.grad(
+            value.sum() + sum(0 * area.sum() for area in leaves.values()), list(leaves.values())
+        )
+        flowing = [found * (area > 0) for found, area in zip(gradients, leaves.values(), strict=True)]
+        pairs.append(torch.cat([value, *flowing]).detach())
+    assert pairs[0].isfinite().tolist() == pairs[1].isfinite().tolist()
+    finite = pairs[1].isfinite()
+    torch.testing.assert_close(pairs[0][finite], pairs[1][finite], rtol=1e-5, atol=1e-7)
 
 
 @derandomized

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
+from autoloss.space.loss import bind
 from autoloss.tasks import get
+from autoloss.tasks.catalogue import inspect
+from autoloss.tasks.datasets.box_examples import trainable
 from autoloss.tasks.task import Scored
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
 boxed_files = pytest.importorskip("autoloss.tasks.boxed_files")
-detection = pytest.importorskip("autoloss.tasks.detection")
+branches = pytest.importorskip("autoloss.tasks.detector_branches")
 
 SMALL = {
     "backbone": "resnet18",
@@ -88,8 +91,8 @@ def test_coco_is_sampled_and_trained_on_both_schedules(tmp_path):
     assert task.classes == 2
     samples = task.samples(1, seed=0)
     assert samples["rcnn_cls"][0].prediction.shape[1] == 3
-    losses = {name: detection.standard_loss(name) for name in task.branches}
-    criterion = detection.bind(losses, task.branches)
+    losses = {name: branches.standard_loss(name) for name in task.branches}
+    criterion = bind(losses, task.branches)
     for schedule in ("proxy", "full"):
         outcome = task.train(criterion, seed=0, schedule=schedule, split="test")
         assert isinstance(outcome, Scored)
@@ -105,13 +108,13 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
     assert (task.metric, task.classes, len(task._data["test"]), len(task._trained("full"))) == ("voc07", 20, 1, 2)
     (image, target) = task._data["valid"][0]
     assert image.shape == (3, HEIGHT, WIDTH)
-    assert detection.trainable(target)["labels"].tolist() == [12]
+    assert trainable(target)["labels"].tolist() == [12]
 
 
 def test_frozen_weights_come_from_a_file(tmp_path):
     from torchvision.models.resnet import resnet18
 
-    from autoloss.tasks.networks.faster_rcnn import last_levels
+    from autoloss.tasks.networks.pyramids import last_levels
 
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -122,7 +125,10 @@ def test_frozen_weights_come_from_a_file(tmp_path):
     assert not backbone.body.layer1[0].conv1.weight.requires_grad
     assert backbone.body.layer4[0].conv1.weight.requires_grad
     (tmp_path / "wrong.pt").write_bytes(b"nothing")
-    for weights, message in ((tmp_path / "none.pt", "holds no weights"), (tmp_path / "wrong.pt", "holds no weights")):
+    for weights, message in (
+        (tmp_path / "none.pt", "There are no weights at"),
+        (tmp_path / "wrong.pt", "cannot be read"),
+    ):
         with pytest.raises(RequestError, match=message):
             last_levels("resnet18", 8, str(weights))
     with pytest.raises(RequestError, match="resnet50"):
@@ -143,3 +149,57 @@ def test_frozen_weights_come_from_a_file(tmp_path):
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(RequestError, match=message):
         get("coco-det", **options)
+
+
+def test_the_final_figures_of_coco_are_its_own_tools(tmp_path):
+    task = get("coco-det", data=str(coco_written(tmp_path)), **SMALL, loaders=1)
+    losses = {name: branches.standard_loss(name) for name in task.branches}
+    outcome = task.train(bind(losses, task.branches), seed=0, split="test")
+    assert isinstance(outcome, Scored)
+    # Of objects this size none is large; what is not there has no figure.
+    assert {"ap50", "ap75", "map_small", "voc07"} <= set(outcome.also)
+    assert "map_large" not in outcome.also
+
+
+def no_picture(file: Path) -> None:
+    file.write_bytes(b"hello")
+
+
+def half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-400])
+
+
+def smaller(file: Path) -> None:
+    picture(file, 1, (WIDTH, HEIGHT // 2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (Path.unlink, r"3\.jpg: there is no such file \(annotation 3 in it\)"),
+        (no_picture, r"3\.jpg: cannot be decoded \(.*\) \(annotation 3 in it\)"),
+        (half, r"3\.jpg: cannot be decoded \(.*\) \(annotation 3 in it\)"),
+        (smaller, rf"3\.jpg: has {WIDTH}×{HEIGHT // 2} pixels \(annotation 3 in it\); expected {WIDTH}×{HEIGHT}"),
+    ],
+    ids=["missing", "no picture", "half", "smaller"],
+)
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_a_check_names_faulty_images_with_their_annotations(split, spoil, message, tmp_path):
+    coco_written(tmp_path)
+    inspect("coco-det", data=str(tmp_path))
+    spoil(tmp_path / split / "3.jpg")
+    with pytest.raises(RequestError, match=message) as raised:
+        inspect("coco-det", data=str(tmp_path))
+    assert f"COCO {'train2017' if split == 'val2017' else 'val2017'}: looked at the headers of" in str(raised.value)
+
+
+def test_a_check_of_voc_looks_at_all_three_lists(tmp_path):
+    for year in (2007, 2012):
+        voc_written(tmp_path, [voc_object(box=(3, 3, 30, 28)), voc_object("cat", 1)], year)
+    lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
+    (lists / "test.txt").write_text((lists / "trainval.txt").read_text())
+    inspect("voc-det", data=str(tmp_path))
+    file = next((tmp_path / "VOCdevkit/VOC2012/JPEGImages").glob("*.jpg"))
+    file.unlink()
+    with pytest.raises(RequestError, match=rf"{file.name}: there is no such file \(annotations 1, 2 in it\)"):
+        inspect("voc-det", data=str(tmp_path))

@@ -117,7 +117,7 @@ def cut(path: Path) -> None:
 
 def flip(path: Path) -> None:
     # One bit of one weight: torch reads such a file without a word.
-    content, weight = path.read_bytes(), torch.load(path)["network"]["0.weight"].numpy().tobytes()
+    content, weight = path.read_bytes(), torch.load(path, weights_only=True)["network"]["0.weight"].numpy().tobytes()
     assert content.count(weight) == 1
     place = content.index(weight) + 2
     path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])

@@ -14,11 +14,17 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
+from autoloss.tasks.checkpoints import NETWORK, Keep
 from autoloss.tasks.datasets.digit_boxes import BoxScenery, box_scenes
+from autoloss.tasks.execution import Execution
 from autoloss.tasks.task import Scored
+from autoloss.tasks.training import Recipe
 
 detection = pytest.importorskip("autoloss.tasks.detection")
-BRANCHES = detection.BRANCHES
+branches = pytest.importorskip("autoloss.tasks.detector_branches")
+examples = pytest.importorskip("autoloss.tasks.datasets.box_examples")
+BRANCHES = branches.BRANCHES
+RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
 
 
 @functools.cache
@@ -73,7 +79,7 @@ def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
     task = tiny("rpn")
     assert tuple(task.branches) == tuple(task.standard) == ("rcnn_cls", "rcnn_reg")
     assert tuple(task.samples(1, seed=0)) == ("rcnn_cls", "rcnn_reg")
-    every = bind({name: detection.standard_loss(name) for name in BRANCHES}, tiny().branches)
+    every = bind({name: branches.standard_loss(name) for name in BRANCHES}, tiny().branches)
     rest = {name: every[name] for name in task.branches}
     assert task.train(rest, seed=1) == tiny().train(every, seed=1)
 
@@ -81,7 +87,7 @@ def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
 def test_a_frozen_branch_may_keep_any_formula():
     formula = "e / (i + u)"
     task = tiny(f"rpn_cls; rpn_reg: {formula}; rcnn_cls")
-    losses = {name: detection.standard_loss(name) for name in BRANCHES}
+    losses = {name: branches.standard_loss(name) for name in BRANCHES}
     every = bind({**losses, "rpn_reg": parse(formula)}, tiny().branches)
     outcome = task.train({"rcnn_reg": every["rcnn_reg"]}, seed=1)
     assert isinstance(outcome, Scored)
@@ -115,25 +121,25 @@ def test_areas_may_be_counted_in_those_of_the_target():
 def test_crowds_and_difficult_objects_are_not_trained_on():
     boxes = torch.arange(12.0).reshape(3, 4)
     target = {"boxes": boxes, "labels": torch.tensor([1, 2, 3]), "crowd": torch.tensor([True, False, False])}
-    kept = detection.trainable({**target, "difficult": torch.tensor([False, False, True])})
+    kept = examples.trainable({**target, "difficult": torch.tensor([False, False, True])})
     assert kept["labels"].tolist() == [2]
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
 def test_boxes_without_height_are_not_trained_on():
     boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
-    assert detection.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+    assert examples.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
 
 
 def test_a_mirrored_image_has_mirrored_boxes():
     image = torch.zeros(1, 6, 10)
     image[0, 1:3, 2:5] = 1
     target = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "labels": torch.tensor([1])}
-    turned, told = detection.mirrored(image, target)
+    turned, told = examples.mirrored(image, target)
     left, top, right, bottom = (int(side) for side in told["boxes"][0])
     assert turned[0, top:bottom, left:right].min() == 1
     assert turned.sum() == image.sum()
-    again, back = detection.mirrored(turned, told)
+    again, back = examples.mirrored(turned, told)
     assert torch.equal(again, image)
     assert torch.equal(back["boxes"], target["boxes"])
 
@@ -187,3 +193,111 @@ def test_scenery_that_cannot_be_drawn_is_refused(wrong):
 def test_the_other_metrics_of_detection_are_measured_beside_the_score():
     assert tiny().also == ("ap50", "voc07")
     assert tiny(metric="ap50").also == ("map", "voc07")
+
+
+class Killed(Exception):
+    """Stands in for a kill between two steps."""
+
+
+def standard(task):
+    return bind({name: branches.standard_loss(name) for name in task.branches}, task.branches)
+
+
+def kept(directory, **execution):
+    keep = Keep(directory=directory, due=lambda step: step == 3)
+    return mirroring().with_execution(Execution(keep=keep, **execution))
+
+
+@functools.cache
+def mirroring():
+    """Return a task whose images are mirrored at random, with more to do on its full schedule."""
+    task = tiny(epochs=2)
+    full = detection.Full(network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01))
+    data = {split: task._data[split] for split in ("train", "valid", "test")}
+    return detection.DetectionTask(
+        task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=full, flip=0.5
+    )
+
+
+@functools.cache
+def trained():
+    return mirroring().train(standard(mirroring()), 5, schedule="full", split="test")
+
+
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
+    def observe(now: int, loss: float) -> None:
+        if now == step:
+            raise Killed
+
+    task = kept(tmp_path)
+    with pytest.raises(Killed):
+        task.train(standard(task), 5, schedule="full", split="test", observe=observe)
+    seen: list[int] = []
+    found = task.train(standard(task), 5, schedule="full", split="test", observe=lambda now, loss: seen.append(now))
+    assert found == trained()
+    assert seen == list(range(4 if step > 2 else 1, 7)) or (step == 6 and seen == [])
+    assert (tmp_path / NETWORK).is_file()
+
+
+def test_half_of_the_images_are_mirrored_and_which_follows_from_the_seed():
+    plain = tiny(epochs=2)
+    assert trained().curve != plain.train(standard(plain), 5).curve
+    assert trained() == mirroring().train(standard(mirroring()), 5, schedule="full", split="test")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_detector_computes_in_16_bits_and_its_losses_do_not(precision):
+    seen: dict[str, set[torch.dtype]] = {}
+
+    def watched(name, loss):
+        def of(prediction, context):
+            reals = [part.dtype for part in (prediction, *context.values()) if part.is_floating_point()]
+            value = loss(prediction, context)
+            seen.setdefault(name, set()).update({*reals, value.dtype, (prediction @ prediction).dtype})
+            return value
+
+        return of
+
+    task = tiny().with_execution(Execution(precision=precision))
+    convolved: set[torch.dtype] = set()
+    network = task._networks["proxy"]
+
+    def built():
+        made = network()
+        made.backbone.body.layer1[0].register_forward_hook(
+            lambda module, given, found: convolved.add(found.dtype) if module.training else None
+        )
+        return made
+
+    task._networks = {**task._networks, "proxy": built}
+    outcome = task.train({name: watched(name, loss) for name, loss in standard(task).items()}, 1)
+    assert isinstance(outcome, Scored)
+    assert convolved == {getattr(torch, precision)}
+    assert seen == {name: {torch.float32} for name in BRANCHES}
+    full = tiny().train(standard(tiny()), 1)
+    assert outcome.curve[0][1] == pytest.approx(full.curve[0][1], rel=0.05)
+
+
+def test_the_score_before_training_is_that_of_a_training_without_a_step():
+    task = tiny()
+    without = task.at_learning_rate(1e-30).train(standard(task), 7)
+    assert isinstance(without, Scored)
+    # Batch normalisation counts images in training all the same; weights stay.
+    assert task.untrained(7) == pytest.approx(without.score, abs=0.02)
+    assert task.untrained(7) == task.untrained(7)
+
+
+def test_figures_of_the_test_split_may_be_another_tools():
+    calls = []
+
+    def final(found, truths, classes):
+        calls.append((len(found), len(truths), list(classes)))
+        return {"map": 0.25, "ap75": 0.5, "map_large": float("nan")}
+
+    task = tiny()
+    made = detection.DetectionTask(task._networks["proxy"], **task._data, classes=10, recipe=RECIPE, final=final)
+    valid, test = (made.train(standard(made), 1, split=split) for split in ("valid", "test"))
+    assert calls == [(4, 4, list(range(1, 11)))]
+    assert (test.score, set(test.also)) == (0.25, {"ap50", "voc07", "ap75"})
+    assert "ap75" not in valid.also

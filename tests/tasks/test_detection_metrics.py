@@ -186,10 +186,10 @@ def test_the_final_figures_are_ours_and_pycocotools():
     found, truths = zip(*scenes, strict=True)
     classes = range(1, CLASSES + 1)
     figures = coco_figures(found, truths, classes)
-    assert figures["ap"] == pytest.approx(np.nanmean(reference(scenes, "all", 100)), abs=1e-9)
+    assert figures["map"] == pytest.approx(np.nanmean(reference(scenes, "all", 100)), abs=1e-9)
     assert figures["ap50"] == pytest.approx(mean_average_precision(found, truths, classes, Setting(thresholds=(0.5,))))
     for size in ("small", "medium", "large"):
         expected = mean_average_precision(found, truths, classes, Setting(area=COCO_AREAS[size]))
-        assert figures[f"ap_{size}"] == pytest.approx(expected, abs=1e-9)
+        assert figures[f"map_{size}"] == pytest.approx(expected, abs=1e-9)
     nothing = [Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in scenes]
-    assert coco_figures(nothing, truths, classes)["ap"] == 0.0
+    assert coco_figures(nothing, truths, classes)["map"] == 0.0

@@ -13,6 +13,7 @@ from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 
 faster_rcnn = pytest.importorskip("autoloss.tasks.networks.faster_rcnn")
+pyramids = pytest.importorskip("autoloss.tasks.networks.pyramids")
 BRANCHES, FasterRCNN, Shape = faster_rcnn.BRANCHES, faster_rcnn.FasterRCNN, faster_rcnn.Shape
 
 CLASSES = 4
@@ -179,7 +180,7 @@ def test_a_criterion_leaves_no_trace():
     ("levels", "expected"), [("last_levels", ["0", "1", "pool"]), ("all_levels", ["0", "1", "2", "3", "pool"])]
 )
 def test_the_pyramid_of_a_resnet(levels, expected):
-    backbone = getattr(faster_rcnn, levels)("resnet18", channels=8).eval()
+    backbone = getattr(pyramids, levels)("resnet18", channels=8).eval()
     with torch.no_grad():
         maps = backbone(torch.zeros(1, 3, 64, 64))
     assert list(maps) == expected

@@ -113,6 +113,9 @@ class Verdicts:
         """Say whether what had this key passed; KeyError when nothing had."""
         return self._passed[key]
 
+    def __len__(self) -> int:
+        return len(self._passed)
+
     def __contains__(self, key: bytes) -> bool:
         return key in self._passed
 
@@ -121,10 +124,10 @@ class Verdicts:
             self._order += key
         self._passed[key] = passed
 
-    @property
-    def keys(self) -> bytes:
-        """All keys, eight bytes each, oldest first."""
-        return bytes(self._order)
+    def latest(self, count: int) -> tuple[int, bytes]:
+        """Return the last keys, eight bytes each, oldest first, and how many bytes of older ones there are."""
+        before = max(0, len(self._order) - 8 * count)
+        return before, bytes(self._order[before:])
 
 
 class Signatures:

@@ -63,9 +63,16 @@ MUTATIONS: tuple[Mutation, ...] = (insert, delete, replace)
 
 def mutate(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
     """Apply two mutations in sequence, each drawn uniformly (Section 3.2)."""
+    return mutated(tree, alphabet, rng)[0]
+
+
+def mutated(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
+    """Mutate a tree, and say with which mutations."""
+    drawn: list[Mutation] = []
     for _ in range(2):
-        tree = rng.choice(MUTATIONS)(tree, alphabet, rng)
-    return tree
+        drawn.append(rng.choice(MUTATIONS))
+        tree = drawn[-1](tree, alphabet, rng)
+    return tree, tuple(drawn)
 
 
 class Kind(Enum):

@@ -14,7 +14,10 @@ from autoloss.cli import searching, readings, trainings, catalogues, formulas  #
 # isort: on
 from autoloss.cli.application import app
 from autoloss.cli.interruption import Stopped, terminate
-from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.errors import OwnedError, RequestError, RunError, visible
+
+LINE = 1_000
+"""Characters of one line of a message; the rest of it would push the beginning off the screen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -38,7 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
+def _screen(text: str) -> str:
+    """Return a message without anything that a terminal would obey, and no line longer than a few of its own."""
+    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in visible(text).splitlines())
+    return "\n".join(lines)
+
+
 def _fail(error: Exception, code: int) -> NoReturn:
     # Every process says it: torchrun ends the others as soon as one has failed.
-    print(f"autoloss: {error}", file=sys.stderr)
+    print(f"autoloss: {_screen(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -36,13 +36,9 @@ def speaks() -> bool:
 
 
 def console_of(to_stderr: bool = False) -> Console:
-    from rich.console import Console
+    from autoloss.report.terminal import console
 
-    if not speaks():
-        return Console(quiet=True)
-    console = Console(stderr=to_stderr, highlight=False)
-    # What is piped is read by programs or copied: formulas stay whole.
-    return console if console.is_terminal else Console(stderr=to_stderr, highlight=False, width=200)
+    return console(to_stderr=to_stderr, quiet=not speaks())
 
 
 def print_json(value: Any) -> None:

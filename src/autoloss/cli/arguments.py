@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from autoloss.errors import RequestError
-
-if TYPE_CHECKING:
-    from autoloss.run.records import Individual
-    from autoloss.run.results import Search
+from autoloss.errors import RequestError, shown
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
@@ -40,7 +36,7 @@ def assigned(assignments: list[str] | None, data: str | None) -> tuple[dict[str,
     for assignment in assignments or ():
         key, equals, value = (part.strip() for part in assignment.partition("="))
         if not equals or not key:
-            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {assignment!r}.")
+            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {shown(assignment)}.")
         if key in found:
             raise RequestError(f"--set {key} comes twice; keep one of them.")
         found[key] = value
@@ -68,7 +64,7 @@ def budget_of(text: str | None, directory: Path) -> int | None:
     try:
         number = int(text)
     except ValueError:
-        raise RequestError(f"--evaluations takes a number, or +N for N more; found {text!r}.") from None
+        raise RequestError(f"--evaluations takes a number, or +N for N more; found {shown(text)}.") from None
     if not text.startswith("+"):
         return number
     from autoloss.run.results import opened
@@ -78,13 +74,3 @@ def budget_of(text: str | None, directory: Path) -> int | None:
 
 def listed(text: str) -> list[str]:
     return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]
-
-
-def individual_of(found: Search, number: int) -> Individual:
-    if not 0 <= number < len(found.history):
-        raise RequestError(
-            f"There is no loss #{number} in {found.directory}; it has #0 to #{len(found.history) - 1} so far."
-            if found.history
-            else f"{found.directory} has no finished loss yet."
-        )
-    return found.history[number]

@@ -67,7 +67,7 @@ def zoo(
     if name:
         simplified = [_formulas(rows[0]["simplified"])] if "simplified" in rows[0] else []
         for text in [*shown[0][:2], *simplified, *shown[0][2:]]:
-            console_of().print(text, markup=False, soft_wrap=True)
+            console_of().print(text, soft_wrap=True)
     else:
         console_of().print(
             table("Zoo", {"name": "left", "formula": "left", "what": "left"}, (columns[:3] for columns in shown))
@@ -103,4 +103,4 @@ def check(
         print_json(report.values())
     else:
         for text in report.lines():
-            console_of().print(text, markup=False, soft_wrap=True)
+            console_of().print(text, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from autoloss.cli.arguments import AsJson
 from autoloss.errors import RequestError
 
 if TYPE_CHECKING:
+    from autoloss.space.branch import Activation
     from autoloss.space.loss import Loss
     from autoloss.space.terms import Term
 
@@ -47,7 +48,7 @@ def simplify(
         )
         return
     for line in [latex(terms)] if as_latex else [unicode(terms), text, f"{nodes} → {left} nodes"]:
-        console_of().print(line, markup=False, soft_wrap=True)
+        console_of().print(line, soft_wrap=True)
 
 
 def shortened(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:
@@ -63,7 +64,8 @@ def shortened(text: str, activation: str | None = None, *, one_hot: bool = False
     for branch, tree in _read(text).items():
         entry = ENTRIES.get(text)
         own = (ENTRIES[entry.members[branch]] if entry.members else entry).activation if entry else "softmax"
-        found[branch] = simplified(tree, activation or own, one_hot=one_hot)
+        # `simplify` itself refuses what it does not know.
+        found[branch] = simplified(tree, cast("Activation", activation or own), one_hot=one_hot)
     return found
 
 

@@ -1,16 +1,18 @@
-"""`top`, `show` and `export`: commands that read a run, also while it runs."""
+"""`top`, `show`, `failures`, `report`, `watch`, `replay` and `export`: commands that read a run, also while it runs."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import Also, AsJson, Directory, individual_of, listed
-from autoloss.errors import RequestError
+from autoloss.cli.arguments import Also, AsJson, Directory, listed
+from autoloss.errors import RequestError, RunError
 
 
 @app.command()
@@ -18,17 +20,22 @@ def top(
     directory: Directory,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 10,
     also: Also = None,
+    by_size: Annotated[
+        bool, typer.Option("--by-size", help="The best of each size, if better than all smaller.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the best losses of a run; also while it runs."""
-    from autoloss.report.leaderboard import top_rows, top_table
-    from autoloss.run.results import opened
+    from autoloss.report.leaderboard import hall_rows, top_rows, top_table
+    from autoloss.run.reading import glanced
 
-    found = opened(directory)
+    reading = glanced(directory)
+    found = reading.search
+    rows = hall_rows(found) if by_size else top_rows(found, count)
     if as_json:
-        print_json(top_rows(found, count))
+        print_json(rows)
     else:
-        console_of().print(top_table(found, count, None if also is None else listed(also)))
+        console_of().print(top_table(found, rows, reading.running, None if also is None else listed(also)))
 
 
 @app.command()
@@ -36,15 +43,80 @@ def show(
     directory: Directory, individual: Annotated[int, typer.Argument(metavar="ID")], as_json: AsJson = False
 ) -> None:
     """Show one loss of a run: where it came from, why it passed, what its training came to."""
-    from autoloss.report.leaderboard import print_show, show_values
-    from autoloss.run.results import opened, training_command
+    from autoloss.report.individual import print_show, show_values
+    from autoloss.run.reading import glanced
 
-    found = opened(directory)
-    values = show_values(found, individual_of(found, individual))
+    values = show_values(glanced(directory), individual)
     if as_json:
         print_json(values)
     else:
-        print_show(console_of(), values, training_command(found, values["formula"]))
+        print_show(console_of(), values)
+
+
+@app.command()
+def failures(directory: Directory, as_json: AsJson = False) -> None:
+    """Show what went no further, grouped by reason: trainings without a score, and rejected losses."""
+    from autoloss.report.failures import failures as found
+    from autoloss.report.failures import print_failures
+    from autoloss.run.reading import glanced
+
+    values = found(glanced(directory))
+    if as_json:
+        print_json(values)
+    else:
+        print_failures(console_of(), values, directory)
+
+
+@app.command()
+def report(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
+    scenes: Annotated[bool, typer.Option("--scenes", help="Train twice more, to draw test images.")] = False,
+) -> None:
+    """Write one HTML file that says what the search found, how sure that is and what it is; also while it runs."""
+    from autoloss.report.page.writing import write_report
+
+    console = console_of(to_stderr=True)
+    say = partial(console.print, soft_wrap=True)
+    path, damaged = write_report(directory, out, scenes=scenes, say=say)
+    for problem in damaged:
+        say(f"Left out: {problem}")
+    say(f"Wrote {path}")
+
+
+@app.command()
+def watch(
+    directory: Directory,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Where to listen (8642); 0 takes a free one.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="127.0.0.1, this machine alone, unless told otherwise.")] = None,
+) -> None:
+    """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
+    from autoloss.report.page.serving import HOST, PORT, Live, Server
+
+    with Server(Live(directory), HOST if host is None else host, PORT if port is None else port) as server:
+        print(f"{directory} is at {server.address} (Ctrl-C ends this)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+@app.command()
+def replay(
+    directory: Directory,
+    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, the rejected ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Derive every child of a run again from the recorded scores; nothing is trained."""
+    from autoloss.run.replay import replay as replayed
+
+    found = replayed(directory, full=full)
+    if as_json:
+        print_json(found.values())
+    if found.difference is not None:
+        raise RunError(f"The run in {directory} is not what its configuration and seed give: {found.difference}.")
+    if not as_json:
+        console_of().print(found.summary, soft_wrap=True)
 
 
 @app.command()
@@ -67,4 +139,4 @@ def export(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
-    console_of(to_stderr=True).print(f"Wrote {out}", markup=False, soft_wrap=True)
+    console_of(to_stderr=True).print(f"Wrote {out}", soft_wrap=True)

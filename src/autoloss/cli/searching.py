@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,10 @@ def search(
     settings, options = assigned(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
     refuse_early(task, metric)
+    from autoloss.run.lock import refuse_owned
+
+    if out is not None:
+        refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
     from autoloss.run.frozen import asked
@@ -93,6 +98,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run where it stopped."""
+    from autoloss.run.lock import refuse_owned
+
+    refuse_owned(directory)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
@@ -112,20 +120,27 @@ def resume(
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print what a run came to."""
-    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table, verdict
+    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
+    from autoloss.report.verdict import verdict
 
     if as_json:
         comparison = comparison_rows(found.comparison)
         print_json(
-            {"directory": str(found.directory), "end": found.end, "top": top_rows(found, 10), "comparison": comparison}
+            {
+                "directory": str(found.directory),
+                "end": found.end,
+                "top": top_rows(found, 10),
+                "never_trained": asdict(found.in_vain),
+                "comparison": comparison,
+            }
         )
         return
     console = console_of()
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
-    console.print(top_table(found, 10))
+    console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
         console.print(comparison_table("On the test split, fresh seeds", found.comparison, columns_of(None, found)))
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
-        console.print(f"Winner: #{found.best.id}  {found.best.formula}", markup=False, soft_wrap=True)
-        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", markup=False, soft_wrap=True)
+        console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)
+        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", soft_wrap=True)

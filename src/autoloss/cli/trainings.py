@@ -85,7 +85,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
-    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, verdict
+    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
+    from autoloss.report.verdict import verdict
     from autoloss.run.results import opened
     from autoloss.run.scoring import compare as compared
 
@@ -161,4 +162,4 @@ def retrain(
         print_json(found.values())
     else:
         console.print(retraining_table(found))
-        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+        console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from autoloss.errors import unknown
-from autoloss.run.evidence import Row, by_mean
-from autoloss.run.records import Individual, Origin
-from autoloss.run.results import Search
+from autoloss.report.numbers import figure
+from autoloss.report.readable import readable_of
+from autoloss.run.evidence import Row
+from autoloss.run.reading import Running
+from autoloss.run.records import Individual
+from autoloss.run.results import NOTHING_GAINED, Found, Search
 
 
 def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
@@ -28,20 +29,35 @@ def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]],
     for header, justify in columns.items():
         made.add_column(header, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+        made.add_row(*("" if cell is None else str(cell) for cell in row))
     return made
-
-
-def figure(value: float | None) -> str:
-    """Write a metric with four decimals, or a dash where there is none."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
     """Return the best losses of a run as plain values."""
-    found_again = _times_found(search.history)
-    by_id = {individual.id: individual for individual in search.history}
-    last = len(search.history) - 1
+    return rows_of(search, search.top(count))
+
+
+def hall_of_fame(search: Search) -> list[Found]:
+    """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
+    smallest: list[Found] = []
+    for found in sorted(search.top(len(search.history)), key=lambda found: (found.size, -found.score, found.id)):
+        if not smallest or found.score > smallest[-1].score:
+            smallest.append(found)
+    return smallest
+
+
+def hall_rows(search: Search) -> list[dict[str, Any]]:
+    """Return the hall of fame as plain values."""
+    return rows_of(search, hall_of_fame(search))
+
+
+def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
+    """Return losses of a run as plain values."""
+    found_again = times_found(search.history)
+    also = {individual.id: individual.outcome.also for individual in search.history}
+    last = search.history[-1].id if search.history else 0
+    readable = readable_of(search, [found.formula for found in chosen])
     return [
         {
             "id": found.id,
@@ -51,26 +67,41 @@ def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
             "age": last - found.id,
             "found": found_again[found.id],
             "formula": found.formula,
-            "also": dict(by_id[found.id].outcome.also),
+            "simplified": readable[found.formula].text,
+            "readable": readable[found.formula].line,
+            "also": dict(also[found.id]),
         }
-        for found in search.top(count)
+        for found in chosen
     ]
 
 
-def top_table(search: Search, count: int, also: Sequence[str] | None = None) -> Table:
-    """Show the best losses of a run.
+def top_table(
+    search: Search,
+    rows: Sequence[Mapping[str, Any]],
+    running: Sequence[Running] = (),
+    also: Sequence[str] | None = None,
+) -> Table:
+    """Show losses of a run, one row each.
 
     Args:
+        rows: Those of `top_rows` or of `hall_rows`.
+        running: Losses that are being trained; they stand below the table.
         also: Further metrics that get a column; those that the run was started with when left out.
     """
-    rows = top_rows(search, count)
     further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
     winner = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {len(search.history)} losses in {search.directory}",
-        {**columns, **dict.fromkeys(further, "right"), "size": "right", "found": "right", "formula": "left"},
+        {
+            **columns,
+            **dict.fromkeys(further, "right"),
+            "size": "right",
+            "age": "right",
+            "found": "right",
+            "formula": "left",
+        },
         (
             (
                 f"{'★ ' if row['id'] == winner else ''}{row['id']}",
@@ -78,13 +109,17 @@ def top_table(search: Search, count: int, also: Sequence[str] | None = None) -> 
                 *([figure(row["confirmed"])] if confirmed else []),
                 *(figure(row["also"].get(metric)) for metric in further),
                 row["size"],
+                row["age"],
                 f"{row['found']}×",
-                row["formula"],
+                f"{row['readable']}\n{row['formula']}",
             )
             for row in rows
         ),
-        "score: metric of the proxy training on the valid split · size: operators · found: how often, with twins and copies"
-        + (" · ★ best on fresh seeds" if confirmed else ""),
+        "score: metric of the proxy training on the valid split · size: operators · age: losses since · found: how often, with "
+        "twins and copies · formula: simplified, and below it as it was found"
+        + (" · ★ best on fresh seeds" if confirmed else "")
+        + "".join(f"\nin training: #{one.child.id}  {one.child.loss}" for one in running)
+        + f"\n{in_vain(search)}",
     )
 
 
@@ -101,6 +136,19 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
         if metric not in measured and measured:
             raise unknown(f"further metric of the run in {search.directory}", metric, measured)
     return also
+
+
+def in_vain(search: Search) -> str:
+    """Say how many losses passed the rejection protocol and then trained nothing."""
+    found = search.in_vain
+    lost = found.diverged + (found.standing or 0)
+    ways = [f"{found.diverged} diverged"]
+    if found.standing is not None:
+        ways.append(
+            f"{found.standing} gained less than {NOTHING_GAINED:.0%} of what the best did over the untrained network's "
+            f"{figure(found.untrained)}"
+        )
+    return f"Of {found.trained} losses that passed and were trained, {lost} never trained: {', '.join(ways)}."
 
 
 def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -172,103 +220,10 @@ def _seeds(row: Row) -> str:
     return f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else "")
 
 
-def verdict(rows: Sequence[Row], winner: str) -> str:
-    """Say in a sentence whether the winner beat the best baseline, and how sure that is.
-
-    Args:
-        winner: Label of the loss that was best on fresh seeds of the valid split; the best *on test* would flatter.
-    """
-    found = [row for row in by_mean(rows) if not row.entrant.baseline and row.mean is not None]
-    rivals = [row for row in by_mean(rows) if row.entrant.baseline and row.mean is not None]
-    if not found:
-        return "No found loss trained on every seed."
-    best = next((row for row in found if row.entrant.label == winner), found[0])
-    if not rivals:
-        return f"{best.entrant.label} reaches {figure(best.mean)}; the task names no standard loss to compare with."
-    rival = rivals[0]
-    difference = (best.mean or 0.0) - (rival.mean or 0.0)
-    spread = max(best.deviation or 0.0, rival.deviation or 0.0)
-    sure = "more than" if abs(difference) > spread else "within"
-    numbers = f"{figure(best.mean)} against {figure(rival.mean)} of {rival.entrant.label}"
-    seeds = f"{sure} the spread over {len(best.scores)} seeds"
-    if difference > 0:
-        return f"The winner {best.entrant.label} beats the best baseline on test: {numbers}, {seeds}."
-    if difference == 0:
-        return f"The winner {best.entrant.label} equals the best baseline on test: {numbers}."
-    return f"The winner {best.entrant.label} does not beat the best baseline on test: {numbers}, {seeds}."
-
-
-def show_values(search: Search, individual: Individual) -> dict[str, Any]:
-    """Return all that is known of one individual as plain values."""
-    child, outcome = individual.child, individual.outcome
-    return {
-        "id": child.id,
-        "formula": child.loss,
-        "state": outcome.state.value,
-        "score": outcome.score,
-        "also": dict(outcome.also),
-        "reason": outcome.reason,
-        "step": outcome.step,
-        "origin": child.origin.value,
-        "source": child.source,
-        "kinds": dict(child.kinds),
-        "attempts": dict(child.attempts),
-        "g": {branch: scores[0] for branch, scores in child.scores.items()},
-        "gains": {branch: list(scores[1:]) for branch, scores in child.scores.items()},
-        "counts": dict(child.counts),
-        "lineage": lineage(search.history, individual),
-        "curve": [list(point) for point in outcome.curve],
-    }
-
-
-def lineage(history: Sequence[Individual], individual: Individual) -> list[dict[str, Any]]:
-    """Return where a loss came from, itself first, a random tree last."""
-    steps = []
-    child = individual.child
-    while True:
-        steps.append(
-            {
-                "id": child.id,
-                "kinds": dict(child.kinds),
-                "formula": child.loss,
-                "score": history[child.id].outcome.score,
-            }
-        )
-        if child.parent is None or set(child.kinds.values()) == {"fresh"}:
-            return steps
-        child = history[child.parent].child
-
-
-def print_show(console: Console, values: Mapping[str, Any], command: str) -> None:
-    """Print one individual: formula, outcome, why it passed, where it came from, how to train it again."""
-    console.print(f"[bold]#{values['id']}[/bold]  {escape(values['formula'])}")
-    also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
-    console.print(f"{values['state']}  score {figure(values['score'])}  {also}".rstrip())
-    if values["reason"]:
-        console.print(f"reason: {escape(values['reason'])}")
-    if values["origin"] != Origin.TRAINED.value:
-        console.print(f"{values['origin']}: shares the outcome of #{values['source']}")
-    for branch, score in values["g"].items():
-        gains = " ".join(f"{gain:+.3f}" for gain in values["gains"][branch])
-        console.print(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
-    console.print(
-        table(
-            "Lineage",
-            {"id": "right", "how": "left", "score": "right", "formula": "left"},
-            (
-                (step["id"], ", ".join(step["kinds"].values()), figure(step["score"]), step["formula"])
-                for step in values["lineage"]
-            ),
-        )
-    )
-    console.print(f"Train it again: {escape(command)}", soft_wrap=True)
-
-
-def _times_found(history: Sequence[Individual]) -> dict[int, int]:
-    counts: dict[int, int] = {}
+def times_found(history: Sequence[Individual]) -> Counter[int]:
+    """Count how often each loss was found: itself, its twins and its copies."""
+    roots: dict[int, int] = {}
     for individual in history:
-        root = individual
-        while root.child.source is not None:
-            root = history[root.child.source]
-        counts[root.id] = counts.get(root.id, 0) + 1
-    return counts
+        source = individual.child.source
+        roots[individual.id] = individual.id if source is None else roots[source]
+    return Counter(roots.values())

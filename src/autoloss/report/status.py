@@ -7,10 +7,10 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
-from autoloss.report.leaderboard import figure
+from autoloss.report.numbers import duration, figure
+from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Pace, Progress
 
 LINE_SECONDS = 60.0
@@ -46,22 +46,24 @@ class Status:
     def observe(self, progress: Progress | Pace) -> None:
         self._last = progress
         if self._live:
-            self._live.update(panel(progress))
+            # What was said in between has stopped it.
+            self._live.start()
+            self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
             self._next_line += self._line_seconds
-            self._console.print(escape(line(progress)), soft_wrap=True)
+            self._console.print(line(progress), soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Write a line above the panel; the panel has nothing more to tell."""
         if self._live:
             self._live.stop()
         self._conclude()
-        self._console.print(escape(text), soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def _conclude(self) -> None:
         """Write the last progress, once."""
         if self._last is not None:
-            self._console.print(escape(line(self._last)), soft_wrap=True)
+            self._console.print(line(self._last), soft_wrap=True)
             self._last = None
 
 
@@ -93,7 +95,7 @@ def panel(progress: Progress | Pace) -> Table:
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     if isinstance(progress, Pace):
-        grid.add_row("training", escape(line(progress)))
+        grid.add_row("training", line(progress))
         return grid
     best = progress.best
     rows = {
@@ -107,21 +109,9 @@ def panel(progress: Progress | Pace) -> Table:
         "time": f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}",
     }
     for name, text in rows.items():
-        grid.add_row(name, escape(text))
+        grid.add_row(name, text)
     return grid
 
 
 def _rejected(progress: Progress) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time as 45 s, 3 min 20 s or 2 h 05 min."""
-    if seconds is None:
-        return "–"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -16,6 +16,9 @@ from autoloss.run.jobs import Attempt, TestAttempts
 TARGET_SECONDS = 0.5
 """How long one batch should take: short enough that little is tested in vain, long enough to be worth its way."""
 FEWEST, MOST = 16, 4096
+TOLD = 4096
+"""So many of the latest known keys go with a batch. A worker adds them to what it heard before; one that has just started lacks the
+older ones and simulates some again, which costs time and decides nothing."""
 
 
 @dataclass(slots=True)
@@ -48,9 +51,9 @@ class Ahead:
         draft = history.begin()
         for branch in list(draft.open):
             front = self._fronts[draft.plan.child, branch]
-            while branch in draft.open and (attempt := front.tested.pop(draft.tried[branch], None)) is not None:
+            while branch not in draft.chosen and (attempt := front.tested.pop(draft.tried[branch], None)) is not None:
                 history.take(branch, attempt)
-            if branch in draft.open:
+            if branch not in draft.chosen:
                 # Branches are settled in their order: the last one answers for the loss as a whole.
                 return False
         return not draft.open
@@ -90,8 +93,9 @@ class Ahead:
         front.underway += 1
         history = self._history
         plan = history.begin().plan if child == len(history.children) else history.plan(child)
-        known = history.verdicts[branch].keys
-        return TestAttempts(child, branch, kind.value, history.parent_tree(plan, branch), first, count, known)
+        before, known = history.verdicts[branch].latest(TOLD)
+        parent = history.parent_tree(plan, branch)
+        return TestAttempts(child, branch, kind.value, parent, first, count, known, before)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:

@@ -30,6 +30,10 @@ PATIENCE_SECONDS = 10.0
 """A training that takes longer is cut off after the steps that are tried."""
 TIMED_CANDIDATES = 10
 """Random trees whose rejection is timed."""
+WHOLE_CANDIDATES = 3
+"""So many of them are taken through all steps too, as what passes is; the longest counts, since some end early."""
+HOLDING = 0.11
+"""The share of random trees that hold both roles, about; they alone are simulated."""
 PASSING = 0.01
 """The share of random trees that pass, about (measured on several tasks)."""
 
@@ -59,6 +63,7 @@ class TaskCheck:
     """What a check found.
 
     Args:
+        seconds_per_candidate: Of testing one loss as a search does, a tree for each branch, most of them dropped early.
         training_seconds: Of one whole training, estimated where it was cut off; None where that cannot be told.
         search_seconds: Estimated time of a search with this budget and so many workers.
         final_seconds: Likewise, of what is trained when it is over.
@@ -120,16 +125,17 @@ def check(
     table = known(configuration.space.operators)
     drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
     branches = []
-    seconds = []
+    screened, whole = [], []
     with one_thread():
         for name, branch in loaded.branches.items():
             tested = TestedBranch(branch, measured(branch, drawn[name]), configuration, table)
             branches.append(_standard(name, loaded, tested))
-            seconds.append(_seconds_per_candidate(branch, tested, configuration))
+            for times, taken in zip((screened, whole), _seconds(branch, tested, configuration), strict=True):
+                times.append(taken)
         outcome, training = _training(loaded)
-    per_candidate = sum(seconds)
-    # About one simulated tree in ten passes: a tenth of all hold both roles, a hundredth pass.
-    accepted = per_candidate * 0.11 / PASSING
+    per_candidate = sum(screened)
+    # What passes takes all steps.
+    accepted = per_candidate * HOLDING / PASSING + sum(whole)
     busy = max(1, min(workers, configuration.evolution.lag))
     return TaskCheck(
         loaded.name,
@@ -183,8 +189,8 @@ def _standard(name: str, task: Task, tested: TestedBranch) -> BranchCheck:
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 
-def _seconds_per_candidate(branch: Branch, tested: TestedBranch, configuration: Configuration) -> float:
-    """Time the protocol on random trees that hold both roles."""
+def _seconds(branch: Branch, tested: TestedBranch, configuration: Configuration) -> tuple[float, float]:
+    """Return how long a search takes with a random tree that holds both roles, screened, and how long with all steps."""
     rng = Random(configuration.seed)
     trees: list[Expression] = []
     while len(trees) < TIMED_CANDIDATES + 1:
@@ -192,11 +198,16 @@ def _seconds_per_candidate(branch: Branch, tested: TestedBranch, configuration: 
         if tree.holds(branch.leaves_and_roles):
             trees.append(tree)
     # The first one pays for compiling and warming up.
-    tested.verdict(trees.pop())
+    tested.test(0, trees.pop())
+    screened = [_timed(tree, lambda tree: tested.test(0, tree)) for tree in trees]
+    whole = [_timed(tree, tested.verdict) for tree in trees[:WHOLE_CANDIDATES]]
+    return mean(screened), max(whole)
+
+
+def _timed(tree: Expression, decide: Callable[[Expression], object]) -> float:
     began = time.perf_counter()
-    for tree in trees:
-        tested.verdict(tree)
-    return (time.perf_counter() - began) / len(trees)
+    decide(tree)
+    return time.perf_counter() - began
 
 
 class _Enough(Exception):

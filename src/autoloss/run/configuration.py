@@ -14,7 +14,7 @@ from typing import Any
 from autoloss.algorithm.evolution import EvolutionSettings
 from autoloss.algorithm.mutation import OffspringSettings
 from autoloss.algorithm.rejection.protocol import ProtocolSettings
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, shown, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +109,18 @@ class Configuration:
         """Read what `to_json` wrote; what this release does not know is an error.
 
         Raises:
-            RequestError: An unknown group or setting.
+            RequestError: It is no configuration, or has an unknown group or setting.
         """
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"This is no configuration of a run: {error}; found {shown(text)}.") from None
         groups = _groups()
+        for part in (values, *(values.get(name, {}) for name in groups)) if isinstance(values, dict) else (values,):
+            if not isinstance(part, dict):
+                raise RequestError(
+                    f"This is no configuration of a run: expected groups of settings, found {shown(part)}."
+                )
         changes = {name: values.pop(name) for name in list(values) if name not in groups}
         for group, settings in values.items():
             changes.update({f"{group}.{name}": value for name, value in settings.items()})
@@ -165,7 +173,7 @@ def _read(key: str, value: Any) -> Any:
         except (ValueError, TypeError, KeyError):
             continue
     expected = " or ".join(_described(kind) for kind in alternatives)
-    raise RequestError(f"{key} takes {expected}; found {value!r}.")
+    raise RequestError(f"{key} takes {expected}; found {shown(value)}.")
 
 
 def _converted(kind: Any, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Dispatcher:
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, list[str]] = {}
         self._error: RunError | None = None
+        self._ended: list[Finished | Raised | Lost] = []
 
     @property
     def slots(self) -> int:
@@ -89,7 +91,8 @@ class Dispatcher:
             raise self._error
         self._start()
         done = []
-        for outcome in self._workers.wait(timeout_seconds):
+        ended, self._ended = [*self._ended, *self._workers.wait(0.0 if self._ended else timeout_seconds)], []
+        for outcome in ended:
             if outcome.job not in self._jobs:
                 continue
             try:
@@ -105,6 +108,14 @@ class Dispatcher:
             raise self._error
         self._start()
         return done
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass in which nothing can be recorded: what ends is kept for the next `wait`, nothing new is started."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not self._workers.busy:
+                time.sleep(left)
+            self._ended += self._workers.wait(left)
 
     def _enqueue(self, ticket: int) -> None:
         if isinstance(self._jobs[ticket], Train):

@@ -82,16 +82,38 @@ class Row:
     @property
     def p_value(self) -> float | None:
         """Two-sided, of the paired differences to the standard loss (Student's t); None where it cannot be had."""
-        from scipy.stats import ttest_1samp
+        found = None if self.reference is None else paired(self.scores, self.reference)
+        return None if found is None else found.p_value
 
-        if self.reference is None or None in self.reference or self.mean is None:
-            return None
-        pairs = zip(self.scores, self.reference, strict=True)
-        differences = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
-        if len(differences) < 2 or max(differences) - min(differences) < 1e-12:
-            return None
-        tested: Any = ttest_1samp(differences, 0.0)
-        return float(tested.pvalue)
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """How two losses differ over the same seeds.
+
+    Args:
+        difference: Mean of the first minus mean of the second.
+        interval: Half the width of the difference's 95 % interval (Student's t); None for one seed, or equal differences.
+        p_value: Two-sided, of no difference; None likewise.
+    """
+
+    difference: float
+    interval: float | None = None
+    p_value: float | None = None
+
+
+def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Paired | None:
+    """Compare scores over the same seeds; None where any is missing, since the rest would flatter."""
+    from scipy.stats import t, ttest_1samp
+
+    pairs = list(zip(first, second, strict=True))
+    differences = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+    if not differences or len(differences) < len(pairs):
+        return None
+    if len(differences) < 2 or max(differences) - min(differences) < 1e-12:
+        return Paired(mean(differences))
+    tested: Any = ttest_1samp(differences, 0.0)
+    half = float(t.ppf(0.975, len(differences) - 1)) * stdev(differences) / math.sqrt(len(differences))
+    return Paired(mean(differences), half, float(tested.pvalue))
 
 
 def seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:

@@ -20,9 +20,7 @@ from autoloss.errors import RunError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
-from autoloss.space.loss import Loss
-from autoloss.space.operators import OPERATORS, Operator
-from autoloss.space.parsing import parse
+from autoloss.space.loss import text_of, texts_in
 
 KEPT = 1_000
 """One in so many rejected attempts keeps its text."""
@@ -51,20 +49,12 @@ class History:
     """The children so far, what is known from them, and the next one's draft.
 
     Args:
-        leaves: Branch → names of its leaves, in the task's order.
-        operators: All that a formula may hold, by name.
+        branches: Their names, in the task's order.
     """
 
-    def __init__(
-        self,
-        leaves: Mapping[str, Sequence[str]],
-        configuration: Configuration,
-        operators: Mapping[str, Operator] = OPERATORS,
-    ) -> None:
+    def __init__(self, branches: Iterable[str], configuration: Configuration) -> None:
         self.configuration = configuration
-        self.branches = branches = tuple(leaves)
-        self._leaves = leaves
-        self._operators = operators
+        self.branches = branches = tuple(branches)
         self.children: list[Child] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
@@ -75,6 +65,8 @@ class History:
         self._signatures = Signatures(configuration.evolution.lag)
         self.best: Individual | None = None
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
+        # Of the next few children: asked for with every batch, and a tournament among thousands takes its time.
+        self._plans: dict[int, Plan] = {}
         self._idle = 0
 
     @property
@@ -89,7 +81,7 @@ class History:
 
     @property
     def finished(self) -> list[Individual]:
-        """The children before the first one without an outcome: the history proper."""
+        """The children before the first one without an outcome: the history proper, less the curves of their trainings."""
         return [Individual(child, self.outcomes[child.id]) for child in self.children[: self._evolution.resolved]]
 
     def first_outcomes(self, count: int) -> list[Outcome]:
@@ -117,11 +109,19 @@ class History:
         room = self.charged + len(self.running) < self.configuration.evaluations
         return self.end is None and room and self._evolution.ready(len(self.children))
 
+    @property
+    def known_keys(self) -> dict[str, bytes]:
+        """Branch → all keys whose verdict is known, eight bytes each, oldest first."""
+        return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
+
     def plannable(self, child: int) -> bool:
         return self._evolution.plannable(child)
 
     def plan(self, child: int) -> Plan:
-        return self._evolution.ask(child)
+        """Return how a child that is `plannable` is to come about."""
+        if child not in self._plans:
+            self._plans[child] = self._evolution.ask(child)
+        return self._plans[child]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree on a branch, of the one to start from, or None for a child drawn from nothing."""
@@ -131,7 +131,7 @@ class History:
             return None
         else:
             text = self.children[plan.parent].loss
-        return str(Loss.parse(text, self._leaves, self._operators)[branch])
+        return texts_in(text)[branch]
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -162,6 +162,32 @@ class History:
         if draft.tried[branch] >= self.configuration.evolution.attempts:
             raise RunError(_nothing_passes(branch, draft.counts))
 
+    def adopt(self, branch: str, attempt: Attempt) -> Reason | None:
+        """Settle a branch of the draft with the attempt that is recorded to have won; those before it are not looked at.
+
+        Returns:
+            The reason for which it cannot have won, or None.
+        """
+        draft = self.begin()
+        if self._known_to_diverge(draft, branch, attempt):
+            return Reason.KNOWN_DIVERGED
+        draft.tried[branch] = attempt.number + 1
+        draft.counts["sampled"] += attempt.number + 1
+        draft.counts["passed"] += 1
+        draft.chosen[branch] = attempt
+        return None
+
+    def learn(self, branch: str, keys: bytes, passed: bool) -> bytes | None:
+        """Record the verdict of keys, eight bytes each; returns the first that was known before."""
+        verdicts = self.verdicts[branch]
+        first = None
+        for start in range(0, len(keys), 8):
+            key = keys[start : start + 8]
+            if first is None and key in verdicts:
+                first = key
+            verdicts.record(key, passed)
+        return first
+
     def _judge(self, draft: Draft, branch: str, attempt: Attempt) -> tuple[Reason | None, Attempt]:
         """Say why an attempt goes no further, or None when its branch is settled; and what it counts as."""
         if not attempt.key:
@@ -179,11 +205,16 @@ class History:
             verdicts.record(attempt.key, reason is None)
             (draft.accepted if reason is None else draft.rejected)[branch].extend(attempt.key)
             draft.counts["simulated"] += 1
-        if reason is None and draft.open == [branch]:
-            signature = _text(self._signature(draft, {branch: attempt}))
-            if self._signatures.diverges(draft.plan.child, signature):
-                reason = Reason.KNOWN_DIVERGED
+        if reason is None and self._known_to_diverge(draft, branch, attempt):
+            reason = Reason.KNOWN_DIVERGED
         return reason, attempt
+
+    def _known_to_diverge(self, draft: Draft, branch: str, attempt: Attempt) -> bool:
+        """Say whether an attempt completes a loss that diverged in an earlier training."""
+        if draft.open != [branch]:
+            return False
+        signature = _text(self._signature(draft, {branch: attempt}))
+        return self._signatures.diverges(draft.plan.child, signature)
 
     def _signature(self, draft: Draft, more: Mapping[str, Attempt] | None = None) -> dict[str, tuple[str, ...]]:
         chosen = {**draft.chosen, **(more or {})}
@@ -207,14 +238,13 @@ class History:
         else:
             source = self._signatures.twin(plan.child, _text(signature))
             origin = Origin.TRAINED if source is None else Origin.TWIN
+        attempts = {branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees}
         child = Child(
             id=plan.child,
             parent=plan.parent,
-            kinds={branch: _came_about(kind, draft.tried[branch]).value for branch, kind in plan.kinds.items()},
-            attempts={branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees},
-            loss=str(
-                Loss({branch: parse(tree, self._leaves[branch], self._operators) for branch, tree in trees.items()})
-            ),
+            kinds={branch: came_about(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
+            attempts=attempts,
+            loss=text_of(trees),
             origin=origin,
             source=source,
             signature=signature,
@@ -235,16 +265,15 @@ class History:
         """Bring back what a store holds: children in order, each with its outcome where there is one."""
         for child in children:
             for branch in self.branches:
-                for keys, passed in ((child.rejected, False), (child.accepted, True)):
-                    found = keys.get(branch, b"")
-                    for start in range(0, len(found), 8):
-                        self.verdicts[branch].record(found[start : start + 8], passed)
+                self.learn(branch, child.rejected.get(branch, b""), False)
+                self.learn(branch, child.accepted.get(branch, b""), True)
             self._remember(child)
             if child.id in outcomes:
                 self.tell(child.id, outcomes[child.id])
 
     def _remember(self, child: Child) -> None:
         self.children.append(child)
+        self._plans.pop(child.id, None)
         self.totals.update(child.counts)
         self._idle = 0 if child.origin is Origin.TRAINED else self._idle + 1
         if child.source is None:
@@ -266,6 +295,8 @@ class History:
             self._share(follower, outcome)
 
     def _share(self, child: int, outcome: Outcome) -> None:
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
+        outcome = replace(outcome, curve=())
         self.outcomes[child] = outcome
         individual = Individual(self.children[child], outcome)
         # Of equal scores the earlier child counts: a twin is no news.
@@ -305,9 +336,9 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
         )
 
 
-def _came_about(kind: Kind, tried: int) -> Kind:
-    """Return how a branch came about after so many attempts: a loss to start from that did not pass gave way to a draw."""
-    return Kind.FRESH if kind is Kind.GIVEN and tried > 1 else kind
+def came_about(kind: Kind, attempt: int | None) -> Kind:
+    """Return how a branch came about by its winning attempt: a loss to start from that did not pass gave way to a draw."""
+    return Kind.FRESH if kind is Kind.GIVEN and attempt else kind
 
 
 def _text(signature: Mapping[str, Sequence[str]]) -> str:

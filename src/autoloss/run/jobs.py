@@ -14,7 +14,8 @@ class TestAttempts:
     Args:
         kind: Of the branch's change, by its value.
         parent: Text of the parent's tree, or None for a child drawn from nothing.
-        known: Keys whose verdict the driver knows already; they are not simulated again.
+        known: The latest keys whose verdict the driver knows already; they are not simulated again.
+        known_before: How many bytes of older keys the driver knows, which its workers have heard of before.
     """
 
     __test__ = False
@@ -26,6 +27,7 @@ class TestAttempts:
     first: int
     count: int
     known: bytes = b""
+    known_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,19 @@ class Attempt:
     simulated: bool = False
     score: float | None = None
     gains: tuple[float, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Attempt], tuple[object, ...]]:
+        # Batches hold thousands, and what a frozen dataclass does by default takes the driver five times as long.
+        return Attempt, (
+            self.number,
+            self.formula,
+            self.reason,
+            self.key,
+            self.signature,
+            self.simulated,
+            self.score,
+            self.gains,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Protocol
 from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import RunError
 from autoloss.run.ahead import Ahead
+from autoloss.run.crashing import passing
 from autoloss.run.dispatch import Dispatcher, Done
 from autoloss.run.history import Draft, History
 from autoloss.run.jobs import TestAttempts, Train
@@ -85,10 +86,12 @@ class _Search:
         while history.startable and self.ahead.advance():
             draft: Draft = history.begin()
             child = history.complete()
+            passing("child-complete")
             self.record.add_child(child, draft.kept)
             self.ahead.forget(child.id)
             if child.origin is Origin.TRAINED:
                 self.train(child)
+                passing("training-queued")
 
     def train(self, child: Child) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
@@ -110,8 +113,10 @@ class _Search:
             return
         assert isinstance(done.result, Outcome)
         child = self.tickets.pop(done.ticket)
+        passing("outcome-received")
         self.record.add_outcome(child, done.result)
         self.history.tell(child, done.result)
+        passing("outcome-told")
 
     def _give_up_when_hopeless(self) -> None:
         # Only children before the first unfinished one are looked at: which of the others is done is a matter of timing.

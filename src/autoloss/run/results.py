@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
 from autoloss.run.jobs import Train
-from autoloss.run.records import Individual, Origin, Outcome
+from autoloss.run.records import Individual, Origin, Outcome, State
 from autoloss.run.store import Store
 
 if TYPE_CHECKING:
     from autoloss.run.configuration import Configuration
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
+
+
+UNTRAINED = "untrained"
+"""Key of a run's setting: the score of the network that its trainings begin with, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,38 @@ class Found:
         return self.formula.count("(")
 
 
+NOTHING_GAINED = 0.1
+"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class InVain:
+    """Losses that passed the rejection protocol on every branch and then trained nothing.
+
+    Args:
+        trained: Losses that passed and were trained to an end.
+        diverged: Of these, how many have no score.
+        standing: How many gained next to nothing over the untrained network; None where its score is not known.
+        untrained: That score.
+    """
+
+    trained: int
+    diverged: int
+    standing: int | None
+    untrained: float | None
+
+    @classmethod
+    def of(cls, history: Sequence[Individual], untrained: float | None) -> InVain:
+        own = [found for found in history if found.child.origin is Origin.TRAINED]
+        scores = [found.outcome.score for found in own if found.outcome.score is not None]
+        diverged = sum(found.outcome.state is State.DIVERGED for found in own)
+        standing = None
+        if untrained is not None and scores:
+            enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
+            standing = sum(score <= enough for score in scores)
+        return cls(len(scores) + diverged, diverged, standing, untrained)
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """A run and what it came to.
@@ -81,6 +117,11 @@ class Search:
         kept: list[str] = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
         objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
         return [objects.get(name, name) for name in kept]
+
+    @property
+    def in_vain(self) -> InVain:
+        """How many losses passed the rejection protocol and then trained nothing."""
+        return InVain.of(self.history, json.loads(self.settings.get(UNTRAINED, "null")))
 
     @property
     def configuration(self) -> Configuration:
@@ -156,18 +197,30 @@ def opened(directory: str | Path) -> Search:
         return read(Path(directory), store)
 
 
-def read(directory: Path, store: Store, end: str = "it is not finished", own: Sequence[Operator] = ()) -> Search:
+def read(directory: Path, store: Store, end: str = "it is not finished") -> Search:
     """Read a run from its open store."""
-    settings = store.started()
+    return summary(directory, store.started(), individuals(store), store.trials(), end)
+
+
+def summary(
+    directory: Path,
+    settings: Mapping[str, str],
+    history: Sequence[Individual],
+    known: Mapping[Train, Outcome],
+    end: str = "it is not finished",
+) -> Search:
+    """Put together what a run came to.
+
+    Args:
+        known: Trainings beside the search.
+    """
     configuration: dict[str, Any] = json.loads(settings["configuration"])
     seed, final = configuration["seed"], configuration["final"]
-    history = individuals(store)
-    known = store.trials()
     confirmed = confirmations(confirmation(history, final["confirm"]), seed, final, known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
     comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison), own)
+    return Search(directory, settings, history, end, confirmed, by_mean(comparison))
 
 
 def individuals(store: Store) -> list[Individual]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,11 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from autoloss.errors import RequestError, RunError, unknown
+from autoloss.run.crashing import passing
+from autoloss.run.migrations import SAMPLES as FILE
 from autoloss.run.threads import one_thread
 from autoloss.space.branch import Sample
 from autoloss.tasks.task import Task
-
-FILE = "samples.safetensors"
+from autoloss.tasks.whole_files import digest, settle
 
 Samples = Mapping[str, tuple[Sample, ...]]
 
@@ -42,7 +42,11 @@ def drawn(task: Task, count: int, seed: int) -> Samples:
 
 
 def save(directory: Path, samples: Samples) -> None:
-    """Write all tensors of all samples, whole or not at all."""
+    """Write all tensors of all samples, whole or not at all.
+
+    Raises:
+        RunError: There is no room for them.
+    """
     tensors = {}
     for branch, found in samples.items():
         for number, sample in enumerate(found):
@@ -50,29 +54,47 @@ def save(directory: Path, samples: Samples) -> None:
             for name, tensor in sample.context.items():
                 tensors[f"{branch}/{number}/context/{name}"] = _plain(tensor)
     partial = directory / f"{FILE}.partial"
-    save_file(tensors, partial)
-    os.replace(partial, directory / FILE)
+    try:
+        save_file(tensors, partial)
+        passing("samples-written")
+        settle(partial, directory / FILE)
+    # safetensors has errors of its own.
+    except Exception as error:
+        raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
+    passing("samples-named")
 
 
-def load(directory: Path) -> Samples:
+def load(directory: Path, expected: str | None) -> Samples:
     """Read what `save` wrote.
+
+    Args:
+        expected: The digest of the file, from the run's settings; None in a run of schema 1 that is only read.
 
     Raises:
         RunError: The file is missing or damaged.
     """
     path = directory / FILE
     try:
-        tensors = load_file(path)
+        found = digest(path)
+        tensors = load_file(path) if expected in (None, found) else None
+        samples = None if tensors is None else _arranged(tensors)
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}. Restore it from a copy of the run.") from error
-    found: dict[str, dict[int, Sample]] = {}
+    if samples is None:
+        raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
+    return samples
+
+
+def _arranged(tensors: Mapping[str, Tensor]) -> Samples:
+    """Return tensors, named as `save` names them, as samples."""
+    numbers: dict[str, dict[int, Sample]] = {}
     for key in tensors:
         branch, number, kind = key.split("/", 2)
         if kind == "prediction":
             prefix = f"{branch}/{number}/context/"
             context = {other.removeprefix(prefix): tensors[other] for other in tensors if other.startswith(prefix)}
-            found.setdefault(branch, {})[int(number)] = Sample(tensors[key], context)
-    return {branch: tuple(numbered[number] for number in sorted(numbered)) for branch, numbered in found.items()}
+            numbers.setdefault(branch, {})[int(number)] = Sample(tensors[key], context)
+    return {branch: tuple(numbered[number] for number in sorted(numbered)) for branch, numbered in numbers.items()}
 
 
 def _plain(tensor: Tensor) -> Tensor:

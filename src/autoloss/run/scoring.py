@@ -14,6 +14,7 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import TEST, Entrant, Row, by_mean
 from autoloss.run.lock import Ownership
+from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName, named
 from autoloss.run.own_operators import known
 from autoloss.run.results import read, standing
@@ -71,7 +72,7 @@ def score(
         raise unknown("split", split, loaded.splits)
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
-    with started(Workshop(loaded, {}, configuration, table), min(workers, len(entrants) * seeds)) as pool:
+    with started(Workshop(loaded, {}, configuration, operators=table), min(workers, len(entrants) * seeds)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
 
@@ -121,9 +122,11 @@ def compare(
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
             table = known(found.operators, operators)
-            workshop = Workshop(loaded, sample_files.load(directory), found.configuration, table)
+            drawn = sample_files.load(directory, found.settings[SAMPLES_DIGEST])
+            workshop = Workshop(loaded, drawn, found.configuration, operators=table)
             with started(workshop, workers) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
+                store.rest_with(dispatcher.rest)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
                 every = baselines == "all"
                 return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher, every=every)

@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
+from autoloss.algorithm.chance import derived_seed
 from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
 from autoloss.algorithm.rejection.screen import limits
 from autoloss.errors import RequestError, unknown
 from autoloss.run import samples as sample_files
 from autoloss.run import store as stores
 from autoloss.run.configuration import Configuration
+from autoloss.run.crashing import passing
+from autoloss.run.database import warn
 from autoloss.run.dispatch import Dispatcher
 from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.run.history import History
 from autoloss.run.lock import Ownership
+from autoloss.run.migrations import SAMPLES_DIGEST, digest_of_samples
 from autoloss.run.naming import TaskName, named
 from autoloss.run.own_operators import known, references
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import Search, confirmation, confirmations, read
+from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
 from autoloss.run.starting import Start, given, tested
 from autoloss.run.store import Store
 from autoloss.run.threads import one_thread
@@ -101,30 +105,31 @@ def search(
     starts = given([*configuration.evolution.start, *_several(start)], loaded.branches, table)
     configuration = _with_space(configuration, loaded, table, references(asked), without, starts)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
-    _refuse_finished(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"{path} cannot be made: {error.strerror}. Name another folder with --out.") from None
     owner = Ownership(path)
     try:
+        passing("owned")
         _refuse_finished(path)
         drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
-        workshop = Workshop(loaded, drawn, configuration, table)
-        started_from = tested(starts, workshop)
+        started_from = tested(starts, Workshop(loaded, drawn, configuration, operators=table))
         for found in started_from:
             (say or _silent)(found.line())
-        with Store(path, write=True) as store:
+        with Store(path, write=True, say=say or warn) as store:
             store.write_settings(
                 {
                     **_settings(configuration, name, loaded),
+                    SAMPLES_DIGEST: digest_of_samples(path),
+                    UNTRAINED: _untrained(loaded, configuration),
                     "start": json.dumps([found.values() for found in started_from]),
                     "also": json.dumps(list(also)),
                 }
             )
-            return _drive(path, store, workshop, workers, final, observe, say)
+            return _drive(path, store, loaded, drawn, configuration, table, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -159,7 +164,7 @@ def resume(
     Store(path).close()
     owner = Ownership(path)
     try:
-        with Store(path, write=True) as store:
+        with Store(path, write=True, say=say or warn) as store:
             kept = store.started()
             configuration = Configuration.from_json(kept["configuration"])
             if evaluations is not None and evaluations != configuration.evaluations:
@@ -167,10 +172,10 @@ def resume(
                 store.change_setting("configuration", configuration.to_json())
             name = TaskName.from_json(kept["task"])
             loaded = name.of(task) if task is not None else name.load()
-            _same_task(kept, loaded, path)
+            same_task(kept, loaded, path)
             table = known(configuration.space.operators, operators)
-            workshop = Workshop(loaded, sample_files.load(path), configuration, table)
-            return _drive(path, store, workshop, workers, final, observe, say)
+            drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
+            return _drive(path, store, loaded, drawn, configuration, table, workers, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
         raise
@@ -189,7 +194,16 @@ def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[
     }
 
 
-def _same_task(kept: dict[str, str], task: Task, path: Path) -> None:
+def _untrained(task: Task, configuration: Configuration) -> str:
+    """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
+    score: Callable[[int], float | None] | None = getattr(task, "untrained", None)
+    if score is None:
+        return json.dumps(None)
+    with one_thread():
+        return json.dumps(score(derived_seed(configuration.seed, "training")))
+
+
+def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
     """Refuse to go on with a task that is not the run's: two histories would mix."""
     found = {"title": task.name, "branches": _settings(Configuration(), TaskName(None), task)["branches"]}
     for name, value in found.items():
@@ -238,22 +252,29 @@ def _silent(text: str) -> None:
 def _drive(
     path: Path,
     store: Store,
-    workshop: Workshop,
+    task: Task,
+    drawn: sample_files.Samples,
+    configuration: Configuration,
+    table: Mapping[str, Operator],
     workers: int,
     final: bool,
     observe: Observe | None,
     say: Say | None,
 ) -> Search:
-    task, configuration, table = workshop.task, workshop.configuration, workshop.operators
-    leaves = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
-    history = History(leaves, configuration, table)
+    history = History(task.branches, configuration)
     history.restore(store.children(), store.outcomes())
+    passing("restored")
+    workshop = Workshop(task, drawn, configuration, history.known_keys, table)
     with started(workshop, workers) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
+        store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
+        passing("search-ended")
         if final:
             _finalise(history, store, task, dispatcher, say or _silent)
-    return read(path, store, end, [table[name] for name in configuration.space.operators if name in table])
+    # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
+    handed_over = [table[name] for name in configuration.space.operators if name in table]
+    return dataclasses.replace(read(path, store, end), own=handed_over)
 
 
 def started(workshop: Workshop, workers: int) -> Workers:
@@ -272,10 +293,12 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
         again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
         first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
+        passing("best-confirmed")
         finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
         if finalists and settings.finalist_seeds:
             say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
             compared(finalists, again, "valid", dispatcher, known, store.add_trial)
+            passing("finalists-confirmed")
         best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
     if not settings.compare or not settings.compare_seeds:
         return
@@ -286,6 +309,7 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
     )
     against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
+    passing("compared")
 
 
 def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:

@@ -1,32 +1,27 @@
-"""One SQLite file per run: one writer, readers that open it read-only, append-only rows with checksums, never pickle.
+"""What a run has come to, on disk: children, outcomes, trainings beside the search and settings, appended and never changed.
 
-A row is written in one transaction and synced before anything follows from it. What is in the file is therefore finished,
-and what is finished is in the file.
+A row is written in one transaction and synced before anything follows from it. What is in the store is therefore finished,
+and what is finished is in the store. One process writes; readers disturb nobody.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from importlib.resources import files
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from autoloss.errors import RequestError, RunError
+from autoloss.errors import RequestError
+from autoloss.run.database import Damaged, Database, Say, StoreError, warn
 from autoloss.run.jobs import Train
-from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.records import Child, Outcome
+from autoloss.run.rows import Row, child_of, child_row, outcome_of, outcome_row, trial_of, trial_row
 
-SCHEMA = 1
-"""Written to `PRAGMA user_version`."""
+__all__ = ["FILE", "Store", "StoreError", "exists"]
+
 FILE = "run.sqlite"
-
-
-class StoreError(RunError):
-    """A store that cannot be read, or a damaged row of it."""
+NEEDED = ("configuration", "task", "title", "branches")
+"""Settings without which nothing can be said of a run."""
 
 
 def exists(directory: Path) -> bool:
@@ -49,50 +44,23 @@ class Store:
     Args:
         directory: The run's directory.
         write: Open for writing, and create the file where there is none; only the owner of the run may.
+        say: Told when the disk is full, and when there is room again.
 
     Raises:
         RequestError: There is no run in the directory.
-        StoreError: The file is no store, or was written by another release.
+        StoreError: The file is no store, lost rows, or was written by another release.
     """
 
-    def __init__(self, directory: Path, *, write: bool = False) -> None:
+    def __init__(self, directory: Path, *, write: bool = False, say: Say = warn) -> None:
         self.path = directory / FILE
         if not write and not self.path.exists():
             raise RequestError(
                 f"There is no run in {directory}: it holds no {FILE}. Start one with: autoloss search TASK --out {directory}"
             )
-        mode = "rwc" if write else "ro"
-        try:
-            self._connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=10
-            )
-            self._connection.row_factory = sqlite3.Row
-            self._prepare(write)
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"{self.path} cannot be opened as a run: {error}. Restore it from a copy, or start a new run with another --out."
-            ) from error
-
-    def _prepare(self, write: bool) -> None:
-        if write:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0 and write:
-            schema = files("autoloss.run").joinpath("schema.sql").read_text()
-            self._connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {SCHEMA}; COMMIT;")
-        elif found == 0:
-            raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
-            )
-        elif found != SCHEMA:
-            raise StoreError(
-                f"{self.path} was written by schema {found}; this release reads schema {SCHEMA}. "
-                "Open it with the release that wrote it, or start a new run with another --out."
-            )
+        self._database = Database(self.path, write=write, say=say)
 
     def close(self) -> None:
-        self._connection.close()
+        self._database.close()
 
     def __enter__(self) -> Store:
         return self
@@ -100,158 +68,108 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def rest_with(self, rest: Callable[[float], None]) -> None:
+        """Spend the time in which the disk is full with this: seconds → None."""
+        self._database.rest = rest
+
     def write_settings(self, settings: Mapping[str, str]) -> None:
         """Write the settings of a new run, all or none."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        for name, value in settings.items():
-            self._insert("setting", {"name": name, "value": value})
-        self._connection.execute("COMMIT")
+        rows = [("setting", {"name": name, "value": value}) for name, value in settings.items()]
+        self._database.commit("settings", rows)
 
     def change_setting(self, name: str, value: str) -> None:
         """Replace a setting that a resumed run may change: its budget and its limits."""
-        self._insert("setting", {"name": name, "value": value}, replace=True)
+        self._database.commit("setting", [("setting", {"name": name, "value": value})], replace=True)
 
     def settings(self) -> dict[str, str]:
         """Read the settings of the run; none in a run that was stopped before it began."""
-        return {row["name"]: row["value"] for row in self._rows("setting", "name")}
+        return {row["name"]: row["value"] for row in self._database.rows("setting", "name")}
 
     def started(self) -> dict[str, str]:
         """Read the settings of a run that has begun.
 
         Raises:
             RequestError: It was stopped before that.
+            StoreError: One of them is missing.
         """
         found = self.settings()
         if not found:
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
             )
+        for name in NEEDED:
+            if name not in found:
+                raise StoreError(
+                    f"{self.path}: the row of setting with name {name!r} is missing. Restore the file from a copy."
+                )
         return found
 
     def add_child(self, child: Child, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a child and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._insert(
-            "child",
-            {
-                "id": child.id,
-                "parent": child.parent,
-                "kinds": _json(child.kinds),
-                "attempts": _json(child.attempts),
-                "loss": child.loss,
-                "origin": child.origin.value,
-                "source": child.source,
-                "signature": _json(child.signature),
-                "scores": _json(child.scores),
-                "counts": _json(dict(sorted(child.counts.items()))),
-                "rejected": _json({branch: keys.hex() for branch, keys in child.rejected.items()}),
-                "passed": _json({branch: keys.hex() for branch, keys in child.accepted.items()}),
-                "born_at": time.time(),
-            },
-        )
+        rows: list[tuple[str, Row]] = [("child", {**child_row(child), "born_at": time.time()})]
         for (branch, attempt), (formula, reason) in rejected.items():
             row = {"child": child.id, "branch": branch, "attempt": attempt, "formula": formula, "reason": reason}
-            self._insert("rejected", row)
-        self._connection.execute("COMMIT")
+            rows.append(("rejected", row))
+        self._database.commit("child", rows)
 
     def add_outcome(self, child: int, outcome: Outcome) -> None:
-        self._insert("outcome", {"child": child, **_outcome_row(outcome)})
+        self._database.commit("outcome", [("outcome", {"child": child, **outcome_row(outcome)})])
 
     def add_trial(self, job: Train, outcome: Outcome) -> None:
-        self._insert("trial", {**_trial_key(job), **_outcome_row(outcome)})
+        self._database.commit("trial", [("trial", {**trial_row(job), **outcome_row(outcome)})])
 
     def children(self) -> Iterator[Child]:
         """Read all children in order; a gap or a damaged row is an error that names it."""
-        for position, row in enumerate(self._rows("child", "id")):
+        for position, row in enumerate(self._database.rows("child", "id")):
             if row["id"] != position:
                 raise StoreError(f"{self.path}: child {position} is missing. Restore the file from a copy.")
-            yield Child(
-                id=row["id"],
-                parent=row["parent"],
-                kinds=json.loads(row["kinds"]),
-                attempts=json.loads(row["attempts"]),
-                loss=row["loss"],
-                origin=Origin(row["origin"]),
-                source=row["source"],
-                signature={branch: tuple(norms) for branch, norms in json.loads(row["signature"]).items()},
-                scores={branch: tuple(scores) for branch, scores in json.loads(row["scores"]).items()},
-                counts=json.loads(row["counts"]),
-                rejected={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["rejected"]).items()},
-                accepted={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["passed"]).items()},
-            )
+            yield child_of(row)
+
+    def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
+        """Return the sample of what was rejected: child → (branch, attempt) → (formula, reason)."""
+        found: dict[int, dict[tuple[str, int], tuple[str, str]]] = {}
+        for row in self._database.rows("rejected", "rowid"):
+            found.setdefault(row["child"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
+        return found
 
     def outcomes(self) -> dict[int, Outcome]:
-        return {row["child"]: _outcome(row) for row in self._rows("outcome", "child")}
+        return {row["child"]: outcome_of(row) for row in self._database.rows("outcome", "child")}
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Return when each child was born and, where it was trained itself, when that finished (Unix time)."""
         query = "SELECT id, born_at, finished_at FROM child LEFT JOIN outcome ON child = id ORDER BY id"
-        return {row["id"]: (row["born_at"], row["finished_at"]) for row in self._connection.execute(query)}
+        return {row["id"]: (row["born_at"], row["finished_at"]) for row in self._database.select(query)}
 
     def trials(self) -> dict[Train, Outcome]:
-        keys = ("loss", "seed", "split", "schedule", "learning_rate", "scale")
-        return {Train(**{key: row[key] for key in keys}): _outcome(row) for row in self._rows("trial", "rowid")}
+        return {trial_of(row): outcome_of(row) for row in self._database.rows("trial", "rowid")}
 
-    def _insert(self, table: str, row: dict[str, Any], *, replace: bool = False) -> None:
-        row = {**row, "checksum": _checksum(row)}
-        verb = "REPLACE" if replace else "INSERT"
-        marks = ", ".join("?" * len(row))
-        self._connection.execute(f"{verb} INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+    def later(self, table: str, order: str, first: int, damaged: Damaged) -> Iterator[sqlite3.Row]:
+        """Read the rows of a table from a number on, for who looks again and again; damaged ones are told and left out.
 
-    def _rows(self, table: str, order: str) -> Iterator[sqlite3.Row]:
-        try:
-            for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
-                values = dict(row)
-                if values.pop("checksum") != _checksum(values):
-                    raise StoreError(
-                        f"{self.path}: the row of {table} with {order} {row[0]!r} is damaged (its checksum does not fit). "
-                        "Restore the file from a copy."
-                    )
-                yield row
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"{self.path}: {table} cannot be read: {error}. Restore the file from a copy.") from error
+        Args:
+            order: The column that is numbered; `rowid` in a table without one.
+        """
+        return self._database.later(table, order, first, damaged)
 
+    def later_trials(self, first: int, damaged: Damaged) -> Iterator[tuple[int, Train, Outcome, float]]:
+        """Read trials from a row's number on, each with that number and when it finished (Unix time)."""
+        for row in self.later("trial", "rowid", first, damaged):
+            yield row["rowid"], trial_of(row), outcome_of(row), row["finished_at"]
 
-def _checksum(row: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(repr(sorted(row.items())).encode(), digest_size=8).hexdigest()
+    def outcome(self, child: int) -> Outcome | None:
+        """Read the outcome of one child, or None where it has none of its own yet.
 
+        Raises:
+            StoreError: Its row is damaged.
+        """
+        found = self._database.later("outcome", "child", child, _refused)
+        return next((outcome_of(row) for row in found if row["child"] == child), None)
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _trial_key(job: Train) -> dict[str, Any]:
-    return {
-        "loss": job.loss,
-        "seed": job.seed,
-        "split": job.split,
-        "schedule": job.schedule,
-        "learning_rate": float(job.learning_rate),
-        "scale": float(job.scale),
-    }
+    def sampled(self) -> Iterator[tuple[int, str, str, str]]:
+        """Read what was kept of the rejected: (child, branch, formula, name of the reason)."""
+        for row in self._database.rows("rejected", "child, branch, attempt"):
+            yield row["child"], row["branch"], row["formula"], row["reason"]
 
 
-def _outcome_row(outcome: Outcome) -> dict[str, Any]:
-    curve = [(step, loss) for step, loss in outcome.curve if math.isfinite(loss)]
-    return {
-        "state": outcome.state.value,
-        "score": outcome.score,
-        "also": _json(dict(outcome.also)),
-        "curve": _json(curve),
-        "step": outcome.step,
-        "reason": outcome.reason,
-        "seconds": float(outcome.seconds),
-        "finished_at": time.time(),
-    }
-
-
-def _outcome(row: sqlite3.Row) -> Outcome:
-    return Outcome(
-        state=State(row["state"]),
-        score=row["score"],
-        also=json.loads(row["also"]),
-        curve=tuple((step, loss) for step, loss in json.loads(row["curve"])),
-        step=row["step"],
-        reason=row["reason"],
-        seconds=row["seconds"],
-    )
+def _refused(number: int, error: StoreError) -> None:
+    raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from autoloss import zoo
 from autoloss.algorithm.equivalence import Gradient, directions, gradient
@@ -16,7 +17,7 @@ from autoloss.errors import RequestError
 from autoloss.run.configuration import Configuration
 from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
 from autoloss.run.threads import one_thread
-from autoloss.space.branch import Branch, BranchLoss, Criterion, Sample
+from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
 from autoloss.space.operators import OPERATORS, Operator
@@ -32,6 +33,7 @@ class Workshop:
 
     Args:
         samples: B samples per branch, the same for the whole run.
+        known: Branch → keys whose verdict a resumed run knows already, eight bytes each.
         operators: All that a formula may hold, by name.
     """
 
@@ -40,12 +42,14 @@ class Workshop:
         task: Task,
         samples: Mapping[str, tuple[Sample, ...]],
         configuration: Configuration,
+        known: Mapping[str, bytes] = MappingProxyType({}),
         operators: Mapping[str, Operator] = OPERATORS,
     ) -> None:
         self.task = task
         self.operators = operators
         self.configuration = configuration
         self.samples = samples
+        self._known = dict(known)
         self._branches: dict[str, TestedBranch] = {}
 
     def perform(self, job: Job) -> list[Attempt] | Trained:
@@ -62,11 +66,12 @@ class Workshop:
             branch = self.task.branches[name]
             reference = measured(branch, self.samples[name])
             self._branches[name] = TestedBranch(branch, reference, self.configuration, self.operators)
+            self._branches[name].learn(self._known.get(name, b""), 0)
         return self._branches[name]
 
     def test(self, job: TestAttempts) -> list[Attempt]:
         tested = self.branch(job.branch)
-        tested.learn(job.known)
+        tested.learn(job.known, job.known_before)
         plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else tested.parse(job.parent)
         done = []
@@ -87,6 +92,14 @@ class Workshop:
         return stored(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
 
 
+def alphabet(
+    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+) -> Alphabet:
+    """Return what a run draws a branch's trees from: all operators that are not switched off."""
+    off = configuration.space.without
+    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
+
+
 class TestedBranch:
     """Tests trees on one branch, and remembers what it tested by canonical text."""
 
@@ -102,9 +115,7 @@ class TestedBranch:
         self.branch = branch
         self.reference = reference
         self._operators = operators
-        off = configuration.space.without
-        on = tuple(operator for name, operator in operators.items() if name not in off)
-        self.alphabet = Alphabet(branch.leaves_and_roles, on)
+        self.alphabet = alphabet(branch.leaves_and_roles, configuration, operators)
         self._settings = configuration.rejection
         self._maximum = configuration.evolution.maximum_operators
         self._directions = directions(reference.samples, configuration.seed)
@@ -120,11 +131,11 @@ class TestedBranch:
     def parse(self, text: str) -> Expression:
         return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
-    def learn(self, keys: bytes) -> None:
-        """Take over the keys that the driver knows; it only ever adds to their end."""
-        for start in range(self._learnt, len(keys), 8):
+    def learn(self, keys: bytes, before: int) -> None:
+        """Take over the latest keys that the driver knows, after so many bytes of others; it only ever adds to their end."""
+        for start in range(max(0, self._learnt - before), len(keys), 8):
             self._known.add(keys[start : start + 8])
-        self._learnt = max(self._learnt, len(keys))
+        self._learnt = max(self._learnt, before + len(keys))
 
     def test(self, number: int, tree: Expression) -> Attempt:
         """Test a tree: size and structure, then its gradient, then the protocol."""

@@ -109,7 +109,6 @@ class BoxRegression(Branch):
     Args:
         measure: (boxes (N, 4), context) → metric, higher is better; only a search needs it.
         unit: Of the areas: square `pixels`, the paper's, or the area of each `target` box.
-        compute: (deltas, reference, deviations, target) → areas, differentiable in the deltas; another one may be faster.
 
     Raises:
         RequestError: An unknown unit.
@@ -118,7 +117,6 @@ class BoxRegression(Branch):
     measure: BoxMeasure | None = None
     unit: AreaUnit = "pixels"
     weight: float = 10.0
-    compute: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = predicted_areas
     activation: Activation = field(default="box", init=False)
     leaves_and_roles: Mapping[str, Role] = field(
         default_factory=lambda: {"i": Role.BOTH, "u": Role.BOTH, "e": Role.BOTH}, init=False
@@ -130,9 +128,13 @@ class BoxRegression(Branch):
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         reference, deviations, target = (context[name].to(prediction) for name in ("reference", "deviations", "box"))
-        found = self.compute(prediction.flatten(1), reference, deviations, target)
-        scale = 1.0 if self.unit == "pixels" else _area(target)
-        return {name: spatial(area / scale) for name, area in zip("iue", found, strict=True)}
+        found = predicted_areas(prediction.flatten(1), reference, deviations, target)
+        unit = self.measured_in(target)
+        return {name: spatial(area / unit) for name, area in zip("iue", found, strict=True)}
+
+    def measured_in(self, target: Tensor) -> Tensor:
+        """Return the unit of each box's areas, (N,) in square pixels."""
+        return _area(target) if self.unit == "target" else torch.ones_like(target[:, 0])
 
     def boxes(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Return the predicted boxes, (N, 4) in pixels."""

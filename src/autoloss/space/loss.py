@@ -11,12 +11,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, shown, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.operators import OPERATORS, Operator, raised
-from autoloss.space.parsing import FormulaError, parse
+from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 MAIN = "main"
 """The branch of a network that has only one."""
@@ -55,6 +55,8 @@ class Loss(Mapping[str, Expression]):
             FormulaError: A formula is wrong, a branch comes twice, or one has no name.
         """
         allowed = leaves or {}
+        if len(text) > MAXIMUM_CHARACTERS:
+            raise FormulaError(text, MAXIMUM_CHARACTERS, f"a loss has at most {MAXIMUM_CHARACTERS} characters")
         if ":" not in text:
             return cls({MAIN: parse(text, allowed.get(MAIN), operators)})
         trees: dict[str, Expression] = {}
@@ -68,14 +70,12 @@ class Loss(Mapping[str, Expression]):
             if not colon or not name.isidentifier():
                 raise FormulaError(text, start, "expected 'branch: formula' between semicolons")
             if name in trees:
-                raise FormulaError(text, start, f"branch {name!r} comes twice")
+                raise FormulaError(text, start, f"branch {shown(name)} comes twice")
             trees[name] = parse(formula, allowed.get(name), operators)
         return cls(trees)
 
     def __str__(self) -> str:
-        if set(self._trees) == {MAIN}:
-            return str(self._trees[MAIN])
-        return "; ".join(f"{name}: {tree}" for name, tree in self._trees.items())
+        return text_of({name: str(tree) for name, tree in self._trees.items()})
 
     def __repr__(self) -> str:
         return f"Loss({str(self)!r})"
@@ -130,6 +130,18 @@ class Loss(Mapping[str, Expression]):
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
         )
         return LossModule(next(iter(self.values())), branch)
+
+
+def text_of(trees: Mapping[str, str]) -> str:
+    """Return the text of a loss from the texts of its trees, which need not be read for that."""
+    return trees[MAIN] if set(trees) == {MAIN} else "; ".join(f"{name}: {tree}" for name, tree in trees.items())
+
+
+def texts_in(text: str) -> dict[str, str]:
+    """Return the texts of the trees in what `text_of` wrote."""
+    if ":" not in text:
+        return {MAIN: text}
+    return {name: tree for name, _, tree in (part.partition(": ") for part in text.split("; "))}
 
 
 class LossModule(nn.Module):

@@ -13,12 +13,14 @@ A leading minus takes in the whole product, so `-y * log(p)` is `neg(mul(y, log(
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from itertools import chain
 from math import isqrt
 
-from autoloss.errors import RequestError, nearest
-from autoloss.space.expression import CONSTANT, Expression, build, leaf
+from autoloss.errors import RequestError, nearest, shown, visible
+from autoloss.space.expression import CONSTANT, Expression, Symbol, build, leaf
 from autoloss.space.operators import OPERATORS, Operator
 
 LEAVES = ("y", "p", "i", "u", "e")
@@ -31,7 +33,8 @@ MAXIMUM_NUMBER = 1_000_000
 MAXIMUM_DIGITS = 100
 MAXIMUM_EXPONENT = 64
 
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|[-+*/(),]))", re.ASCII)
+_SPACE = re.compile(r"\s*", re.ASCII)
+_TOKEN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|[-+*/(),]))", re.ASCII)
 
 
 class FormulaError(RequestError):
@@ -43,7 +46,7 @@ class FormulaError(RequestError):
         self.problem = problem
         # A long formula is shown around its fault only.
         start = max(0, position - 60)
-        excerpt = re.sub(r"\s", " ", text[start : position + 40])
+        excerpt = visible(re.sub(r"\s", " ", text[start : position + 40]))
         super().__init__(f"{problem}\n  {excerpt}\n  {' ' * (position - start)}^")
 
     def __reduce__(self) -> tuple[type[FormulaError], tuple[str, int, str]]:
@@ -86,21 +89,21 @@ class _Parser:
             raise self.error("expected a formula, found nothing")
         found = self.sum()
         if self.kind is not None:
-            raise self.error(f"expected an operator or the end, found {self.token!r}")
-        return _tree(found)
+            raise self.error(f"expected an operator or the end, found {shown(self.token)}")
+        return Expression(_tree(found))
 
     def advance(self) -> str:
         """Return the current token and move to the next."""
         token = getattr(self, "token", "")
-        rest = self.text[self.end :]
-        self.start = self.end + len(rest) - len(rest.lstrip(" \t\n\r\f\v"))
-        match = _TOKEN.match(self.text, self.end)
+        space = _SPACE.match(self.text, self.end)
+        self.start = space.end() if space else self.end
+        match = _TOKEN.match(self.text, self.start)
         if match:
             self.kind, self.token, self.end = match.lastgroup, match[match.lastgroup or 0], match.end()
         elif self.start == len(self.text):
             self.kind, self.token = None, "the end"
         else:
-            raise self.error(f"unexpected character {self.text[self.start]!r}")
+            raise self.error(f"unexpected character {_named(self.text[self.start])}")
         return token
 
     def error(self, problem: str, position: int | None = None) -> FormulaError:
@@ -114,15 +117,15 @@ class _Parser:
 
     def expect(self, sign: str) -> None:
         if not self.take(sign):
-            raise self.error(f"expected {sign!r}, found {self.token!r}")
+            raise self.error(f"expected {sign!r}, found {shown(self.token)}")
 
-    def combined(self, operator: str, *parts: _Value) -> Expression:
+    def combined(self, operator: str, *parts: _Value) -> _Tree:
         trees = [_tree(part) for part in parts]
-        if sum(len(tree.symbols) for tree in trees) >= MAXIMUM_NODES:
+        if sum(map(len, trees)) >= MAXIMUM_NODES:
             raise self.error(f"the formula grows beyond {MAXIMUM_NODES} nodes")
         if operator not in self.operators:
             raise self.error(f"this needs the operator {operator!r}, which is switched off here")
-        return build(self.operators[operator], *trees)
+        return (self.operators[operator], *chain.from_iterable(trees))
 
     def sum(self) -> _Value:
         self.depth += 1
@@ -167,7 +170,7 @@ class _Parser:
     def multiple(self, left: _Value, right: _Value, position: int) -> _Value:
         if isinstance(left, Fraction) and isinstance(right, Fraction):
             return self.limited(left * right, position)
-        if left == 2 and isinstance(right, Expression) and len(right.symbols) == 1:
+        if left == 2 and isinstance(right, tuple) and len(right) == 1:
             return self.combined("add", right, right)
         if left == 1 or right == 1:
             return right if left == 1 else left
@@ -200,7 +203,7 @@ class _Parser:
             raised = self.natural_power(base, int(exponent))
         return self.combined("inv", raised) if negative else raised
 
-    def natural_power(self, base: Expression, exponent: int) -> Expression:
+    def natural_power(self, base: _Tree, exponent: int) -> _Tree:
         if exponent == 1:
             return base
         half = self.combined("square", self.natural_power(base, exponent // 2))
@@ -215,18 +218,18 @@ class _Parser:
             if self.take("("):
                 return self.call(name, position)
             if name in self.leaves:
-                return leaf(name)
+                return (name,)
             known = (*self.leaves, CONSTANT)
             if name in self.operators:
                 raise self.error(f"the operator {name!r} needs its operands in parentheses", position)
             raise self.error(
-                f"there is no leaf named {name!r}.{nearest(name, known)} Known: {', '.join(known)}", position
+                f"there is no leaf named {shown(name)}.{nearest(name, known)} Known: {', '.join(known)}", position
             )
         if self.take("("):
             value = self.sum()
             self.expect(")")
             return value
-        raise self.error(f"expected a number, a leaf, an operator or '(', found {self.token!r}")
+        raise self.error(f"expected a number, a leaf, an operator or '(', found {shown(self.token)}")
 
     def number(self) -> Fraction:
         position = self.start
@@ -239,10 +242,10 @@ class _Parser:
             raise self.error(f"numbers reach from 1/{MAXIMUM_NUMBER} to {MAXIMUM_NUMBER}", position)
         return value
 
-    def call(self, name: str, position: int) -> Expression:
+    def call(self, name: str, position: int) -> _Tree:
         if name not in self.operators:
             raise self.error(
-                f"there is no operator named {name!r}.{nearest(name, self.operators)} "
+                f"there is no operator named {shown(name)}.{nearest(name, self.operators)} "
                 f"Known: {', '.join(self.operators)}",
                 position,
             )
@@ -256,15 +259,19 @@ class _Parser:
         return self.combined(name, *operands)
 
 
-_Value = Expression | Fraction
+_Tree = tuple[Symbol, ...]
+"""A tree's symbols in prefix order; only the finished one is checked, as an `Expression`."""
+_Value = _Tree | Fraction
 
 
-def _tree(value: _Value) -> Expression:
+def _tree(value: _Value) -> _Tree:
     """Return a number as a tree over the constant 1; trees stay as they are."""
-    if isinstance(value, Expression):
-        return value
+    return value if isinstance(value, tuple) else _of_number(value).symbols
+
+
+def _of_number(value: Fraction) -> Expression:
     if value < 0:
-        return build("neg", _tree(-value))
+        return build("neg", _of_number(-value))
     if value == 0:
         return build("add", leaf(CONSTANT), build("neg", leaf(CONSTANT)))
     if value.numerator == 1 and value.denominator > 1:
@@ -284,3 +291,12 @@ def _whole(number: int) -> Expression:
     if number % 2 == 0 and number > 2:
         return build("mul", _whole(2), _whole(number // 2))
     return build("add", _whole(number - 1), leaf(CONSTANT))
+
+
+def _named(character: str) -> str:
+    """Show a character; one that looks like another gets its name as well."""
+    if character.isascii():
+        return repr(character)
+    return (
+        f"{character!r} (U+{ord(character):04X}, {unicodedata.name(character, 'no letter')}); formulas are plain ASCII"
+    )

@@ -6,24 +6,28 @@ retraining's behind `full_`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
-from dataclasses import dataclass, field, fields
-from inspect import Parameter, Signature, signature
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Signature, signature
 from pathlib import Path
 from random import Random
 from typing import Any, final
 
-import torch
-
 from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import AREA_UNITS
+from autoloss.tasks import stages
 from autoloss.tasks.datasets import coco as coco_files
 from autoloss.tasks.datasets import voc_boxes as voc_files
 from autoloss.tasks.datasets.boxed import BoxedImages
-from autoloss.tasks.detection import BranchSettings, DetectionTask, Full, frozen_losses
-from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, all_levels, last_levels
+from autoloss.tasks.datasets.faults import refusal
+from autoloss.tasks.datasets.inspection import inspected_boxes
+from autoloss.tasks.detection import DetectionTask, Full
+from autoloss.tasks.detector_branches import BranchSettings, frozen_losses
+from autoloss.tasks.metrics.detection import Detections, Truth
+from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.networks.pyramids import all_levels, last_levels
 from autoloss.tasks.training import Recipe
 
 LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
@@ -84,8 +88,7 @@ FULL = Stage(
         warmup_steps=500,
     ),
 )
-STAGES = {"": PROXY, "full_": FULL}
-"""Prefix of the options → what they change."""
+STAGES = {"proxy": PROXY, "full": FULL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class CommonOptions:
         frozen: Branches that keep their loss, as in `rpn`.
         unit: Of areas: square pixels, or the area of the target box.
         device: Where networks are trained; auto: on a GPU if there is one.
+        loaders: Processes that read images ahead; a GPU waits for its data without.
     """
 
     data: str | None = None
@@ -109,10 +113,13 @@ class CommonOptions:
     frozen: str = ""
     unit: str = "pixels"
     device: str = "auto"
+    loaders: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise RequestError(f"The option share is {self.share}; it needs to be above 0 and at most 1.")
+        if self.loaders < 0:
+            raise RequestError(f"The option loaders is {self.loaders}; it needs to be at least 0.")
         if self.unit not in AREA_UNITS:
             raise unknown("unit of areas", self.unit, AREA_UNITS)
 
@@ -134,17 +141,8 @@ class BoxedFiles:
     def __signature__(self) -> Signature:
         """All options, for `help` and for the catalogue."""
 
-        def option(name: str, annotation: str, default: Any) -> Parameter:
-            return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-        parameters = [option("metric", "str", self.metric)]
-        groups: list[tuple[str, Any]] = [("", CommonOptions())]
-        groups += [(prefix, values) for prefix, stage in STAGES.items() for values in (stage, stage.recipe)]
-        for prefix, values in groups:
-            for setting in fields(values):
-                if setting.name != "recipe":
-                    parameters.append(option(prefix + setting.name, str(setting.type), getattr(values, setting.name)))
-        return Signature(parameters, return_annotation=DetectionTask)
+        listed = [stages.option("metric", "str", self.metric), *stages.parameters(CommonOptions(), STAGES)]
+        return Signature(listed, return_annotation=DetectionTask)
 
     def __call__(self, metric: str | None = None, **options: Any) -> DetectionTask:
         """Make the task.
@@ -152,12 +150,8 @@ class BoxedFiles:
         Raises:
             RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
         """
-        known = signature(self).parameters
-        for name in options:
-            if name not in known:
-                raise unknown(f"option of the task {self.task}", name, known)
-        common = CommonOptions(**{name: options[name] for name in _names(CommonOptions) if name in options})
-        proxy, full = (_changed(stage, prefix, options) for prefix, stage in STAGES.items())
+        common = self._common(options)
+        proxy, full = stages.changed(STAGES, options)
         everything, test = self._read(common)
         for note in (*everything.notes, *test.notes):
             _log.warning(note)
@@ -178,9 +172,25 @@ class BoxedFiles:
             frozen=frozen_losses(common.frozen),
             settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
             flip=0.5,
+            final=_final if self.task == "coco-det" else None,
             name=self.task,
-            device=("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device,
+            device=stages.device(common.device),
+            loaders=common.loaders,
         )
+
+    def inspect(self, **options: Any) -> None:
+        """Look the data over, before anything is made of it.
+
+        Raises:
+            RequestError: It is not there, annotations are faulty, or images are; up to twenty are named.
+        """
+        looks = [inspected_boxes(images) for images in self._read(self._common(options))]
+        if found := [fault for look in looks for fault in look.faults]:
+            raise refusal(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+
+    def _common(self, options: Mapping[str, Any]) -> CommonOptions:
+        stages.check_known(self.task, options, signature(self))
+        return CommonOptions(**stages.chosen(CommonOptions, options))
 
     def _read(self, common: CommonOptions) -> tuple[BoxedImages, BoxedImages]:
         """Return the training images and those of final figures."""
@@ -208,14 +218,8 @@ def _part(images: BoxedImages, common: CommonOptions) -> BoxedImages:
     return images.chosen(sorted(Random(common.seed).sample(range(len(images)), count)), images.name)
 
 
-def _changed(stage: Stage, prefix: str, options: dict[str, Any]) -> Stage:
-    """Return a stage with some of its own and of its recipe's values changed."""
+def _final(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int]) -> Mapping[str, float]:
+    # Imported where it is needed: no search does.
+    from autoloss.tasks.metrics.coco import coco_figures
 
-    def of(kind: type) -> dict[str, Any]:
-        return {name: options[prefix + name] for name in _names(kind) if name != "recipe" and prefix + name in options}
-
-    return dataclasses.replace(stage, recipe=dataclasses.replace(stage.recipe, **of(Recipe)), **of(Stage))
-
-
-def _names(kind: type) -> list[str]:
-    return [setting.name for setting in fields(kind)]
+    return coco_figures(found, truths, classes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, shown, unknown
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task
@@ -130,8 +130,7 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     row = CATALOGUE[name]
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
-    module, _, function = row.factory.partition(":")
-    factory = getattr(_imported(name, module, row.extra), function)
+    factory = made_by(name)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
@@ -140,6 +139,13 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
     read = {option: _read(option, value, annotations[option]) for option, value in options.items()}
     return factory, {"metric": metric or row.metric, **read}
+
+
+def made_by(name: str) -> Any:
+    """Return what makes a task: called with its options, which `inspect.signature` lists with their defaults."""
+    row = CATALOGUE[name]
+    module, _, function = row.factory.partition(":")
+    return getattr(_imported(name, module, row.extra), function)
 
 
 def _imported(name: str, module: str, extra: str) -> Any:
@@ -168,4 +174,4 @@ def _read(option: str, value: Any, annotation: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise RequestError(f"{option} takes {expected}; found {value!r}.") from None
+        raise RequestError(f"{option} takes {expected}; found {shown(value)}.") from None

@@ -7,14 +7,13 @@ renamed, and its name holds its digest: a file of that name is whole or is known
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import os
 import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import nn
 
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks import distribution
+from autoloss.tasks.whole_files import digest, settle
 
 FORMAT = 1
 KEPT = 2
@@ -33,6 +33,8 @@ NETWORK = "network.safetensors"
 
 Facts = Mapping[str, str | int | float | bool]
 
+STATE = frozenset({"format", "belongs"})
+"""What every checkpoint holds, of whatever release."""
 _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -121,7 +123,7 @@ def save_network(network: nn.Module, keep: Keep) -> None:
     facts = {"training": json.dumps(keep.belongs, sort_keys=True)}
     partial = keep.directory / f"{NETWORK}.partial"
     _on_disk(lambda: save_file(tensors, partial, metadata=facts), partial)
-    _settle(partial, keep.directory / NETWORK)
+    settle(partial, keep.directory / NETWORK)
 
 
 def saved(directory: Path) -> list[Path]:
@@ -138,7 +140,7 @@ def forget(directory: Path) -> None:
 def _write(directory: Path, step: int, state: Mapping[str, Any]) -> None:
     partial = directory / "checkpoint.partial"
     _on_disk(lambda: torch.save(state, partial), partial)
-    _settle(partial, directory / f"checkpoint-{step:09}-{_digest(partial)}.pt")
+    settle(partial, directory / f"checkpoint-{step:09}-{digest(partial)}.pt")
     for old in saved(directory)[KEPT:]:
         old.unlink(missing_ok=True)
 
@@ -150,23 +152,6 @@ def _on_disk(write: Callable[[], None], path: Path) -> None:
     # torch reports a full disk as a RuntimeError, safetensors as an error of its own.
     except Exception as error:
         raise RunError(f"{path} cannot be written: {error}. What was kept before is untouched.") from error
-
-
-def _settle(partial: Path, path: Path) -> None:
-    """Give a finished file its name, such that a loss of power leaves the whole of it or nothing."""
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def _newest(directory: Path) -> Path | None:
@@ -187,12 +172,14 @@ def _read(path: Path) -> dict[str, Any] | None:
     """Return what a checkpoint holds, or None when it is not what was written."""
     named = _NAME.fullmatch(path.name)
     try:
-        if named is None or _digest(path) != named[2]:
+        if named is None or digest(path) != named[2]:
             return None
         # To the CPU first: optimizers and networks move what they take over to where they are.
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError):
+        # Whoever writes a file can give it the name that fits.
         return None
+    return found if isinstance(found, dict) and found.keys() >= STATE else None
 
 
 def _check(state: Mapping[str, Any], keep: Keep, path: Path) -> None:

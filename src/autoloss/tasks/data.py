@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoloss.errors import RequestError
+
+Example = TypeVar("Example")
 
 Place = tuple[int, tuple[int, int, int]]
 """Index of an example, and with it the key of what is drawn for it: seed, number of the batch, row in it."""
@@ -64,12 +66,7 @@ class Split:
         if self._dataset is None:
             drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
         else:
-            drawn = self._loader(
-                [
-                    [(index, (seed, batch, row)) for row, index in enumerate(indices.tolist())]
-                    for batch, indices in enumerate(order, start=first)
-                ]
-            )
+            drawn = _loader(self._dataset, order, seed, first, self._loaders)
         for batch in drawn:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise RequestError(
@@ -77,21 +74,6 @@ class Split:
                 )
             inputs, targets = (torch.as_tensor(part) for part in batch)
             yield inputs.float() if inputs.dtype == torch.float64 else inputs, targets
-
-    def _loader(self, places: Sequence[Sequence[Place]]) -> DataLoader[Any]:
-        dataset = _Drawn(self._dataset)  # type: ignore[arg-type]
-        # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
-        own = torch.Generator().manual_seed(torch.initial_seed())
-        if not self._loaders:
-            return DataLoader(dataset, batch_sampler=places, generator=own)  # type: ignore[arg-type]
-        # Not fork: a process with threads, as torch makes them, may hang in its copies.
-        return DataLoader(
-            dataset,
-            batch_sampler=places,  # type: ignore[arg-type]
-            generator=own,
-            num_workers=min(self._loaders, len(places)),
-            multiprocessing_context="forkserver",
-        )
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every example once, in the order of the data."""
@@ -104,6 +86,37 @@ class Split:
     def first(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the first examples, fewer where there are no more."""
         return next(self.in_order(count))
+
+
+def together(
+    dataset: Dataset[Example], order: Sequence[Tensor], seed: int, first: int = 0, loaders: int = 0
+) -> Iterable[Sequence[Example]]:
+    """Yield the examples of each batch as a list, since they differ in size; arguments as those of `Split.batches`."""
+    return _loader(dataset, order, seed, first, loaders, collate=list)
+
+
+def _loader(
+    dataset: Dataset[Any],
+    order: Sequence[Tensor],
+    seed: int,
+    first: int,
+    loaders: int,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> DataLoader[Any]:
+    places: list[list[Place]] = [
+        [(index, (seed, batch, row)) for row, index in enumerate(indices.tolist())]
+        for batch, indices in enumerate(order, start=first)
+    ]
+    # Not fork: a process with threads, as torch makes them, may hang in its copies.
+    ahead = {"num_workers": min(loaders, len(places)), "multiprocessing_context": "forkserver"} if loaders else {}
+    return DataLoader(
+        _Drawn(dataset),
+        batch_sampler=places,  # type: ignore[arg-type]
+        # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
+        generator=torch.Generator().manual_seed(torch.initial_seed()),
+        collate_fn=collate,
+        **ahead,
+    )
 
 
 class _Drawn(Dataset[Any]):

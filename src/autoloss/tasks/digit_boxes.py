@@ -7,8 +7,10 @@ import functools
 from autoloss.errors import RequestError
 from autoloss.space.boxes import AreaUnit
 from autoloss.tasks.datasets.digit_boxes import CLASSES, BoxScenery, box_scenes
-from autoloss.tasks.detection import BranchSettings, DetectionTask, frozen_losses
-from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, small_levels
+from autoloss.tasks.detection import DetectionTask
+from autoloss.tasks.detector_branches import BranchSettings, frozen_losses
+from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.networks.pyramids import small_levels
 from autoloss.tasks.training import Recipe
 
 CHANNELS = 48

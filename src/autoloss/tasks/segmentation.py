@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Any, final
 
-import torch
-
 from autoloss.errors import RequestError, unknown
+from autoloss.tasks import stages
 from autoloss.tasks.datasets.faults import refusal
 from autoloss.tasks.datasets.inspection import inspected
 from autoloss.tasks.datasets.parts import Parts, of_cityscapes, of_folder, of_voc
@@ -75,19 +74,12 @@ class Stage:
         """Return a function that makes the network's parameter groups."""
         return functools.partial(_grouped, self.head_factor)
 
-    def changed(self, options: Mapping[str, Any]) -> Stage:
-        """Return a stage with some of its own and of its recipe's values changed."""
-        of_recipe = {name: options[name] for name in _names(Recipe) if name in options}
-        own = {name: options[name] for name in _names(Stage) if name in options}
-        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, **of_recipe), **own)
-
 
 PROXY = Stage()
 FULL = Stage(
     backbone="resnet101", output_stride=8, side=512, recipe=Recipe(epochs=30, auxiliary=0.4, evaluation_batch=1)
 )
-STAGES = {"": PROXY, "full_": FULL}
-"""Prefix of the options → what they change."""
+STAGES = {"proxy": PROXY, "full": FULL}
 TOLERANCE = 5
 """Pixels of the boundary metrics at the paper's sizes (as in Auto-Seg-Loss)."""
 
@@ -132,19 +124,10 @@ class Segmentation:
         return Signature(list(self._parameters()), return_annotation=SupervisedTask)
 
     def _parameters(self) -> Iterator[Parameter]:
-        def option(name: str, annotation: str, default: Any) -> Parameter:
-            return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-        yield option("metric", "str", "miou")
+        yield stages.option("metric", "str", "miou")
         for found in signature(self.parts).parameters.values():
             yield found.replace(kind=Parameter.KEYWORD_ONLY)
-        common = dataclasses.replace(CommonOptions(), background=self.background)
-        groups = [("", common)]
-        groups += [(prefix, value) for prefix, stage in STAGES.items() for value in (stage, stage.recipe)]
-        for prefix, values in groups:
-            for setting in fields(values):
-                if setting.name != "recipe":
-                    yield option(prefix + setting.name, str(setting.type), getattr(values, setting.name))
+        yield from stages.parameters(dataclasses.replace(CommonOptions(), background=self.background), STAGES)
 
     def __call__(self, metric: str = "miou", **options: Any) -> SupervisedTask:
         """Make a task.
@@ -156,18 +139,11 @@ class Segmentation:
         Raises:
             RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
         """
-        known = signature(self).parameters
-        for name in options:
-            if name not in known:
-                raise unknown(f"option of the task {self.task}", name, known)
+        stages.check_known(self.task, options, signature(self))
         if metric not in SEGMENTATION_METRICS:
             raise unknown("segmentation metric", metric, SEGMENTATION_METRICS)
-        proxy, full = (
-            stage.changed({name.removeprefix(prefix): options[name] for name in options if name.startswith(prefix)})
-            for prefix, stage in STAGES.items()
-        )
-        given = {name: options[name] for name in _names(CommonOptions) if name in options}
-        common = CommonOptions(**{"background": self.background, **given})
+        proxy, full = stages.changed(STAGES, options)
+        common = CommonOptions(**{"background": self.background, **stages.chosen(CommonOptions, options)})
         return assembled(self.task, metric, self._cut(options), proxy, full, common)
 
     def _cut(self, options: Mapping[str, Any]) -> Parts:
@@ -214,7 +190,7 @@ def assembled(name: str, metric: str, parts: Parts, proxy: Stage, full: Stage, c
         ignore_index=IGNORED,
         encoding=SEGMENTATION_METRICS[metric].encoding,
         tolerance=tolerance,
-        device=("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device,
+        device=stages.device(common.device),
         loaders=common.loaders,
     )
 
@@ -246,7 +222,3 @@ def _grouped(factor: float, network: Any) -> Any:
     from autoloss.tasks.networks.segmenter import parameter_groups
 
     return parameter_groups(network, factor)
-
-
-def _names(kind: type) -> list[str]:
-    return [setting.name for setting in fields(kind) if setting.name != "recipe"]

@@ -18,13 +18,13 @@ from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import raised
+from autoloss.tasks.course import Course, Figures, check_asked
 from autoloss.tasks.data import Split
-from autoloss.tasks.distribution import from_first, shares
 from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe, several
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
-from autoloss.tasks.training import Recipe, fit, seeded, shuffled
+from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task
+from autoloss.tasks.training import Recipe, seeded
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
@@ -184,39 +184,52 @@ class SupervisedTask(Task):
         observe: Observe | None = None,
     ) -> Scored | Diverged:
         labels = [label for label in self._splits.get(schedule, self.splits) if label != "train"]
-        for kind, asked, known in (
-            ("schedule", schedule, self.recipes),
-            (f"split of the schedule {schedule}", split, labels),
-            ("loss for the branch", MAIN, criterion),
-        ):
-            if asked not in known:
-                raise unknown(kind, asked, known)
-        recipe, how, groups = self.recipes[schedule], self.execution, self._groups[schedule]
+        check_asked(split, labels, schedule, self.recipes, [MAIN], criterion)
+        return self._course(schedule, split, seed, criterion).train(seed, schedule, observe)
+
+    def untrained(self, seed: int, split: str = "valid") -> float | None:
+        """Return the score of the network that a proxy training with this seed begins with."""
+        return self._course("proxy", split, seed, {}).untrained(seed)
+
+    def _course(
+        self, schedule: str, split: str, seed: int, criterion: Criterion
+    ) -> Course[nn.Module, tuple[Tensor, Tensor]]:
+        recipe = self.recipes[schedule]
         train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
-        with seeded(seed) as generator:
-            network = how.placed(built(self._networks[schedule]))
-            order = shares(shuffled(len(train), recipe, generator))
-            curve = fit(
-                network,
-                lambda done: train.batches(order[done:], seed, first=done),
-                self._loss_of(network, criterion, recipe),
-                recipe,
-                len(order),
-                groups=None if groups is None else groups(network),
-                observe=observe,
-                execution=how,
-                facts={"seed": seed, "schedule": schedule, "examples": len(train)},
-            )
-            if isinstance(curve, Diverged):
-                return curve
-            size = recipe.evaluation_batch or recipe.batch_size
-            values = from_first(lambda: self._measured(network.eval(), measured, size))
-        if isinstance(values, str):
-            return Diverged(len(order), values)
-        score, *further = values
-        # What is undefined is left out: a score's record holds numbers only.
-        also = {name: value for name, value in zip(self._also, further, strict=True) if math.isfinite(value)}
-        return Scored(score, also, curve)
+        size = recipe.evaluation_batch or recipe.batch_size
+        return Course(
+            build=lambda: built(self._networks[schedule]),
+            recipe=recipe,
+            execution=self.execution,
+            examples=len(train),
+            batches=lambda order, first: train.batches(order, seed, first=first),
+            loss_of=lambda network: self._loss_of(network, criterion, recipe),
+            measure=lambda network: self._measured(network, measured, size),
+            groups=self._groups[schedule],
+        )
+
+    def pictures(self, criterion: Criterion, seed: int, count: int, *, split: str = "test") -> list[Picture] | Diverged:
+        """Train the proxy as `train` does, and show what the network makes of the first images of a split.
+
+        Raises:
+            RequestError: The task gives no class for each pixel, or has no such split.
+        """
+        if not self._has_space or self._branch.activation != "softmax":
+            raise RequestError(f"The task {self.name} gives no class for each pixel, so there is nothing to draw.")
+        if split not in self.splits:
+            raise unknown("split", split, self.splits)
+        course = self._course("proxy", split, seed, criterion)
+        return course.shown(seed, "proxy", lambda network: list(self._pictured(network, split, count)))
+
+    @torch.no_grad()
+    def _pictured(self, network: nn.Module, split: str, count: int) -> Iterator[Picture]:
+        data = self._splits["proxy"][split]
+        for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
+            probabilities = shown(network(self.execution.moved(inputs)), target, self._branch.activation)[0].cpu()
+            # One logit is the probability of the second of two classes.
+            several_classes = probabilities.ndim > target[0].ndim
+            classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
+            yield Picture(inputs[0].cpu(), target[0].reshape(classes.shape), classes)
 
     def _loss_of(
         self, network: nn.Module, criterion: Criterion, recipe: Recipe
@@ -235,8 +248,7 @@ class SupervisedTask(Task):
         return of
 
     @torch.no_grad()
-    def _measured(self, network: nn.Module, split: Split, batch_size: int) -> list[float] | str:
-        """Return the score and all further metrics, in this order, or what was not finite."""
+    def _measured(self, network: nn.Module, split: Split, batch_size: int) -> Figures | str:
         tally = Tally([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
             prediction = network(self.execution.moved(inputs))
@@ -244,8 +256,8 @@ class SupervisedTask(Task):
                 return "a prediction is not finite"
             target = target.to(self.execution.where)
             tally.add(shown(prediction, target, self._branch.activation), target)
-        values = tally.values()
-        return values if math.isfinite(values[0]) else "the metric is not finite"
+        score, *further = tally.values()
+        return score, dict(zip(self._also, further, strict=True))
 
     def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch as the network's output has it, and whether that has space."""

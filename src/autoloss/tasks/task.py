@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from autoloss.space.branch import Branch, Criterion, Sample
 
 
@@ -35,6 +37,20 @@ class Diverged:
 
     step: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image beside its target and what a trained network makes of it.
+
+    Args:
+        image: (C, H, W), one channel for grey or three for colours.
+        target: The class of each pixel, (H, W); likewise `prediction`.
+    """
+
+    image: Tensor
+    target: Tensor
+    prediction: Tensor
 
 
 Observe = Callable[[int, float], None]

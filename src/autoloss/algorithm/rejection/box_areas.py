@@ -1,95 +1,158 @@
-# type: ignore  # noqa: PGH003  # numba compiles half of this file; its types are those of the arguments it meets.
-"""The areas i, u and e of boxes with their gradient, compiled: what autograd takes thirty small operations for.
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
+"""The areas i, u and e of boxes in compiled loops, and a step of SGD on the deltas through them (Section 3.1).
 
-They serve the screen and the direction-aware key, since the compiled engine does not know boxes. On digits-det they are two
-thirds of a step's time in plain autograd, which remains the definition.
+Plain autograd takes thirty small operations for them; `space/boxes.py` remains the definition.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from functools import cache
-from typing import Any
-
 import numpy as np
-import torch
-from torch import Tensor
+from numba import njit
 
-from autoloss.algorithm.rejection.compiling import kept
-from autoloss.space.boxes import CLAMP, BoxRegression
-from autoloss.space.branch import Branch
+from autoloss.algorithm.rejection.functions import INLINED, OPTIONS, constant, exponential
+from autoloss.algorithm.rejection.kernels import U, step
+from autoloss.space.boxes import CLAMP
 
-
-def quick(branch: Branch) -> Branch:
-    """Return the branch with compiled areas, or any other branch as it is."""
-    return replace(branch, compute=CompiledAreas.apply) if isinstance(branch, BoxRegression) else branch
-
-
-class CompiledAreas(torch.autograd.Function):
-    """Deltas, reference boxes, deviations, target boxes → intersection, union, enclosing area; on the CPU."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, deltas: Tensor, reference: Tensor, deviations: Tensor, target: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        arrays = [np.ascontiguousarray(part.detach().numpy()) for part in (deltas, reference, deviations, target)]
-        found = np.empty((3, len(deltas)), arrays[0].dtype)
-        _compiled()[0](*arrays, found)
-        ctx.arrays = arrays
-        return tuple(torch.from_numpy(found).unbind(0))
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None, None]:
-        given = np.stack([slope.numpy() for slope in slopes])
-        found = np.empty_like(ctx.arrays[0])
-        _compiled()[1](*ctx.arrays, given, found)
-        return torch.from_numpy(found), None, None, None
+RAW = 4
+"""Channels of the raw prediction: the deltas x, y, width and height."""
+AREAS = 3
+"""i, u and e, each of them one channel."""
+REFERENCE, TARGET, DEVIATIONS, UNIT, GIVEN = 0, 4, 8, 12, 13
+"""Rows of what is given of each box: reference box, target box, deviations of the deltas, unit of its areas; their number."""
 
 
-@cache
-def _compiled() -> tuple[Any, Any]:
-    """Return both functions, loaded from the cache where there is one."""
-    return kept(_areas), kept(_slopes)
+@njit(**INLINED)
+def _predicted(w, z, given, axis, i, count):
+    """Return where a predicted box begins and ends along an axis, half its length, and the shift that a delta of 1 makes."""
+    low, high = w[given + axis * count + i], w[given + (axis + U(2)) * count + i]
+    deviations = given + (U(DEVIATIONS) + axis) * count + i
+    size = high - low
+    two, clamp = constant(size, 2), constant(size, CLAMP)
+    growth = w[z + (axis + U(2)) * count + i] * w[deviations + U(2) * count]
+    half = exponential(growth if growth < clamp else clamp) * size / two
+    centre = low + size / two + w[z + axis * count + i] * w[deviations] * size
+    return centre - half, centre + half, half, size * w[deviations]
 
 
-def _areas(deltas, reference, deviations, target, found):
-    for n in range(len(deltas)):
-        common, own, wanted, around = 1.0, 1.0, 1.0, 1.0
-        for axis in range(2):
-            size = reference[n, axis + 2] - reference[n, axis]
-            half = math.exp(min(deltas[n, axis + 2] * deviations[0, axis + 2], CLAMP)) * size / 2
-            centre = reference[n, axis] + size / 2 + deltas[n, axis] * deviations[0, axis] * size
-            inner = min(centre + half, target[n, axis + 2]) - max(centre - half, target[n, axis])
-            common *= max(inner, 0.0)
-            around *= max(centre + half, target[n, axis + 2]) - min(centre - half, target[n, axis])
-            own *= 2 * half
-            wanted *= target[n, axis + 2] - target[n, axis]
-        found[0, n], found[1, n], found[2, n] = common, own + wanted - common, around
+@njit(**INLINED)
+def _targeted(w, given, axis, i, count):
+    target = given + (U(TARGET) + axis) * count + i
+    return w[target], w[target + U(2) * count]
 
 
-def _slopes(deltas, reference, deviations, target, given, found):
-    halves, inner, outer = np.empty(2), np.empty(2), np.empty(2)
-    right, left = np.empty(2), np.empty(2)
-    for n in range(len(deltas)):
-        for axis in range(2):
-            size = reference[n, axis + 2] - reference[n, axis]
-            half = math.exp(min(deltas[n, axis + 2] * deviations[0, axis + 2], CLAMP)) * size / 2
-            centre = reference[n, axis] + size / 2 + deltas[n, axis] * deviations[0, axis] * size
-            first, last = centre - half, centre + half
-            halves[axis] = half
-            inner[axis] = min(last, target[n, axis + 2]) - max(first, target[n, axis])
-            outer[axis] = max(last, target[n, axis + 2]) - min(first, target[n, axis])
-            # 1 where the predicted border bounds the intersection, 1/2 where it lies on the target's.
-            right[axis] = (np.sign(target[n, axis + 2] - last) + 1) / 2
-            left[axis] = (np.sign(first - target[n, axis]) + 1) / 2
-        for axis in range(2):
-            size, other = reference[n, axis + 2] - reference[n, axis], 1 - axis
-            common = (given[0, n] - given[1, n]) * max(inner[other], 0.0) if inner[axis] >= 0 else 0.0
-            around = given[2, n] * outer[other]
-            of_centre = (common - around) * (right[axis] - left[axis])
-            of_half = common * (right[axis] + left[axis]) + around * (2 - right[axis] - left[axis])
-            of_half += 4 * given[1, n] * halves[other]
-            found[n, axis] = of_centre * size * deviations[0, axis]
-            grows = deltas[n, axis + 2] * deviations[0, axis + 2] <= CLAMP
-            found[n, axis + 2] = of_half * halves[axis] * deviations[0, axis + 2] if grows else 0.0
+@njit(**INLINED)
+def _common(first, last, low, high):
+    """Return how far two stretches overlap, and how long the shortest is that holds both; NaN stays NaN."""
+    inner = (high if last > high else last) - (low if first < low else first)
+    return inner, (last if last > high else high) - (first if first < low else low)
+
+
+@njit(**INLINED)
+def _none_below(x):
+    zero = constant(x, 0)
+    return zero if x < zero else x
+
+
+@njit(**OPTIONS)
+def measure_boxes(w, z, i_to, u_to, e_to, given, count):
+    """Compute the areas of a tile of boxes."""
+    for i in range(count):
+        left, right, _, _ = _predicted(w, z, given, U(0), i, count)
+        top, bottom, _, _ = _predicted(w, z, given, U(1), i, count)
+        target_left, target_right = _targeted(w, given, U(0), i, count)
+        target_top, target_bottom = _targeted(w, given, U(1), i, count)
+        across, around_x = _common(left, right, target_left, target_right)
+        along, around_y = _common(top, bottom, target_top, target_bottom)
+        common = _none_below(across) * _none_below(along)
+        unit = w[given + U(UNIT) * count + i]
+        own = (right - left) * (bottom - top)
+        w[i_to + i] = common / unit
+        w[u_to + i] = (own + (target_right - target_left) * (target_bottom - target_top) - common) / unit
+        w[e_to + i] = around_x * around_y / unit
+
+
+@njit(**INLINED)
+def _bounding(first, last, low, high):
+    """Return 1 where the predicted end, and beginning, bound the overlap, 1/2 where they lie on the target's, else 0."""
+    zero, half, one = constant(first, 0), constant(first, 0.5), constant(first, 1)
+    end = one if last < high else (zero if last > high else half)
+    return end, one if first > low else (zero if first < low else half)
+
+
+@njit(**INLINED)
+def _descend_axis(w, z, velocity, given, axis, i, count, slopes, own, along, around, half, shift, ends, momentum, rate):
+    """Step on the two deltas of an axis.
+
+    Args:
+        slopes: Of the loss by overlap, own area and enclosing area.
+        own, along, around: Length of the predicted box, of overlap and of enclosing box along the other axis.
+        ends: What `_bounding` says of this axis; its overlap.
+    """
+    end, begin, inner = ends
+    zero, one, two = constant(end, 0), constant(end, 1), constant(end, 2)
+    by_overlap = slopes[0] * _none_below(along) if inner >= zero else zero
+    by_around = slopes[2] * around
+    by_centre = (by_overlap - by_around) * (end - begin)
+    by_half = by_overlap * (end + begin) + by_around * (two - end - begin) + two * slopes[1] * own
+    deviation = w[given + (U(DEVIATIONS + 2) + axis) * count + i]
+    growth = w[z + (axis + U(2)) * count + i] * deviation
+    grows = one if growth <= constant(end, CLAMP) else zero
+    bad = step(w, z, velocity, axis * count + i, by_centre * shift, momentum, rate)
+    return bad | step(w, z, velocity, (axis + U(2)) * count + i, grows * by_half * half * deviation, momentum, rate)
+
+
+@njit(**OPTIONS)
+def descend_boxes(w, z, velocity, given, di, du, de, factors, count, momentum, rate):
+    """Step against the derivatives by i, u and e, each times its factor."""
+    bad = np.int32(0)
+    for i in range(count):
+        left, right, half_width, shift_x = _predicted(w, z, given, U(0), i, count)
+        top, bottom, half_height, shift_y = _predicted(w, z, given, U(1), i, count)
+        target_left, target_right = _targeted(w, given, U(0), i, count)
+        target_top, target_bottom = _targeted(w, given, U(1), i, count)
+        across, around_x = _common(left, right, target_left, target_right)
+        along, around_y = _common(top, bottom, target_top, target_bottom)
+        unit = w[given + U(UNIT) * count + i]
+        by_u = factors[1] * w[du + i] / unit
+        slopes = (factors[0] * w[di + i] / unit - by_u, by_u, factors[2] * w[de + i] / unit)
+        right_bounds, left_bounds = _bounding(left, right, target_left, target_right)
+        bottom_bounds, top_bounds = _bounding(top, bottom, target_top, target_bottom)
+        x, y = (right_bounds, left_bounds, across), (bottom_bounds, top_bounds, along)
+        width, height = right - left, bottom - top
+        bad |= _descend_axis(
+            w,
+            z,
+            velocity,
+            given,
+            U(0),
+            i,
+            count,
+            slopes,
+            height,
+            along,
+            around_y,
+            half_width,
+            shift_x,
+            x,
+            momentum,
+            rate,
+        )
+        bad |= _descend_axis(
+            w,
+            z,
+            velocity,
+            given,
+            U(1),
+            i,
+            count,
+            slopes,
+            width,
+            across,
+            around_x,
+            half_height,
+            shift_y,
+            y,
+            momentum,
+            rate,
+        )
+    return bad != 0

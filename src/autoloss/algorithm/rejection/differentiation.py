@@ -1,4 +1,4 @@
-"""Walks a tree there and back: each operator's own instructions, then the derivative of the plain sum by p."""
+"""Walks a tree there and back: each operator's own instructions, then the derivatives of the plain sum by its leaves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from functools import partial, reduce
 import numpy as np
 
 from autoloss.algorithm.rejection.tape import (
+    AREA_REGISTERS,
     CHANNEL,
+    E_REGISTER,
     FULL,
+    I_REGISTER,
     MASK_REGISTER,
     ONE,
     P_REGISTER,
     POSITION,
+    U_REGISTER,
     Y_REGISTER,
     Instruction,
     Op,
@@ -27,7 +31,7 @@ from autoloss.space.expression import CONSTANT, Expression
 
 
 def record(expression: Expression, channels: int, positions: int, flat: bool, masked: bool) -> Tape | None:
-    """Lay out a tree over the leaves y and p, and the derivative of its plain sum by p.
+    """Lay out a tree, and the derivative of its plain sum by p, or those by i, u and e.
 
     Args:
         positions: N·H·W.
@@ -35,7 +39,7 @@ def record(expression: Expression, channels: int, positions: int, flat: bool, ma
         masked: Not all elements count.
 
     Returns:
-        None where the tree does not depend on p.
+        None where the tree does not depend on the prediction.
     """
     with np.errstate(all="ignore"):
         return _Recorder(Writer(channels, positions, flat)).record(expression, masked)
@@ -71,7 +75,14 @@ FORWARD: dict[str, Callable[..., Scaled]] = {
 }
 """Table 1, as far as compiled code knows it: a tree with any other operator runs in the reference."""
 
-_LEAVES = {CONSTANT: ONE, "p": whole(P_REGISTER), "y": whole(Y_REGISTER)}
+_LEAVES = {
+    CONSTANT: ONE,
+    "p": whole(P_REGISTER),
+    "y": whole(Y_REGISTER),
+    "i": whole(I_REGISTER),
+    "u": whole(U_REGISTER),
+    "e": whole(E_REGISTER),
+}
 
 
 class _Recorder:
@@ -89,7 +100,7 @@ class _Recorder:
         self.add_total(root, masked)
         for instruction in reversed(forward):
             self.backward(instruction)
-        return self.finish()
+        return self.finish((P_REGISTER,) if "p" in expression.leaves else AREA_REGISTERS)
 
     def forward(self, expression: Expression) -> Scaled:
         stack: list[Scaled] = []
@@ -172,14 +183,13 @@ class _Recorder:
             case _:
                 return self.writer.unary(result, Op.SQRT_SLOPE)
 
-    def finish(self) -> Tape:
-        slope = self.slope_of(P_REGISTER)
+    def finish(self, leaves: tuple[int, ...]) -> Tape:
+        slopes = [self.slope_of(leaf) if leaf in self.slopes else constant(0.0) for leaf in leaves]
         end = max([0, *(one.time for one in self.writer.instructions if one.stage)])
         end += end % 2
-        if slope.register is None:
-            slope = self.writer.filled(slope, FULL)
-        slope = self.writer.widened(slope, FULL, (1, end))
-        return Tape(tuple(self.writer.instructions), tuple(self.writer.varies), end, slope)
+        held = [self.writer.filled(slope, FULL) if slope.register is None else slope for slope in slopes]
+        wide = tuple(self.writer.widened(slope, FULL, (1, end)) for slope in held)
+        return Tape(tuple(self.writer.instructions), tuple(self.writer.varies), end, wide)
 
     def give(self, register: int, slope: Scaled, given: int) -> None:
         """Note a share of a register's slope, which stands once for each of what `given` varies over."""

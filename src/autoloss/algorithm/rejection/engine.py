@@ -17,7 +17,6 @@ from torch import Tensor
 from autoloss.algorithm import equivalence
 from autoloss.algorithm.equivalence import Gradient
 from autoloss.algorithm.rejection import prepared
-from autoloss.algorithm.rejection.box_areas import quick
 from autoloss.algorithm.rejection.differentiation import FORWARD, record
 from autoloss.algorithm.rejection.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, descent
 from autoloss.algorithm.rejection.layout import MASK, VELOCITY, Layout, P, Y, Z
@@ -89,8 +88,8 @@ class Engine:
         return self.conclude(Attempt(self, expression))
 
     def uncompiled(self, expression: Expression) -> UncompiledAttempt:
-        """Return a tree on its way in plain autograd, but for the areas of boxes."""
-        return UncompiledAttempt(expression, quick(self.branch), self.reference, self.settings)
+        """Return a tree on its way in plain autograd."""
+        return UncompiledAttempt(expression, self.branch, self.reference, self.settings)
 
     def conclude(self, attempt: Attempt | UncompiledAttempt, limits: Sequence[float] | None = None) -> Verdict:
         """Take an attempt through all steps on all samples.
@@ -128,7 +127,7 @@ class Engine:
             RequestError: The tree has too many operators, or a leaf that the branch does not have.
         """
         if not self.compiles(expression):
-            return equivalence.gradient(expression, quick(self.branch), self.reference.samples, self.towards)
+            return equivalence.gradient(expression, self.branch, self.reference.samples, self.towards)
         norms: list[float] = []
         products: list[float] = []
         for sample in self.samples:
@@ -189,7 +188,7 @@ class Engine:
         if sample.mask is not None:
             heads[MASK] = sample.mask
         for head, values in heads.items():
-            workspace[head * area : head * area + count] = values
+            workspace[head * area : head * area + len(values)] = values
         plain = sample.activation == PLAIN
         u = np.uint64
         rows, rows_per_tile = u(layout.rows), u(layout.rows_per_tile)
@@ -199,11 +198,14 @@ class Engine:
             program.single if precision is np.float32 else program.double,
             program.blocks,
             program.once,
-            (u(0), u(VELOCITY * area), u(0 if plain else P * area)),
-            (u(program.slope[0]), u(program.slope[1])),
-            precision(program.slope_factor[precision is np.float64]),
+            (u(0), u(VELOCITY * area), u(0 if plain else P * area), u(Y * area)),
+            program.slopes,
+            program.single_factors if precision is np.float32 else program.double_factors,
             sample.activation,
-            (u(layout.channels), rows, u(layout.height), u(layout.width), rows_per_tile, u((MASK + 1) * area)),
+            (
+                *(u(layout.channels), rows, u(layout.height), u(layout.width), rows_per_tile, u((MASK + 1) * area)),
+                u(layout.moving),
+            ),
             span,
             precision(momentum),
             precision(self.settings.learning_rate),

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from autoloss.algorithm.rejection import kernels as k
+from autoloss.algorithm.rejection.box_areas import GIVEN, descend_boxes, measure_boxes
 from autoloss.algorithm.rejection.compiling import kept
 from autoloss.algorithm.rejection.functions import OPTIONS
 from autoloss.algorithm.rejection.kernels import U
@@ -25,10 +26,14 @@ from autoloss.algorithm.rejection.tape import CHANNEL, POSITION, Op
 DONE, NOT_FINITE, NO_GRADIENT = range(3)
 """How a descent ends."""
 
-SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN = range(4)
-"""What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z)."""
+SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
+"""What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z). Of a box the deltas are raw,
+and the areas i, u and e stand where p would."""
 
-_SOURCES = ("functions.py", "kernels.py", "pools.py", "interpreter.py", "layout.py", "program.py", "tape.py")
+_SOURCES = (
+    *("functions.py", "kernels.py", "pools.py", "box_areas.py", "interpreter.py"),
+    *("layout.py", "program.py", "tape.py"),
+)
 
 (ABS, INV, LOG, EXP, TANH, SQRT, SIGN, LOG_SLOPE, TANH_SLOPE, SQRT_SLOPE, MULTIPLY, COMBINE, SHIFT, FILL, SPREAD) = (
     int(op) for op in list(Op)[:15]
@@ -39,7 +44,7 @@ SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) fo
 @njit(**OPTIONS)
 def _run(w, code, factors, begin, end, tile, shape, positions):
     """Run some instructions, on one tile or, at odd times, on the sample; return what they add to the loss."""
-    channels, rows, height, width, rows_per_tile, scratch = shape
+    channels, rows, height, width, rows_per_tile, scratch, _ = shape
     loss = 0.0
     for row in range(begin, end):
         op, varies = code[row, OP], code[row, VARIES]
@@ -96,20 +101,29 @@ def _run(w, code, factors, begin, end, tile, shape, positions):
 
 
 @njit(**OPTIONS, inline="always")
-def _activate(w, activation, z, p, shape, positions):
+def _activate(w, activation, places, shape, positions):
     channels, scratch = shape[0], shape[5]
-    if activation == SIGMOID:
+    z, _, p, given = places
+    if activation == BOX:
+        whole = shape[1] * shape[3]
+        measure_boxes(w, z, p, p + whole, p + whole + whole, given, positions)
+    elif activation == SIGMOID:
         k.sigmoid(w, p, z, channels * positions)
     elif activation != PLAIN:
         k.softmax(w, p, z, scratch, channels, positions)
 
 
 @njit(**OPTIONS, inline="always")
-def _step(w, activation, z, velocity, p, slope, factor, shape, positions, momentum, rate):
+def _step(w, activation, places, slopes, factors, tile, shape, positions, momentum, rate):
     """Take one step of SGD on one tile; return whether the gradient was not finite."""
     channels, scratch = shape[0], shape[5]
+    z, velocity, p, given = places
     count = channels * positions
-    if activation == SIGMOID:
+    slope, factor = slopes[0, 0] + tile * slopes[0, 1], factors[0]
+    if activation == BOX:
+        by_u, by_e = slopes[1, 0] + tile * slopes[1, 1], slopes[2, 0] + tile * slopes[2, 1]
+        bad = descend_boxes(w, z, velocity, given, slope, by_u, by_e, factors, positions, momentum, rate)
+    elif activation == SIGMOID:
         bad = k.descend_sigmoid(w, z, velocity, p, slope, factor, count, momentum, rate)
     elif activation == PLAIN:
         bad = k.descend_plain(w, z, velocity, slope, factor, count, momentum, rate)
@@ -117,6 +131,18 @@ def _step(w, activation, z, velocity, p, slope, factor, shape, positions, moment
         first = U(1) if activation == ONE_LOGIT else U(0)
         bad = k.descend_softmax(w, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate)
     return bad
+
+
+@njit(**OPTIONS, inline="always")
+def _places(areas, shape, first):
+    """Return where raw prediction, velocity, p and what is given begin of the tile that begins with a position."""
+    channels, moving = shape[0], shape[6]
+    return (
+        areas[0] + first * moving,
+        areas[1] + first * moving,
+        areas[2] + first * channels,
+        areas[3] + first * U(GIVEN),
+    )
 
 
 @njit(**OPTIONS, inline="always")
@@ -133,27 +159,40 @@ def _run_block(w, code, factors, block, shape):
 
 @njit(**OPTIONS, inline="always")
 def _descend(
-    w, code, factors, blocks, once, areas, slope, factor, activation, shape, portion, span, momentum, rate, losses
+    w,
+    code,
+    factors,
+    blocks,
+    once,
+    areas,
+    slopes,
+    slope_factors,
+    activation,
+    shape,
+    portion,
+    span,
+    momentum,
+    rate,
+    losses,
 ):
     """Take a portion of the positions through all steps; return how that ended.
 
     Only where no position depends on another may a portion be less than the whole sample.
     """
-    channels, tile = shape[0], shape[3] * shape[4]
+    moving, tile = shape[6], shape[3] * shape[4]
     last = blocks[len(blocks) - 1]
     for step in range(span[0], span[1]):
         loss, bad, moved = 0.0, False, step > 0
         for row in range(once, len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
         for first in range(portion[0], portion[1], tile):
-            number, positions, at = first // tile, min(tile, portion[1] - first), first * channels
-            z, velocity, p = areas[0] + at, areas[1] + at, areas[2] + at
+            number, positions = first // tile, min(tile, portion[1] - first)
+            places = _places(areas, shape, first)
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
-            ds = slope[0] + number * slope[1]
-            bad |= _step(w, activation, z, velocity, p, ds, factor, shape, positions, momentum, rate)
-            moved = moved or not k.is_zero(w, velocity, channels * positions)
+            bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, momentum, rate)
+            moved = moved or not k.is_zero(w, places[1], moving * positions)
             if step + 1 < span[1]:
-                _activate(w, activation, z, p, shape, positions)
+                _activate(w, activation, places, shape, positions)
         losses[step - span[0]] += loss
         if bad or not abs(loss) < np.inf:
             return NOT_FINITE
@@ -173,22 +212,35 @@ def descent() -> Callable[..., int]:
     """Return the compiled descent, loaded from the cache where there is one.
 
     Its arguments: workspace; code, factors, blocks and number of blocks that run once, of a program; places of z, its
-    velocity and p; place and stride of the derivative by p, and its factor; activation; shape (channels, rows, height,
-    width, rows per tile, place of scratch); first step and last; momentum; learning rate; an array of zeros, one per step,
-    for the loss; its largest finite value. It returns how the descent ended.
+    velocity, p, and what is given of boxes; places and strides of the derivatives, and their factors; activation; shape
+    (channels, rows, height, width, rows per tile, place of scratch, channels of z); first step and last; momentum; learning
+    rate; an array of zeros, one per step, for the loss; its largest finite value. It returns how the descent ended.
     """
     stamp = _stamp()
 
     def descend(
-        w, code, factors, blocks, once, areas, slope, factor, activation, shape, span, momentum, rate, losses, limit
+        w,
+        code,
+        factors,
+        blocks,
+        once,
+        areas,
+        slopes,
+        slope_factors,
+        activation,
+        shape,
+        span,
+        momentum,
+        rate,
+        losses,
+        limit,
     ):
         stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
         whole, tile = shape[1] * shape[3], shape[3] * shape[4]
         for row in range(once):
             _run_block(w, code, factors, blocks[row], shape)
         for first in range(U(0), whole, tile):
-            at = first * shape[0]
-            _activate(w, activation, areas[0] + at, areas[2] + at, shape, min(tile, whole - first))
+            _activate(w, activation, _places(areas, shape, first), shape, min(tile, whole - first))
         # A tile that can go through all steps alone lies in the cache all the while.
         size = tile if len(blocks) == once + 1 else whole
         end = NO_GRADIENT
@@ -201,8 +253,8 @@ def descent() -> Callable[..., int]:
                 blocks,
                 once,
                 areas,
-                slope,
-                factor,
+                slopes,
+                slope_factors,
                 activation,
                 shape,
                 portion,

@@ -21,12 +21,24 @@ Z, VELOCITY, P, Y, MASK = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of a sample's leaves, (N, C, H, W), and what follows from it."""
+    """The shape of a sample's leaves, (N, C, H, W), and what follows from it.
+
+    Args:
+        raw: Channels of the raw prediction, where the leaves are not its own activation (boxes).
+        given: Likewise, rows of what is fixed.
+    """
 
     planes: int
     channels: int
     height: int
     width: int
+    raw: int = 0
+    given: int = 0
+
+    @property
+    def moving(self) -> int:
+        """Channels that descend."""
+        return self.raw or self.channels
 
     @property
     def rows(self) -> int:
@@ -52,8 +64,8 @@ class Layout:
 
     @property
     def area(self) -> int:
-        """Elements of one array over all channels and positions."""
-        return padded(self.channels * self.positions)
+        """Elements of one array over all channels and positions, whichever has most."""
+        return padded(max(self.channels, self.raw, self.given) * self.positions)
 
     @property
     def scratch(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.algorithm.rejection.interpreter import ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
+from autoloss.algorithm.rejection.box_areas import GIVEN
+from autoloss.algorithm.rejection.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
 from autoloss.algorithm.rejection.layout import Layout
 from autoloss.errors import RequestError
-from autoloss.space.activated import ACTIVATIONS, activate, spatial
+from autoloss.space.activated import activate, spatial
+from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
 
 Packed = NDArray[np.floating[Any]]
 """A tensor (N, C, H, W) in the order of the workspace."""
+
+NUMBERS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
+"""The activations of branches → the interpreter's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Prepared:
         layout: Of the leaves; it has two channels where the prediction is one logit z, which stands as (0, z).
         activation: One of the interpreter's.
         prediction: Raw, float64.
-        target: The leaf y as single and as double precision see it.
+        target: The leaf y, or what is given of boxes, as single and as double precision see it.
         mask: 1 where a position counts, or None when all do.
         towards: The fixed direction of the signature, float64.
     """
@@ -53,30 +58,44 @@ class Prepared:
 def prepare(branch: Branch, sample: Sample, towards: Tensor) -> Prepared:
     """Bring a sample of a branch without `obstacle` into the order of the workspace."""
     raw = spatial(sample.prediction.detach()).cpu()
-    one_logit = branch.activation != "none" and raw.shape[1] == 1
-    channels = 2 if one_logit else raw.shape[1]
-    layout = Layout(raw.shape[0], channels, raw.shape[2], raw.shape[3])
+    layout = _layout(branch, raw)
+    one_logit = layout.channels > raw.shape[1]
 
     def pack(tensor: Tensor) -> Packed:
-        full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < channels else tensor
+        full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
         return layout.pack(full.double().numpy())
 
-    single, double = (
-        branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
-        for precision in (torch.float32, torch.float64)
-    )
+    single, double = (_given(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
     mask = branch.mask(sample.context)
+    if mask is not None:
+        mask = mask.cpu().expand(layout.planes, layout.channels, layout.height, layout.width)
     return Prepared(
         sample=sample,
         layout=layout,
-        activation=ONE_LOGIT
-        if one_logit
-        else {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN}[branch.activation],
+        activation=ONE_LOGIT if one_logit else NUMBERS[branch.activation],
         prediction=pack(raw),
-        target={np.float32: pack(single.cpu()).astype(np.float32), np.float64: pack(double.cpu())},
-        mask=None if mask is None or bool(mask.all()) else pack(mask.cpu().expand(single.shape)),
+        target={np.float32: pack(single).astype(np.float32), np.float64: pack(double)},
+        mask=None if mask is None or bool(mask.all()) else pack(mask),
         towards=pack(spatial(towards)),
     )
+
+
+def _layout(branch: Branch, raw: Tensor) -> Layout:
+    planes, channels, height, width = raw.shape
+    if branch.activation == "box":
+        return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
+    one_logit = branch.activation != "none" and channels == 1
+    return Layout(planes, 2 if one_logit else channels, height, width)
+
+
+def _given(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
+    """Return what does not move, (N, C, H, W): the leaf y, or the rows that `box_areas` names."""
+    if not isinstance(branch, BoxRegression):
+        return branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
+    context = sample.context
+    reference, target, deviations = (context[name].to(precision) for name in ("reference", "box", "deviations"))
+    unit = branch.measured_in(target)
+    return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit.unsqueeze(1)], dim=1))
 
 
 def check(samples: Sequence[Sample]) -> None:
@@ -101,8 +120,10 @@ def check(samples: Sequence[Sample]) -> None:
 
 def obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
     """Return why compiled code cannot serve a branch, or None when it can."""
-    if branch.activation not in ACTIVATIONS:
+    if branch.activation not in NUMBERS:
         return f"its activation is {branch.activation!r}"
+    if branch.activation == "box":
+        return None if type(branch) is BoxRegression else f"its areas are those of a {type(branch).__name__}"
     if set(branch.leaves_and_roles) != {"y", "p"}:
         return f"its leaves are {', '.join(branch.leaves_and_roles)}"
     for sample in samples:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from autoloss.algorithm.rejection.layout import MASK, Layout, P, Y, Z, padded
 from autoloss.algorithm.rejection.tape import (
+    AREA_REGISTERS,
     CHANNEL,
     MASK_REGISTER,
     P_REGISTER,
@@ -40,8 +41,9 @@ class Program:
         double: The same in float64.
         blocks: Rows of `code` that run together, tile by tile or at once.
         once: How many of the blocks run once, before the steps.
-        slope: Place and stride of the derivative by p.
-        slope_factor: What it is multiplied by, in single and in double precision.
+        slopes: Places and strides of the derivative by p, or of those by i, u and e; three rows in any case.
+        single_factors: What they are multiplied by, float32.
+        double_factors: The same in float64.
         size: Elements of the workspace.
     """
 
@@ -50,8 +52,9 @@ class Program:
     double: NDArray[np.float64]
     blocks: NDArray[np.uint64]
     once: int
-    slope: tuple[int, int]
-    slope_factor: tuple[float, float]
+    slopes: NDArray[np.uint64]
+    single_factors: NDArray[np.float32]
+    double_factors: NDArray[np.float64]
     size: int
 
     @property
@@ -77,14 +80,16 @@ def place(tape: Tape, layout: Layout, plain: bool) -> Program:
             row[B] = tape.varies[one.a]
     factors = [(one.factor, one.second) for one in instructions]
     blocks, once = _blocks(instructions, tape.end)
+    slopes = [*tape.slopes, *[tape.slopes[0]] * (len(AREA_REGISTERS) - len(tape.slopes))]
     return Program(
         code=code,
         single=np.array([[factor.single for factor in pair] for pair in factors], np.float32).reshape(-1, 2),
         double=np.array([[factor.double for factor in pair] for pair in factors], np.float64).reshape(-1, 2),
         blocks=blocks,
         once=once,
-        slope=places[tape.slope.register],
-        slope_factor=tape.slope[1:],
+        slopes=np.array([places[slope.register] for slope in slopes], np.uint64),
+        single_factors=np.array([slope.single for slope in slopes], np.float32),
+        double_factors=np.array([slope.double for slope in slopes], np.float64),
         size=max(layout.head, *(place for place, _ in places.values())) + layout.area,
     )
 
@@ -109,6 +114,9 @@ def _places(
         Y_REGISTER: (Y * layout.area, stride),
         MASK_REGISTER: (MASK * layout.area, stride),
     }
+    # One after the other where p would be; each is one channel.
+    for number, register in enumerate(AREA_REGISTERS):
+        places[register] = (P * layout.area + number * layout.positions, layout.tile)
     last, shared = _lifetimes(instructions, tape)
     free: dict[tuple[bool, int], list[tuple[int, int]]] = {}
     size = layout.head
@@ -141,7 +149,7 @@ def _lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, i
     made = {one.to: one[:2] for one in instructions}
     uses = [(one.a, one[:2], index) for index, one in enumerate(instructions)]
     uses += [(one.b, one[:2], index) for index, one in enumerate(instructions)]
-    uses.append((tape.slope.register, (1, tape.end), len(instructions)))
+    uses += [(slope.register, (1, tape.end), len(instructions)) for slope in tape.slopes]
     last: dict[int, int] = {}
     shared: set[int] = set()
     for register, when, index in uses:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from autoloss.algorithm.rejection.reasons import Reason
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Expression
@@ -24,6 +24,10 @@ Threshold = Literal["relative", "absolute"]
 THRESHOLDS = ("relative", "absolute")
 EngineName = Literal["fast", "reference"]
 ENGINES = ("fast", "reference")
+
+
+MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
+"""Beyond these a slip of the finger fills the memory, or tests the first loss for days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,25 +56,13 @@ class ProtocolSettings:
             raise unknown("engine", str(self.engine), ENGINES)
         if self.unit not in THRESHOLDS:
             raise unknown("unit of the threshold", str(self.unit), THRESHOLDS)
-        for name, value, least in (("samples", self.samples, 1), ("steps", self.steps, 1)):
-            if value < least:
-                raise RequestError(f"rejection.{name} is {value}; it needs to be at least {least}.")
+        for name, value, most in (("samples", self.samples, MOST_SAMPLES), ("steps", self.steps, MOST_STEPS)):
+            if not 1 <= value <= most:
+                raise RequestError(f"rejection.{name} is {value}; it needs to be at least 1 and at most {most}.")
         if not self.learning_rate > 0:
             raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
         if not 0 <= self.momentum < 1:
             raise RequestError(f"rejection.momentum is {self.momentum}; it needs to be in [0, 1).")
-
-
-class Reason(Enum):
-    """Why a candidate went no further, in the order in which it is looked for."""
-
-    SIZE = "too large"
-    STRUCTURE = "no prediction or no target"
-    KNOWN_KEY = "gradient already rejected"
-    NO_GRADIENT = "no gradient"
-    NOT_FINITE = "not finite"
-    LOW_GAIN = "too little gain"
-    KNOWN_DIVERGED = "known to diverge in training"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ CHANNEL, POSITION = 1, 2
 """What a register varies over, as a sum of these: nothing, channels, positions, or both."""
 FULL = CHANNEL + POSITION
 
-P_REGISTER, Y_REGISTER, MASK_REGISTER = 0, 1, 2
+P_REGISTER, Y_REGISTER, MASK_REGISTER, I_REGISTER, U_REGISTER, E_REGISTER = range(6)
+AREA_REGISTERS = (I_REGISTER, U_REGISTER, E_REGISTER)
+LEAF_REGISTERS = 6
 
 
 class Op(IntEnum):
@@ -79,17 +81,17 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """Instructions in order, what their registers vary over, and the derivative by p they end with.
+    """Instructions in order, what their registers vary over, and the derivatives they end with.
 
     Args:
         end: The time at which the prediction takes its step.
-        slope: The derivative of the plain sum by p, a register that varies over everything.
+        slopes: The derivatives of the plain sum by p, or by i, u and e; registers that vary over everything.
     """
 
     instructions: tuple[Instruction, ...]
     varies: tuple[int, ...]
     end: int
-    slope: Scaled
+    slopes: tuple[Scaled, ...]
 
 
 ONE = Scaled(None, 1.0, 1.0)

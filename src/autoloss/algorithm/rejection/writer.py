@@ -7,7 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from autoloss.algorithm.rejection.tape import CHANNEL, FULL, ONE, POSITION, Instruction, Op, Scaled, constant, single
+from autoloss.algorithm.rejection.tape import (
+    CHANNEL,
+    FULL,
+    LEAF_REGISTERS,
+    MASK_REGISTER,
+    ONE,
+    POSITION,
+    Y_REGISTER,
+    Instruction,
+    Op,
+    Scaled,
+    constant,
+    single,
+)
 from autoloss.space.operators import EPSILON
 
 _MODERATE = 1e9
@@ -27,11 +40,12 @@ class Writer:
         self.flat = flat
         self.count = {CHANNEL: channels, POSITION: positions}
         self.instructions: list[Instruction] = []
-        # Of each register, those of p, y and the mask first: what it varies over, whether it is computed in every step,
+        # Of each register, those of the leaves and the mask first: what it varies over, whether it is computed in every step,
         # and the time from which it is there.
-        self.varies = [FULL, FULL, FULL]
-        self.active = [True, False, False]
-        self.time = [0, 0, 0]
+        given = (Y_REGISTER, MASK_REGISTER)
+        self.varies = [FULL] * LEAF_REGISTERS
+        self.active = [register not in given for register in range(LEAF_REGISTERS)]
+        self.time = [0] * LEAF_REGISTERS
         self.source: dict[int | None, int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
         self._spread: dict[tuple[int, int, tuple[int, int]], int] = {}

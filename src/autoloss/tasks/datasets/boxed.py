@@ -10,13 +10,13 @@ from random import Random
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.faults import Fault, FaultyFile, missing, undecodable
+from autoloss.tasks.datasets.faults import Fault, FaultyFile
+from autoloss.tasks.datasets.pictures import AN_IMAGE, DECODABLE, opened
 
-AN_IMAGE = "an image such as JPEG or PNG"
+IDENTITIES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Boxes:
         crowd: (G,), COCO's mark.
         difficult: (G,), VOC's mark.
         area: (G,) in square pixels.
+        identities: (G,), what messages call each annotation: COCO's id, or the number of VOC's object.
     """
 
     size: tuple[int, int]
@@ -38,6 +39,14 @@ class Boxes:
     crowd: NDArray[np.bool_]
     difficult: NDArray[np.bool_]
     area: NDArray[np.float64]
+    identities: NDArray[np.int64]
+
+    def lying_in(self, fault: Fault) -> Fault:
+        """Return the fault of their image with the annotations that it concerns."""
+        listed = ", ".join(map(str, self.identities[:IDENTITIES_SHOWN].tolist()))
+        more = len(self.identities) - IDENTITIES_SHOWN
+        which = f"annotation{'s' if len(self.identities) > 1 else ''} {listed}" if listed else "no annotation"
+        return replace(fault, found=f"{fault.found} ({which}{f' and {more} more' if more > 0 else ''} in it)")
 
     @property
     def trainable(self) -> int:
@@ -73,10 +82,43 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         Raises:
             FaultyFile: It is not there, cannot be decoded, or has another size than its annotations say.
         """
-        boxes = self.annotated[index]
-        image = read_image(self.files[index], boxes.size)
         columns = ("boxes", "labels", "crowd", "difficult", "area")
-        return image, {name: torch.from_numpy(getattr(boxes, name)) for name in columns}
+        return self.image(index), {name: torch.from_numpy(getattr(self.annotated[index], name)) for name in columns}
+
+    def image(self, index: int) -> Tensor:
+        """Read an image, (3, H, W) in [0, 1].
+
+        Raises:
+            FaultyFile: As when its boxes are asked for too.
+        """
+        fault = self.header(index)
+        if isinstance(fault, Fault):
+            raise FaultyFile(fault)
+        try:
+            with opened(self.files[index], AN_IMAGE, DECODABLE) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+        except FaultyFile as error:
+            raise FaultyFile(self.annotated[index].lying_in(error.fault)) from None
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+
+    def header(self, index: int) -> tuple[int, int] | Fault:
+        """Return the size that an image's header says, or what is wrong with it."""
+        file, boxes = self.files[index], self.annotated[index]
+        try:
+            with opened(file, AN_IMAGE, DECODABLE) as picture:
+                found = picture.size
+        except FaultyFile as error:
+            return boxes.lying_in(error.fault)
+        if found == boxes.size:
+            return found
+        return boxes.lying_in(
+            Fault(
+                file,
+                f"has {found[0]}×{found[1]} pixels",
+                f"{boxes.size[0]}×{boxes.size[1]} as its annotations say",
+                "Copy it again from its source: its boxes do not fit another size.",
+            )
+        )
 
     def chosen(self, indices: Sequence[int], name: str) -> BoxedImages:
         """Return some of the images, in this order."""
@@ -103,29 +145,3 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         held = set(Random(seed).sample(range(len(self)), count))
         rest = [index for index in range(len(self)) if index not in held]
         return self.chosen(rest, self.name), self.chosen(sorted(held), f"{self.name}, held out")
-
-
-def read_image(file: Path, size: tuple[int, int]) -> Tensor:
-    """Read an image of a known size as (3, H, W) in [0, 1].
-
-    Raises:
-        FaultyFile: It is not there, cannot be decoded, or has another size.
-    """
-    if not file.is_file():
-        raise FaultyFile(missing(file, AN_IMAGE))
-    try:
-        with Image.open(file) as picture:
-            found = picture.size
-            pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise FaultyFile(undecodable(file, error, AN_IMAGE)) from None
-    if found != size:
-        raise FaultyFile(
-            Fault(
-                file,
-                f"has {found[0]}×{found[1]} pixels",
-                f"{size[0]}×{size[1]} as its annotations say",
-                "Copy it again from its source: its boxes do not fit another size.",
-            )
-        )
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255

@@ -7,7 +7,6 @@ or height stays in the evaluation, where nothing can find it; a training cannot 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from autoloss.errors import shown
 from autoloss.tasks.datasets.boxed import BoxedImages, Boxes
 from autoloss.tasks.datasets.faults import Fault, FaultyFile, missing, refusal, undecodable
-from autoloss.tasks.datasets.layout import present
+from autoloss.tasks.datasets.layout import leaves, present
 
 NAME = "COCO"
 LAYOUT = """\
@@ -26,6 +26,8 @@ LAYOUT = """\
   val2017/000000000139.jpg, …"""
 LEAST_NUMBERS = 6
 """Of a polygon: three points."""
+LARGEST = 1e7
+"""Beyond it no coordinate is one: 32 bits would round it, or make it infinite."""
 GROUPS = ("images", "annotations", "categories")
 AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
 MEND = "Mend it in the file, or take it out."
@@ -57,9 +59,12 @@ def instances(file: Path, folder: Path, name: str) -> BoxedImages:
     flat = 0
     for number, annotation in enumerate(content["annotations"]):
         identity = annotation.get("id") if isinstance(annotation, Mapping) else None
+        identity = identity if isinstance(identity, int) else None
         seen[identity] += 1
         problems = [*_problems(annotation, images, labels)]
-        if seen[identity] > 1:
+        if identity is None:
+            problems.append(("lacks an id", "a whole number of its own"))
+        elif seen[identity] > 1:
             problems.append(("has the id of another", "ids that differ"))
         place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
         faults += [Fault(file, f"{place} {found}", expected, MEND) for found, expected in problems]
@@ -101,17 +106,49 @@ def _identified(
     found: dict[int, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
         identity = row.get("id") if isinstance(row, Mapping) else None
-        place = f"{kind} {identity if identity is not None else f'number {number}'}"
+        place = f"{kind} {identity if isinstance(identity, int) else f'number {number}'}"
         lacking = [name for name in ("id", *needed) if not isinstance(row, Mapping) or name not in row]
         if lacking:
             faults.append(
                 Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", MEND)
             )
+        elif unfit := [name for name in ("id", *needed) if not _fits(name, row[name])]:
+            expected = " and ".join(EXPECTED[name] for name in unfit)
+            faults.append(
+                Fault(
+                    file,
+                    f"{place} has the {unfit[0]} {shown(row[unfit[0]])}",
+                    f"{' and '.join(unfit)}: {expected}",
+                    MEND,
+                )
+            )
         elif identity in found:
             faults.append(Fault(file, f"{place} comes twice", "ids that differ", MEND))
         else:
-            found[int(row["id"])] = row
+            found[row["id"]] = row
     return found
+
+
+EXPECTED = {
+    "id": "a whole number",
+    "width": "pixels, at least 1",
+    "height": "pixels, at least 1",
+    "file_name": "a path inside the split's folder",
+    "name": "text",
+}
+"""What the entries of images and categories are."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    match name:
+        case "id":
+            return isinstance(value, int)
+        case "width" | "height":
+            return isinstance(value, int) and 1 <= value < LARGEST
+        case "file_name":
+            return isinstance(value, str) and not leaves(value)
+        case _:
+            return isinstance(value, str)
 
 
 def _problems(
@@ -121,14 +158,20 @@ def _problems(
     if not isinstance(annotation, Mapping):
         yield f"is a {type(annotation).__name__}", "an object"
         return
-    image = images.get(annotation.get("image_id"))  # pyright: ignore[reportArgumentType]
+    place, category = annotation.get("image_id"), annotation.get("category_id")
+    image = images.get(place) if isinstance(place, int) else None
     if image is None:
-        yield f"is of image {annotation.get('image_id')}, which is not listed", "an image of the file"
-    if annotation.get("category_id") not in labels:
-        yield f"has the category {annotation.get('category_id')}", f"one of the {len(labels)} that the file lists"
+        yield f"is of image {shown(place)}, which is not listed", "an image of the file"
+    if not isinstance(category, int) or category not in labels:
+        yield f"has the category {shown(category)}", f"one of the {len(labels)} that the file lists"
+    if not _is_finite(annotation.get("area", 0)):
+        yield f"has the area {shown(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
-        yield ("has no box" if box is None else f"has the box {box}"), "a box of four numbers: left, top, width, height"
+        yield (
+            ("has no box" if box is None else f"has the box {shown(box)}"),
+            "a box of four numbers: left, top, width, height",
+        )
         return
     left, top, width, height = box
     if min(width, height) < 0:
@@ -145,20 +188,27 @@ def _problems(
 
 
 def _is_finite(side: Any) -> bool:
-    return isinstance(side, int | float) and math.isfinite(side)
+    # A comparison takes whole numbers of any length, and no NaN passes it.
+    return isinstance(side, int | float) and abs(side) < LARGEST
 
 
 def _outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(outline, list):
         for polygon in outline:
-            if not isinstance(polygon, list) or len(polygon) < LEAST_NUMBERS or len(polygon) % 2:
+            if isinstance(polygon, list) and not all(map(_is_finite, polygon)):
+                yield "has a polygon with what is no number", "points of two numbers"
+            elif not isinstance(polygon, list) or len(polygon) < LEAST_NUMBERS or len(polygon) % 2:
                 count = len(polygon) if isinstance(polygon, list) else 0
                 yield f"has a polygon of {count} numbers", "at least three points of two numbers"
         return
     size = [image["height"], image["width"]]
     if not isinstance(outline, Mapping) or "counts" not in outline or outline.get("size") != size:
         found = outline.get("size") if isinstance(outline, Mapping) else type(outline).__name__
-        yield f"has run lengths of size {found}", f"counts and the size {size}, height and width of its image"
+        yield f"has run lengths of size {shown(found)}", f"counts and the size {size}, height and width of its image"
+    elif isinstance(outline["counts"], list) and not all(
+        isinstance(run, int) and run >= 0 for run in outline["counts"]
+    ):
+        yield "has run lengths that are no lengths", "whole numbers of at least 0"
     elif isinstance(outline["counts"], list) and sum(outline["counts"]) != size[0] * size[1]:
         yield f"has run lengths that cover {sum(outline['counts'])} pixels", f"{size[0] * size[1]}, all of its image"
 
@@ -173,4 +223,5 @@ def _boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: 
         np.array([bool(row.get("iscrowd", 0)) for row in rows], dtype=bool),
         np.zeros(len(rows), dtype=bool),
         np.array([row.get("area", area) for row, area in zip(rows, size, strict=True)], dtype=np.float64),
+        np.array([row["id"] for row in rows], dtype=np.int64),
     )

@@ -6,13 +6,16 @@ up to a fixed number of pixels. The small copy of a proxy reads all of them, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from autoloss.errors import RequestError
+from autoloss.tasks.datasets.boxed import BoxedImages
 from autoloss.tasks.datasets.faults import FAULTS_SHOWN, Fault, FaultyFile, missing, refusal
 from autoloss.tasks.datasets.folder import SUFFIXES
 from autoloss.tasks.datasets.pictures import AN_IMAGE, DECODABLE, Pictures, another_size, opened
@@ -25,14 +28,23 @@ ORIENTATION, UPRIGHT = 0x0112, 1
 """EXIF's entry, and its value for an image that is shown as it is stored."""
 
 
+class Named(Protocol):
+    """A data set that messages can name."""
+
+    @property
+    def name(self) -> str: ...
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What was found, and how much was looked at.
 
     Args:
         pictures: Images in the data set.
-        headers: Pairs of files whose headers were read.
-        decoded: Pairs that were decoded.
+        headers: How many headers were read.
+        decoded: How many were decoded.
+        kind: What was looked at, such as pairs of image and mask.
     """
 
     name: str
@@ -40,12 +52,10 @@ class Inspection:
     pictures: int
     headers: int
     decoded: int
+    kind: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: looked at the headers of {self.headers} and decoded {self.decoded} of {self.pictures} pairs of "
-            "image and mask."
-        )
+        return f"{self.name}: looked at the headers of {self.headers} and decoded {self.decoded} of {self.pictures} {self.kind}."
 
     def check(self) -> None:
         """Raise a RequestError that lists the faults, if there are any."""
@@ -59,7 +69,7 @@ def faults(pictures: Pictures, limit: int = FAULTS_SHOWN) -> list[Fault]:
 
 
 def inspected(pictures: Pictures, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Look a data set over.
+    """Look a data set of images with masks over.
 
     Args:
         limit: Faults after which no more are looked for.
@@ -68,13 +78,30 @@ def inspected(pictures: Pictures, limit: int = FAULTS_SHOWN, *, pixels: int = PI
     Raises:
         RequestError: There are no images.
     """
-    if not len(pictures):
-        raise RequestError(f"{pictures.name} holds no images; expected at least one.")
+    header = functools.partial(_header, pictures)
+    return _looked(pictures, "pairs of image and mask", header, pictures.pair, limit, pixels)
+
+
+def inspected_boxes(images: BoxedImages, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
+    """Look a data set of images with boxes over; arguments and errors as those of `inspected`."""
+    return _looked(images, "images", images.header, images.image, limit, pixels)
+
+
+def _looked(
+    images: Named,
+    kind: str,
+    header: Callable[[int], tuple[int, int] | Fault],
+    decode: Callable[[int], object],
+    limit: int,
+    pixels: int,
+) -> Inspection:
+    if not len(images):
+        raise RequestError(f"{images.name} holds no images; expected at least one.")
     found: dict[int, Fault] = {}
     sizes: dict[int, tuple[int, int]] = {}
     headers = decoded = 0
-    for index in range(len(pictures)):
-        size = _header(pictures, index)
+    for index in range(len(images)):
+        size = header(index)
         if isinstance(size, Fault):
             found[index] = size
         else:
@@ -85,12 +112,12 @@ def inspected(pictures: Pictures, limit: int = FAULTS_SHOWN, *, pixels: int = PI
     for index in islice(_sample(sizes, pixels), 0 if len(found) >= limit else None):
         decoded += 1
         try:
-            pictures.pair(index)
+            decode(index)
         except FaultyFile as error:
             found[index] = error.fault
             if len(found) >= limit:
                 break
-    return Inspection(pictures.name, tuple(found[index] for index in sorted(found)), len(pictures), headers, decoded)
+    return Inspection(images.name, tuple(found[index] for index in sorted(found)), len(images), headers, decoded, kind)
 
 
 def _header(pictures: Pictures, index: int) -> tuple[int, int] | Fault:

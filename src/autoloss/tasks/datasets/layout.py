@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from autoloss.errors import RequestError, nearest
+from autoloss.errors import RequestError, nearest, shown
 
 
 def present(directory: Path, name: str, layout: str) -> Path:
@@ -52,6 +52,11 @@ def known_split(split: str, known: Iterable[str], name: str, place: Path) -> Non
         )
 
 
+def leaves(name: str) -> bool:
+    """Say whether a name from a file leads out of the folder that it is looked for in."""
+    return "\0" in name or PurePath(name).is_absolute() or ".." in PurePath(name).parts
+
+
 def listed(file: Path, name: str) -> list[str]:
     """Read the names of a split: one per line; blank lines and repeated names are left out.
 
@@ -68,6 +73,10 @@ def listed(file: Path, name: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{file} cannot be read ({error}); expected a text file with one name per line.") from None
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if astray := [name for name in names if leaves(name)]:
+        raise RequestError(
+            f"{file} names {shown(astray[0])}, which lies outside the folder of {name}. Name what is in its folders only."
+        )
     if not names:
         raise RequestError(f"{file} is empty: the split {file.stem!r} of {name} has no images. Put one name per line.")
     return names

@@ -6,7 +6,6 @@ both ends of a box belong to it; here a box reaches from its first pixel's left 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,6 +27,8 @@ LAYOUT = """\
   VOCdevkit/VOC2007/JPEGImages/000005.jpg, …
   VOCdevkit/VOC2007/Annotations/000005.xml, …
   VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt, …"""
+LARGEST = 1e7
+"""Beyond it no coordinate is one: 32 bits would round it, or make it infinite."""
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 AN_ANNOTATION = "an annotation of VOC in XML"
 MEND = "Mend it in the file, or take it out."
@@ -95,6 +96,7 @@ def _read(file: Path, faults: list[Fault]) -> Boxes | None:
         np.zeros(len(objects), dtype=bool),
         np.array([_text(one, "difficult") == "1" for one in objects], dtype=bool),
         (boxes[:, 2:] - boxes[:, :2]).prod(axis=1),
+        np.arange(1, len(objects) + 1),
     )
 
 
@@ -141,4 +143,4 @@ def _number(element: Element, path: str) -> float | None:
         number = float(_text(element, path))
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) < LARGEST else None

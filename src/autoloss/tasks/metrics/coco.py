@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,18 +11,20 @@ from faster_coco_eval import COCO, COCOeval_faster
 from autoloss.tasks.metrics.detection import Array, Detections, Truth
 
 FIGURES = {
-    "ap": "AP_all",
+    "map": "AP_all",
     "ap50": "AP_50",
     "ap75": "AP_75",
-    "ap_small": "AP_small",
-    "ap_medium": "AP_medium",
-    "ap_large": "AP_large",
+    "map_small": "AP_small",
+    "map_medium": "AP_medium",
+    "map_large": "AP_large",
 }
 """Our name → faster-coco-eval's."""
+ABSENT = -1
+"""Its figure where no object is of that kind."""
 
 
 def coco_figures(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int]) -> dict[str, float]:
-    """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; −1 where no object is of that kind."""
+    """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where no object is of that kind."""
     truth = _quiet(
         {
             "images": [{"id": number} for number in range(1, len(truths) + 1)],
@@ -35,7 +38,7 @@ def coco_figures(found: Sequence[Detections], truths: Sequence[Truth], classes: 
     evaluation.accumulate()
     evaluation.summarize()
     figures: Mapping[str, Any] = evaluation.stats_as_dict
-    return {name: float(figures[theirs]) for name, theirs in FIGURES.items()}
+    return {name: float(figures[theirs]) if figures[theirs] > ABSENT else math.nan for name, theirs in FIGURES.items()}
 
 
 def _annotations(truths: Sequence[Truth]) -> Iterator[dict[str, Any]]:

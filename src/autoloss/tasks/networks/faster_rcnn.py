@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pickle import UnpicklingError
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
+from torchvision.ops import MultiScaleRoIAlign
 
-from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import PLAIN, areas, decode
 from autoloss.space.branch import Criterion
+from autoloss.space.operators import raised
 
 RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG = BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
-
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 Target = Mapping[str, Tensor]
 """`boxes` (G, 4) and `labels` (G,) of one image."""
@@ -65,6 +60,30 @@ class Shape:
     deviations: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+
+class RaisedAnchors(AnchorGenerator):
+    """Anchors in the precision of the images, not of the feature maps: 16 bits count large coordinates in steps of pixels."""
+
+    def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
+        shown = [image_list.tensors.new_empty(()).expand(level.shape) for level in feature_maps]
+        return super().forward(image_list, shown)
+
+
+class RaisedRPNHead(RPNHead):
+    """A head whose outputs are float32 whatever it computes in: boxes lose pixels in 16 bits, and a loss is never in them."""
+
+    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        logits, deltas = super().forward(x)
+        return [raised(level) for level in logits], [raised(level) for level in deltas]
+
+
+class RaisedPredictor(FastRCNNPredictor):
+    """Likewise."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, deltas = super().forward(x)
+        return raised(logits), raised(deltas)
 
 
 class CriterionRPN(RegionProposalNetwork):
@@ -151,7 +170,7 @@ def _losses(
     deviations: Sequence[float],
     truth: Sequence[tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """Call the criterion for the classes and for the deltas of sampled boxes."""
+    """Call the criterion for the classes and for the deltas of sampled boxes, outside any autocast."""
     positive = target > 0
     # torchvision's matching names some ground-truth box for negatives too; they stay where they are.
     box = torch.where(positive[:, None], matched, reference)
@@ -166,10 +185,11 @@ def _losses(
     intersection, union, _ = areas(predicted, box)
     overlap = torch.where(positive, intersection / union, torch.ones_like(union))
     classes, boxes = names
-    return (
-        criterion[classes](logits[:, :, None, None], {**shared, "overlap": overlap}),
-        criterion[boxes](deltas[:, :, None, None], {**shared, "reference": reference, "deviations": unit}),
-    )
+    with torch.autocast(logits.device.type, enabled=False):
+        return (
+            criterion[classes](logits[:, :, None, None], {**shared, "overlap": overlap}),
+            criterion[boxes](deltas[:, :, None, None], {**shared, "reference": reference, "deviations": unit}),
+        )
 
 
 class FasterRCNN(GeneralizedRCNN):
@@ -184,16 +204,24 @@ class FasterRCNN(GeneralizedRCNN):
     def __init__(self, backbone: nn.Module, classes: int, shape: Shape = Shape()) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(shape.anchor_sizes)
-        anchors = AnchorGenerator(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
+        anchors = RaisedAnchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
         kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
         rpn = CriterionRPN(
-            anchors, RPNHead(channels, len(shape.aspect_ratios)), 0.7, 0.3, shape.rpn_sampled, 0.5, kept, kept, 0.7
+            anchors,
+            RaisedRPNHead(channels, len(shape.aspect_ratios)),
+            0.7,
+            0.3,
+            shape.rpn_sampled,
+            0.5,
+            kept,
+            kept,
+            0.7,
         )
         heads = CriterionRoIHeads(
             # Regions are read from all levels but the pooled one.
             MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
             TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
-            FastRCNNPredictor(shape.head_width, classes + 1),
+            RaisedPredictor(shape.head_width, classes + 1),
             *(0.5, 0.5, shape.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in shape.deviations),
             *(shape.least_score, 0.5, shape.most_detections),
@@ -215,74 +243,3 @@ class FasterRCNN(GeneralizedRCNN):
         finally:
             del self.rpn.criterion, self.roi_heads.criterion
         return torch.stack(list(losses.values())).sum()
-
-
-def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
-    """Return torchvision's ResNet with the last three levels of its pyramid: P4, P5 and the pooled P6 (Appendix A).
-
-    Args:
-        name: As in torchvision, such as resnet50.
-        weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict. With weights, batch normalisation
-            and the first stage stay as they are, as is usual for detectors.
-
-    Raises:
-        RequestError: There is no such ResNet, or the weights do not fit.
-    """
-    return _pyramid(name, channels, weights, {"layer3": "0", "layer4": "1"})
-
-
-def all_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
-    """Return torchvision's ResNet with its whole pyramid, P2 to P6; arguments and errors as those of `last_levels`."""
-    return _pyramid(name, channels, weights, {f"layer{number + 1}": str(number) for number in range(4)})
-
-
-def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> BackboneWithFPN:
-    body = _resnet(name, weights)
-    widths = [body.inplanes // 2 ** (4 - int(layer[-1])) for layer in layers]
-    return BackboneWithFPN(body, layers, widths, channels)
-
-
-def _resnet(name: str, weights: str) -> Any:
-    if name not in RESNETS:
-        raise unknown("backbone", name, RESNETS)
-    fresh = weights == "none"
-    body = getattr(resnet, name)(
-        weights="DEFAULT" if weights == "imagenet" else None, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d
-    )
-    if fresh:
-        return body
-    if weights != "imagenet":
-        try:
-            body.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
-            raise RequestError(
-                f"{weights} holds no weights of a {name} ({error}); give the path of its state dict."
-            ) from None
-    for part in (body.conv1, body.layer1):
-        part.requires_grad_(False)
-    return body
-
-
-class SmallBody(nn.Module):
-    """A body of four convolutional stages for a proxy training of a minute on one core (digits-det).
-
-    Its `layer3` and `layer4` see every 8th and every 16th pixel.
-    """
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.layer1 = _stage(1, width, 2)
-        self.layer2 = _stage(width, 2 * width, 2)
-        self.layer3 = nn.Sequential(_stage(2 * width, 4 * width, 2), _stage(4 * width, 4 * width, 1))
-        self.layer4 = nn.Sequential(_stage(4 * width, 6 * width, 2), _stage(6 * width, 6 * width, 1))
-
-
-def small_levels(channels: int = 64, width: int = 16) -> BackboneWithFPN:
-    """Return a small body with the last two levels of its pyramid and a pooled one, as in Appendix A's proxy."""
-    return BackboneWithFPN(SmallBody(width), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)
-
-
-def _stage(channels: int, into: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, into, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(into), nn.ReLU(inplace=True)
-    )

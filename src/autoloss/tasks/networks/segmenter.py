@@ -5,15 +5,14 @@ Both are put together from the parts of segmentation-models-pytorch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
+from autoloss.tasks.networks.weights import state_dict
 
 try:
     from segmentation_models_pytorch.base import SegmentationHead
@@ -132,7 +131,7 @@ def _from_imagenet(name: str, output_stride: int) -> nn.Module:
 
 
 def _load(encoder: nn.Module, name: str, path: str) -> None:
-    found = _read(path)
+    found = state_dict(path)
     expected = encoder.state_dict()
     kept = {key: value for key, value in found.items() if not key.startswith("fc.")}
     # Files older than torch 0.4.1 lack the counters, and loading makes up for them.
@@ -144,29 +143,6 @@ def _load(encoder: nn.Module, name: str, path: str) -> None:
             f"{_some('unknown or of another shape', others)}. Expected a state dict of torchvision's {name}."
         )
     encoder.load_state_dict(kept)
-
-
-def _read(path: str) -> dict[str, Tensor]:
-    if not os.path.isfile(path):
-        raise RequestError(
-            f"There are no weights at {path!r}; weights takes none, imagenet or the path of a state dict."
-        )
-    try:
-        if path.endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Each format, and each way to be damaged, has errors of its own.
-        raise RequestError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}). Expected a state "
-            "dict, saved by torch.save or as safetensors; a whole pickled network is not loaded."
-        ) from error
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise RequestError(
-            f"{path} holds a {type(found).__name__} that is no state dict: expected names and tensors alone."
-        )
-    return found
 
 
 def _some(what: str, names: Sequence[str]) -> str:

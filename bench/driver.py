@@ -1,0 +1,230 @@
+"""What the driver itself costs: time and memory per trained candidate, and how much of the time its workers are busy.
+
+python bench/driver.py --out results/driver.json
+
+The pipeline, its history and its store are the real ones, and jobs are pickled as for worker processes; only what a worker
+would do is answered at once, and the time that takes is left out. Utilisation is measured on digits-seg, with two worker
+processes on an otherwise idle machine: the share of the time in which they train or test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+import autoloss
+from autoloss.run import samples as sample_files
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.history import History
+from autoloss.run.jobs import Train
+from autoloss.run.messages import decode, encode
+from autoloss.run.pipeline import run
+from autoloss.run.records import Child, Outcome
+from autoloss.run.store import Store
+from autoloss.run.worker import attempt
+from autoloss.run.workers import Finished, ProcessWorkers, Workers
+from autoloss.run.workers import Outcome as JobOutcome
+from autoloss.run.workshop import Workshop
+from digits import FEW
+from machine import machine
+from output import emit
+from synthetic import BRANCHES, Answers
+
+TARGETS = {"milliseconds_per_candidate": 5.0, "megabytes": 200.0, "utilisation": 0.95}
+SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
+SLOTS = 4
+TRIALS = 10
+
+
+class Instant(Workers):
+    """Answers every job at once, and knows how long the answering took."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._waiting: dict[int, bytes] = {}
+        self.answering_seconds = 0.0
+        self.trained_at: list[float] = []
+
+    @property
+    def slots(self) -> int:
+        return SLOTS
+
+    @property
+    def busy(self) -> Mapping[int, float]:
+        return dict.fromkeys(self._waiting, 0.0)
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        frame = encode((job, cloudpickle.dumps(payload)))
+        began = time.perf_counter()
+        del frame
+        self._waiting[job] = cloudpickle.dumps(attempt(self._answers.perform, job, payload))
+        if isinstance(payload, Train):
+            self.trained_at.append(began - self.answering_seconds)
+        self.answering_seconds += time.perf_counter() - began
+
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        found = [decode(body) for body in self._waiting.values()]
+        self._waiting.clear()
+        return found
+
+    def cancel(self, job: int) -> None:
+        del self._waiting[job]
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+
+class Timed:
+    """The store, and how long it took to write."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.seconds = 0.0
+
+    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None:
+        began = time.perf_counter()
+        self._store.add_child(child, rejected)
+        self.seconds += time.perf_counter() - began
+
+    def add_outcome(self, child: int, outcome: Outcome) -> None:
+        began = time.perf_counter()
+        self._store.add_outcome(child, outcome)
+        self.seconds += time.perf_counter() - began
+
+
+class Counted(Workers):
+    """Worker processes, and how long they were at work."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.seconds = 0.0
+        self.began: float | None = None
+
+    @property
+    def slots(self) -> int:
+        return self._workers.slots
+
+    @property
+    def busy(self) -> Mapping[int, float]:
+        return self._workers.busy
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        self._workers.submit(job, payload, deadline_seconds=deadline_seconds)
+
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        found = self._workers.wait(timeout_seconds)
+        now = time.perf_counter()
+        if found and self.began is None:
+            # Workers import torch and compile once; what is of interest is the rest of a long run.
+            self.began = now
+        if self.began is not None:
+            # Of a job that was under way at that moment, the rest counts.
+            since = now - self.began
+            self.seconds += sum(min(since, outcome.seconds) for outcome in found if isinstance(outcome, Finished))
+        return found
+
+    def cancel(self, job: int) -> None:
+        self._workers.cancel(job)
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--candidates", type=int, default=10_000, help="trainings with instant answers")
+    asked.add_argument("--evaluations", type=int, default=60, help="real trainings, for the utilisation")
+    asked.add_argument("--part", choices=["costs", "utilisation"], help="only this")
+    asked.add_argument("--quick", action="store_true", help="1,000 candidates, 10 trainings on few scenes")
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    asked.add_argument("--out", type=Path, help="a file to write")
+    arguments = asked.parse_args()
+    if arguments.quick:
+        arguments.candidates, arguments.evaluations = 1_000, 10
+    result: dict[str, Any] = {"machine": machine(), "targets": TARGETS}
+    if arguments.part != "utilisation":
+        result |= costs(arguments.candidates)
+    if arguments.part != "costs":
+        result |= utilisation(arguments.evaluations, FEW if arguments.quick else {})
+    emit(result, arguments, _print)
+
+
+def costs(candidates: int) -> dict[str, Any]:
+    """Measure a whole search whose jobs are answered at once; the time is that of its last tenth."""
+    configuration = Configuration().changed({**SETTINGS, "evaluations": candidates})
+    gc.collect()
+    before = resident_megabytes()
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
+        store.write_settings({"configuration": configuration.to_json()})
+        history, record = History(BRANCHES, configuration), Timed(store)
+        workers = Instant(Answers(configuration))
+        began = time.perf_counter()
+        run(history, record, Dispatcher(workers, configuration.limits))
+        whole = time.perf_counter() - began - workers.answering_seconds
+        after = resident_megabytes()
+        store_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
+    trained = workers.trained_at
+    last = trained[-len(trained) // 10 :]
+    return {
+        "milliseconds_per_candidate": 1000 * (last[-1] - last[0]) / (len(last) - 1),
+        "milliseconds_per_candidate_from_the_first": 1000 * whole / len(trained),
+        "milliseconds_in_the_store": 1000 * record.seconds / len(trained),
+        "megabytes": after - before,
+        "store_megabytes": store_bytes / 1e6,
+        "trained": len(trained),
+        "explored": history.totals["sampled"],
+        "simulated": history.totals["simulated"],
+        "children": len(history.children),
+    }
+
+
+def utilisation(evaluations: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure how much of the time two worker processes train or test, from the first answer to the last."""
+    task = autoloss.tasks.get("digits-seg", **options)
+    configuration = Configuration().changed({"evaluations": evaluations, "seed": 0})
+    drawn = sample_files.drawn(task, configuration.rejection.samples, configuration.seed)
+    workshop = Workshop(task, drawn, configuration)
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
+        history = History(task.branches, configuration)
+        with Counted(ProcessWorkers(workshop.perform, 2)) as workers:
+            run(history, store, Dispatcher(workers, configuration.limits))
+            seconds = time.perf_counter() - (workers.began or 0.0)
+        trainings = [outcome.seconds for outcome in store.outcomes().values()]
+    return {
+        "utilisation": workers.seconds / (workers.slots * seconds),
+        "utilisation_seconds": seconds,
+        "training_share": sum(trainings) / (workers.slots * seconds),
+        "training_seconds": [round(seconds, 3) for seconds in trainings],
+        "load": os.getloadavg()[0],
+    }
+
+
+def resident_megabytes() -> float:
+    """Return what this process holds in memory."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _print(result: dict[str, Any]) -> None:
+    for name, target in TARGETS.items():
+        if name in result:
+            print(f"{name}: {result[name]:.3g} (target {target:g})")
+    for name, value in result.items():
+        if name not in TARGETS and isinstance(value, int | float):
+            print(f"  {name}: {value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

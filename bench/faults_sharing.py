@@ -1,0 +1,184 @@
+"""Several processes at one run: of two drivers one runs, and readers disturb nobody."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import toy
+from autoloss.cli import main
+from autoloss.run.history import as_text
+from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.results import opened
+from autoloss.run.store import Store
+from faults_driver import SEED, forked, waited, warm
+from promise import Shown
+
+OWNED = 3
+"""The exit code of a driver that another one keeps out."""
+POLL_SECONDS = 0.1
+
+
+def races(folder: Path, trials: int, *, patience_seconds: float = 60.0) -> Shown:
+    """Start two drivers at once; the trainings of the one that runs wait until the other has left.
+
+    Args:
+        patience_seconds: How long one of them may take to leave.
+    """
+    warm(folder)
+    violations: list[str] = []
+    slowest, histories = 0.0, set()
+    for trial in range(trials):
+        # Half of the races begin a run, the other half take one up.
+        directory = folder / f"race{trial}"
+        if trial % 2:
+            waited(forked(partial(main, _search(directory)), output=directory.with_suffix(".first")))
+        words = ["resume", str(directory), "--evaluations", "2", "--workers", "0", "--no-final"]
+        found, seconds = _race(
+            words if trial % 2 else [*_search(directory), "--evaluations", "2"], directory, patience_seconds
+        )
+        violations += [f"race {trial}: {text}" for text in found]
+        slowest = max(slowest, seconds)
+        histories.add(tuple(as_text(opened(directory).history)))
+    return Shown(
+        promise="of two drivers on one run exactly one runs",
+        trials=trials,
+        history_equal=len(histories) == 1,
+        violations=tuple(violations),
+        more={"slowest_refusal_seconds": round(slowest, 3)},
+    )
+
+
+def _search(directory: Path) -> list[str]:
+    settings = [f"--set={name}={value}" for name, value in toy.SETTINGS.items()]
+    task = f"{Path(toy.__file__).resolve()}:TASK"
+    return [
+        "search",
+        task,
+        "--evaluations",
+        "1",
+        f"--seed={SEED}",
+        "--workers=0",
+        f"--out={directory}",
+        "--no-final",
+        *settings,
+    ]
+
+
+def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tuple[list[str], float]:
+    """Return what went wrong, and how long the driver that was kept out took to say so."""
+    go, start = directory.with_suffix(".go"), os.pipe()
+    outputs = [directory.with_suffix(f".{number}") for number in range(2)]
+    drivers = [forked(lambda: _begin(start, words), {toy.HOLD: str(go)}, output) for output in outputs]
+    os.close(start[0])
+    began = time.monotonic()
+    # Both wait for the end of this pipe.
+    os.close(start[1])
+    first, status = _first_to_leave(drivers, patience_seconds)
+    seconds = time.monotonic() - began
+    go.touch()
+    violations = []
+    if first is None:
+        violations.append("no driver was kept out")
+        statuses = [waited(driver) for driver in drivers]
+        return [*violations, f"they ended with {statuses}"], seconds
+    other = drivers[1 - first]
+    said = outputs[first].read_text()
+    if status != OWNED:
+        violations.append(f"the driver that left first ended with {status}: {said.strip()[-300:]}")
+    elif not re.search(rf"driven by process {other} on {re.escape(socket.gethostname())}\.", said):
+        violations.append(f"the driver that was kept out does not name process {other}: {said.strip()[-300:]}")
+    if (ended := waited(other)) != 0:
+        violations.append(f"the other driver ended with {ended}: {outputs[1 - first].read_text().strip()[-300:]}")
+    return violations, seconds
+
+
+def _begin(start: tuple[int, int], words: Sequence[str]) -> None:
+    os.close(start[1])
+    os.read(start[0], 1)
+    main(words)
+
+
+def _first_to_leave(drivers: Sequence[int], patience_seconds: float) -> tuple[int | None, int]:
+    end = time.monotonic() + patience_seconds
+    while time.monotonic() < end:
+        for number, driver in enumerate(drivers):
+            found, status = os.waitpid(driver, os.WNOHANG)
+            if found:
+                return number, os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    return None, 0
+
+
+def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> Shown:
+    """Commit children and outcomes while so many processes read the whole run ten times a second.
+
+    Args:
+        seconds: At least so long.
+    """
+    directory = folder / "read"
+    directory.mkdir(parents=True)
+    failed, slowest, number = 0, 0.0, 0
+    with Store(directory, write=True) as store:
+        store.write_settings({"configuration": '{"seed": 0, "final": {"confirm": 0, "confirm_seeds": 0}}', **_NAMES})
+        outputs = [folder / f"reader{reader}" for reader in range(count)]
+        processes = [forked(lambda: _poll(directory), output=output) for output in outputs]
+        end = time.monotonic() + seconds
+        while number < commits // 2 or time.monotonic() < end:
+            began = time.monotonic()
+            try:
+                store.add_child(_child(number), {})
+                store.add_outcome(number, Outcome(state=State.SCORED, score=0.5))
+            except Exception:
+                failed += 1
+            slowest = max(slowest, time.monotonic() - began)
+            number += 1
+            time.sleep(0.005)
+        for process in processes:
+            os.kill(process, signal.SIGTERM)
+        statuses = [waited(process) for process in processes]
+        kept = len(store.outcomes())
+    violations = [
+        outputs[reader].read_text()[-300:] for reader, status in enumerate(statuses) if status != -signal.SIGTERM
+    ]
+    return Shown(
+        promise="readers never hurt",
+        trials=2 * number,
+        lost=number - failed - kept,
+        history_equal=len(opened(directory).history) == number,
+        violations=(*violations, *([f"{failed} commits failed"] if failed else [])),
+        more={"readers": count, "failed_commits": failed, "slowest_two_commits_seconds": round(slowest, 3)},
+    )
+
+
+_NAMES = {"task": '{"name": null, "options": {}}', "title": "toy", "branches": "{}"}
+
+
+def _child(number: int) -> Child:
+    return Child(
+        id=number,
+        parent=None,
+        kinds={"main": "fresh"},
+        attempts={"main": number},
+        loss="neg(mul(y, log(p)))",
+        origin=Origin.TRAINED,
+        source=None,
+        signature={"main": (str(number),)},
+    )
+
+
+def _poll(directory: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    least = 0
+    while True:
+        found = len(opened(directory).history)
+        if found < least:
+            raise AssertionError(f"{found} children, and {least} before")
+        least = found
+        time.sleep(POLL_SECONDS)

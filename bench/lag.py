@@ -1,0 +1,236 @@
+"""What `lag` costs: how busy workers are, and how good the losses are that a search finds (a bench figure).
+
+python bench/lag.py --out results/lag.json                      both parts, about half an hour on one idle core
+python bench/lag.py --part quality --work /tmp/lag.jsonl        can be taken up again: what is in the file is not done again
+
+Child k sees outcomes up to child k − lag. A large lag keeps many workers busy; a small one lets every child learn from all before
+it. The first part is a simulation: the pipeline and its history are the real ones, trainings last as long as measured ones did,
+and the clock is virtual. The second part runs real searches of a table; searches with one seed share their first K children, so
+lags are compared pairwise over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import autoloss
+from autoloss.algorithm.chance import keyed
+from autoloss.run import samples as sample_files
+from autoloss.run.configuration import Configuration
+from autoloss.run.dispatch import Dispatcher
+from autoloss.run.evidence import Entrant, Row, by_mean, rows, seeds
+from autoloss.run.history import History
+from autoloss.run.jobs import Job, Train
+from autoloss.run.pipeline import run
+from autoloss.run.records import Child, Outcome
+from autoloss.run.results import confirmation
+from autoloss.run.trials import compared
+from autoloss.run.workers import InlineWorkers
+from autoloss.run.workshop import Workshop
+from machine import machine
+from output import emit
+from searches import tell
+from synthetic import BRANCHES, Answers
+from virtual import VirtualWorkers
+
+LAGS = (1, 4, 8, 32)
+WORKERS = (2, 4, 8, 32)
+DIGITS = (
+    *(3.39, 3.61, 3.71, 3.74, 3.82, 3.89, 3.91, 4.0, 4.1, 4.2, 4.33),
+    *(4.43, 4.55, 4.73, 4.88, 5.28, 5.51, 6.0, 6.25, 6.76, 7.29),
+)
+"""Quantiles, in steps of 5 %, of the seconds of 100 proxy trainings of a search on digits-seg, two workers on two cores."""
+TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(60 * seconds for seconds in DIGITS)}
+"""As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
+TESTING_SECONDS = 1.2e-3
+"""Of one attempt, on average over all that are drawn (bench/rejection.py: 100,000 a minute on two cores)."""
+CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
+"""So many of a search's best are trained on fresh seeds of valid; the best of them, its winner, on as many of test."""
+
+
+@dataclass(slots=True)
+class Nowhere:
+    """Takes what a run would store."""
+
+    children: int = 0
+
+    def add_child(self, child: Child, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+        self.children += 1
+
+    def add_outcome(self, child: int, outcome: Outcome) -> None:
+        pass
+
+
+class Remembered:
+    """Does jobs, and a training that was done before not again: equal trainings have equal outcomes."""
+
+    def __init__(self, workshop: Workshop, known: dict[Train, Any]) -> None:
+        self._workshop = workshop
+        self._known = known
+
+    def __call__(self, job: Job) -> Any:
+        if not isinstance(job, Train):
+            return self._workshop.perform(job)
+        if job not in self._known:
+            self._known[job] = self._workshop.perform(job)
+        return self._known[job]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--part", choices=["utilisation", "quality"], help="only this")
+    asked.add_argument("--evaluations", type=int, default=60, help="trainings of each real search")
+    asked.add_argument("--seeds", type=int, default=5, help="real searches of each lag")
+    asked.add_argument("--trainings", type=int, default=150, help="of each simulated search")
+    asked.add_argument("--work", type=Path, help="a file that keeps what each real search came to")
+    asked.add_argument(
+        "--quick", action="store_true", help="30 simulated trainings, 2 and 8 workers; 6 real ones, lag 1 and 8"
+    )
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    asked.add_argument("--out", type=Path, help="a file to write")
+    arguments = asked.parse_args()
+    lags, workers, options = LAGS, WORKERS, {}
+    if arguments.quick:
+        arguments.evaluations, arguments.seeds, arguments.trainings = 6, 1, 30
+        lags, workers, options = (1, 8), (2, 8), {"steps": 150}
+    result: dict[str, Any] = {"machine": machine()}
+    if arguments.part != "quality":
+        result["utilisation"] = [
+            simulated(name, count, lag, arguments.trainings) for name in TRAININGS for count in workers for lag in lags
+        ]
+    if arguments.part != "utilisation":
+        result["quality"] = quality(lags, arguments, options)
+    emit(result, arguments, _print)
+
+
+def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, Any]:
+    """Return how busy workers are in a whole search."""
+    settings = {"evolution.lag": lag, "evaluations": evaluations, "seed": 1}
+    configuration = Configuration().changed(settings)
+    pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
+    history = History(BRANCHES, configuration)
+    run(history, Nowhere(), Dispatcher(pool, configuration.limits))
+    slots = workers * pool.clock
+    return {
+        "trainings_last": name,
+        "workers": workers,
+        "lag": lag,
+        "busy": (pool.training_seconds + pool.testing_seconds) / slots,
+        "training": pool.training_seconds / slots,
+        "speed_up": pool.training_seconds / pool.clock,
+        "hours": pool.clock / 3600,
+    }
+
+
+def _seconds(name: str, job: Job, found: Any) -> float:
+    """Return how long a job takes: a training as one of those that were measured, whichever its loss is given."""
+    if not isinstance(job, Train):
+        return TESTING_SECONDS * len(found)
+    measured = TRAININGS[name]
+    place = keyed(0, "duration", job.loss).uniform(0, len(measured) - 1)
+    low = min(int(place), len(measured) - 2)
+    return measured[low] + (place - low) * (measured[low + 1] - measured[low])
+
+
+def quality(lags: Sequence[int], arguments: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Search a table with each lag and seed; a winner is named on fresh seeds of valid and measured on test."""
+    done = _kept(arguments.work)
+    task = autoloss.tasks.get("tabular", metric="f1", data="breast_cancer_hard", **options)
+    for seed in range(arguments.seeds):
+        known: dict[Train, Any] = {}
+        for lag in lags:
+            key = f"{seed} {lag} {arguments.evaluations}"
+            if key not in done:
+                done[key] = _searched(task, seed, lag, arguments.evaluations, known)
+                if arguments.work:
+                    with arguments.work.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({key: done[key]}) + "\n")
+                tell(
+                    f"seed {seed}, lag {lag}: {done[key]['confirmed']:.4f} on fresh seeds, {done[key]['test']:.4f} on test"
+                )
+    found = {lag: [done[f"{seed} {lag} {arguments.evaluations}"] for seed in range(arguments.seeds)] for lag in lags}
+    figures = ("best", "confirmed", "test")
+    return {
+        "task": "tabular breast_cancer_hard, f1",
+        "evaluations": arguments.evaluations,
+        "seeds": arguments.seeds,
+        "rows": [
+            {"lag": lag, **{name: _summary(found[lag], found[lags[0]], name) for name in figures}}
+            | {"curve": [mean(values) for values in zip(*(one["curve"] for one in found[lag]), strict=True)]}
+            for lag in lags
+        ],
+    }
+
+
+def _kept(work: Path | None) -> dict[str, Any]:
+    if work is None or not work.exists():
+        return {}
+    return {key: row for line in work.read_text(encoding="utf-8").splitlines() for key, row in json.loads(line).items()}
+
+
+def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
+    configuration = Configuration().changed({"evolution.lag": lag, "evaluations": evaluations, "seed": seed})
+    drawn = sample_files.drawn(task, configuration.rejection.samples, seed)
+    history = History(task.branches, configuration)
+    with InlineWorkers(Remembered(Workshop(task, drawn, configuration), known)) as workers:
+        dispatcher = Dispatcher(workers, configuration.limits)
+        run(history, Nowhere(), dispatcher)
+        trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
+        best = confirmation(history.finished, CONFIRMED)
+        winner = by_mean(_trained(best, seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[0]
+        tested = _trained([winner.entrant], seeds(seed, "comparison", TEST_SEEDS), "test", dispatcher)[0]
+    return {
+        "best": max(trained),
+        "confirmed": winner.mean,
+        "test": tested.mean,
+        "loss": winner.entrant.loss,
+        "children": len(history.children),
+        "curve": [max(trained[: count + 1]) for count in range(evaluations)],
+    }
+
+
+def _trained(entrants: Sequence[Entrant], fresh: Sequence[int], split: str, dispatcher: Dispatcher) -> list[Row]:
+    found: dict[Train, Outcome] = {}
+    compared(entrants, fresh, split, dispatcher, found, lambda job, outcome: None)
+    return rows(entrants, fresh, split, found)
+
+
+def _summary(found: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return mean and half the 95 % interval, of the figure and of its difference to that of the first lag, seed by seed."""
+    scores = tuple(one[name] for one in found)
+    row = Row(Entrant(name, ""), scores)
+    less = Row(Entrant(name, ""), tuple(mine - other[name] for mine, other in zip(scores, first, strict=True)))
+    return {
+        "mean": row.mean,
+        "interval": row.interval,
+        "difference": less.mean,
+        "difference_interval": less.interval,
+        "scores": scores,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    for row in result.get("utilisation", ()):
+        print(
+            f"{row['trainings_last']:>10}  {row['workers']:>2} workers  lag {row['lag']:>2}  busy {row['busy']:.3f}  "
+            f"training {row['training']:.3f}  {row['speed_up']:.2f}× one worker"
+        )
+    for row in result.get("quality", {}).get("rows", ()):
+        print(f"lag {row['lag']:>2}  " + "  ".join(_figure(name, row[name]) for name in ("best", "confirmed", "test")))
+
+
+def _figure(name: str, summary: Mapping[str, Any]) -> str:
+    half, less = summary["interval"], summary["difference_interval"]
+    around = "" if half is None else f" ± {half:.4f}"
+    beside = "" if less is None else f" ± {less:.4f}"
+    return f"{name} {summary['mean']:.4f}{around} ({summary['difference']:+.4f}{beside})"
+
+
+if __name__ == "__main__":
+    main()

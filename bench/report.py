@@ -1,0 +1,191 @@
+"""What reading a large run costs: `autoloss report`, `top` and a second look of the live page (a regression figure).
+
+python bench/report.py --candidates 100000 --out results/report.json
+
+The run is written through the store that searches write to; its losses are drawn, its scores and curves are made up. Each
+command runs in a process of its own; `imports` is such a process that only imports what the report needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from autoloss import __version__
+from autoloss.algorithm.initialization import initial_expression
+from autoloss.report.page.serving import Live
+from autoloss.run.configuration import Configuration
+from autoloss.run.naming import TaskName
+from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.store import Store
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.expression import Alphabet
+from autoloss.space.form import BranchForm
+from machine import machine
+from output import emit
+
+QUICK = 3_000
+TRAINED, DIVERGED, MUTATED = 0.4, 0.05, 0.5
+"""Shares among the children of a search, about those of digits-seg."""
+CURVE_POINTS = 100
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--candidates", type=int, default=100_000, help="children of the run")
+    asked.add_argument("--quick", action="store_true", help=f"{QUICK} candidates")
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    asked.add_argument("--out", type=Path, help="write it to a file as well")
+    arguments = asked.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        emit(_measured(Path(folder), QUICK if arguments.quick else arguments.candidates), arguments, _print)
+
+
+def _measured(folder: Path, candidates: int) -> dict[str, Any]:
+    began = time.perf_counter()
+    trained = write(folder, candidates, Random(0))
+    written = time.perf_counter() - began
+    rows = {
+        "imports": _process("import autoloss.report.page.writing, autoloss.space.form"),
+        # The first call simplifies formulas and keeps them; the second is what a person sees from then on.
+        "report": _process(_COMMAND, "report", str(folder)),
+        "report again": _process(_COMMAND, "report", str(folder)),
+        "top": _process(_COMMAND, "top", str(folder)),
+    }
+    live = Live(folder, clock=_always_later())
+    began = time.perf_counter()
+    live.fragment()
+    return {
+        "machine": machine(),
+        "candidates": candidates,
+        "trained": trained,
+        "store_megabytes": (folder / "run.sqlite").stat().st_size / 1e6,
+        "written_seconds": written,
+        "report_megabytes": (folder / "report.html").stat().st_size / 1e6,
+        "look_seconds": time.perf_counter() - began,
+        "rows": rows,
+    }
+
+
+def write(folder: Path, candidates: int, rng: Random) -> int:
+    """Write a run of made-up children and outcomes; returns how many were trained."""
+    branch = ActivatedBranch()
+    alphabet = Alphabet(branch.leaves_and_roles)
+    with Store(folder, write=True) as store:
+        # A search waits for the disk after each row; here nobody would miss what a power cut takes.
+        store._database._connection.execute("PRAGMA synchronous = OFF")
+        store.write_settings(
+            {
+                "configuration": Configuration(evaluations=candidates).to_json(),
+                "task": TaskName(None).to_json(),
+                "title": "made up",
+                "branches": json.dumps({"main": BranchForm.of(branch).to_dict()}),
+                "release": __version__,
+            }
+        )
+        trained: list[int] = []
+        for number in range(candidates):
+            child = _child(number, trained, str(initial_expression(alphabet, 3, rng)), rng)
+            store.add_child(child, {("main", 0): ("add(1, 1)", "STRUCTURE")} if number % 10 == 0 else {})
+            if child.source is None:
+                trained.append(number)
+                store.add_outcome(number, _outcome(number / candidates, rng))
+    return len(trained)
+
+
+def _child(number: int, trained: Sequence[int], formula: str, rng: Random) -> Child:
+    parent = rng.choice(trained[-2500:]) if len(trained) > 20 else None
+    is_new = parent is None or rng.random() < TRAINED
+    kind = "fresh" if parent is None or rng.random() > MUTATED else "mutated"
+    return Child(
+        id=number,
+        parent=parent,
+        kinds={"main": kind},
+        attempts={"main": rng.randrange(200)},
+        loss=formula,
+        origin=Origin.TRAINED if is_new else Origin.TWIN,
+        source=None if is_new else parent,
+        signature={"main": tuple(f"{rng.random():.1e}" for _ in range(5))},
+        scores={"main": tuple(rng.random() for _ in range(6))},
+        counts={
+            "sampled": 80,
+            "simulated": 5,
+            "passed": 1,
+            "reused": 5,
+            "STRUCTURE": 70,
+            "LOW_GAIN": 4,
+            "KNOWN_KEY": 5,
+        },
+        rejected={"main": rng.randbytes(40)},
+        accepted={"main": rng.randbytes(8)},
+    )
+
+
+def _outcome(share: float, rng: Random) -> Outcome:
+    """Make up a training; scores rise over the search."""
+    if rng.random() < DIVERGED:
+        return Outcome(state=State.DIVERGED, step=rng.randrange(1, 100), reason="the loss is not finite", seconds=0.1)
+    score = min(0.99, rng.betavariate(1 + 4 * share, 3))
+    curve = tuple((3 * step, math.exp(-step / 30) + 0.1 * rng.random()) for step in range(1, CURVE_POINTS + 1))
+    return Outcome(state=State.SCORED, score=score, also={"miou": score, "gacc": score / 2}, curve=curve, seconds=2.0)
+
+
+_COMMAND = "from autoloss.cli import main; main(sys.argv[2:])"
+# A child's peak in `getrusage` begins with its parent's; the kernel's own figure begins with the program.
+_PEAK = """
+import atexit, pathlib, re, sys
+status = pathlib.Path("/proc/self/status")
+atexit.register(lambda: pathlib.Path(sys.argv[1]).write_text(re.search(r"VmHWM:\\s*(\\d+)", status.read_text())[1]))
+"""
+
+
+def _process(code: str, *arguments: str) -> dict[str, float]:
+    """Run code in a Python of its own and return how long it took and the most memory that it held."""
+    with tempfile.NamedTemporaryFile("r") as peak:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PEAK + code, peak.name, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(arguments) or code} ended with {process.returncode}.")
+        kilobytes = int(peak.read())
+    return {
+        "seconds": seconds,
+        "processor_seconds": usage.ru_utime + usage.ru_stime,
+        "megabytes": kilobytes / 1024,
+    }
+
+
+def _always_later() -> Any:
+    """Return a clock on which a look is always due."""
+    moments = iter(range(0, 10**9, 10**6))
+    return lambda: float(next(moments))
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(f"{result['candidates']} candidates, {result['trained']} trained; store {result['store_megabytes']:.0f} MB")
+    for name, row in result["rows"].items():
+        times = f"{row['seconds']:6.1f} s ({row['processor_seconds']:.1f} s of processor time)"
+        print(f"  {name:<13} {times}, {row['megabytes']:.0f} MB")
+    print(
+        f"  the report has {result['report_megabytes']:.2f} MB; the live page looks again in {result['look_seconds']:.3f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

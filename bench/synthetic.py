@@ -1,0 +1,74 @@
+"""Answers in place of workers: trees drawn as always, verdicts and scores drawn by hash, so that all else can be measured alone.
+
+The shares are those of real searches on segmentation: of the trees that hold both leaves about one in eleven passes, one training
+in twenty diverges. Equal losses get equal answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from autoloss.algorithm.evolution import Plan, attempt
+from autoloss.algorithm.mutation import Kind
+from autoloss.algorithm.rejection.protocol import Reason
+from autoloss.run.configuration import Configuration
+from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.expression import Alphabet
+from autoloss.space.parsing import parse
+from autoloss.tasks.training import CURVE_POINTS
+
+PASSING = 1 / 11
+"""Of the trees that hold a prediction and a target."""
+DIVERGING = 1 / 20
+ALPHABET = Alphabet(ActivatedBranch().leaves_and_roles)
+BRANCHES = ("main",)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What workers would say, had losses the qualities that a hash gives them."""
+
+    configuration: Configuration
+
+    def perform(self, job: Job) -> list[Attempt] | Trained:
+        return self.train(job) if isinstance(job, Train) else self.test(job)
+
+    def test(self, job: TestAttempts) -> list[Attempt]:
+        settings, seed = self.configuration.evolution, self.configuration.seed
+        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        parent = None if job.parent is None else parse(job.parent)
+        found = []
+        for number in range(job.first, job.first + job.count):
+            tree = attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
+            if len(tree.operators) > settings.maximum_operators:
+                found.append(Attempt(number, str(tree), Reason.SIZE.name))
+            elif not tree.holds(ALPHABET.leaves_and_roles):
+                found.append(Attempt(number, str(tree), Reason.STRUCTURE.name))
+            else:
+                found.append(self._simulated(number, str(tree), str(tree.canonical())))
+                if found[-1].reason is None:
+                    break
+        return found
+
+    def _simulated(self, number: int, text: str, canonical: str) -> Attempt:
+        digest = self._digest("test", canonical)
+        signature = tuple(f"{1 + byte / 32:.1e}" for byte in digest[8:13])
+        if _share(digest) >= PASSING:
+            return Attempt(number, text, Reason.LOW_GAIN.name, digest[:8], signature, True, 0.1, (0.1,) * 5)
+        return Attempt(number, text, None, digest[:8], signature, True, 0.8, (0.8,) * 5)
+
+    def train(self, job: Train) -> Trained:
+        share = _share(self._digest("train", job.loss))
+        if share < DIVERGING:
+            return Trained("diverged", step=19, reason="loss is not finite")
+        curve = tuple((step, share + 1 / (1 + step)) for step in range(CURVE_POINTS))
+        return Trained("scored", share, {"loss": share / 3}, curve)
+
+    def _digest(self, purpose: str, text: str) -> bytes:
+        return hashlib.blake2b(f"{self.configuration.seed} {purpose} {text}".encode(), digest_size=16).digest()
+
+
+def _share(digest: bytes) -> float:
+    return int.from_bytes(digest[:6]) / 2**48

@@ -1,0 +1,125 @@
+"""One loss of a run: formula, outcome, why it passed, its training, where it came from, how to train it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from autoloss.errors import RequestError
+from autoloss.report.leaderboard import table
+from autoloss.report.lineage import lineage
+from autoloss.report.numbers import figure
+from autoloss.report.readable import readable_of
+from autoloss.run.reading import Reading
+from autoloss.run.records import Origin
+from autoloss.run.results import training_command
+
+RUNNING = "in training"
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+"""Characters of a curve in a terminal."""
+
+
+def show_values(reading: Reading, number: int) -> dict[str, Any]:
+    """Return all that is known of one loss as plain values; it may still be in training.
+
+    Raises:
+        RequestError: There is no such loss.
+    """
+    search = reading.search
+    if number not in reading.children:
+        raise RequestError(_none_such(reading, number))
+    child = reading.children[number]
+    individual = next((found for found in search.history if found.id == number), None)
+    outcome = None if individual is None else individual.outcome
+    readable = readable_of(search, [child.loss])[child.loss]
+    return {
+        "id": child.id,
+        "formula": child.loss,
+        "simplified": readable.text,
+        "readable": readable.line,
+        "state": RUNNING if outcome is None else outcome.state.value,
+        "score": None if outcome is None else outcome.score,
+        "also": {} if outcome is None else dict(outcome.also),
+        "reason": "" if outcome is None else outcome.reason,
+        "step": None if outcome is None else outcome.step,
+        "origin": child.origin.value,
+        "source": child.source,
+        "kinds": dict(child.kinds),
+        "attempts": dict(child.attempts),
+        "g": {branch: scores[0] for branch, scores in child.scores.items()},
+        "gains": {branch: list(scores[1:]) for branch, scores in child.scores.items()},
+        "lineage": [
+            {
+                "id": step.child.id,
+                "kinds": dict(step.child.kinds),
+                "how": dict(step.how),
+                "formula": step.child.loss,
+                "score": step.score,
+            }
+            for step in lineage(search, reading.children, number)
+        ],
+        "curve": [] if individual is None else [list(point) for point in reading.curve(individual)],
+        "command": training_command(search, reading.root(child).loss),
+    }
+
+
+def _none_such(reading: Reading, number: int) -> str:
+    if not reading.children:
+        return f"{reading.directory} has no loss yet."
+    return f"There is no loss #{number} in {reading.directory}; it has #0 to #{max(reading.children)} so far."
+
+
+def print_show(console: Console, values: Mapping[str, Any]) -> None:
+    """Print one loss."""
+    console.print(Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"), soft_wrap=True)
+    console.print(f"as it was found: {values['formula']}", soft_wrap=True)
+    if values["simplified"] != values["formula"]:
+        console.print(f"simplified: {values['simplified']}", soft_wrap=True)
+    also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
+    console.print(f"{values['state']}  score {figure(values['score'])}  {also}".rstrip())
+    if values["reason"]:
+        step = "" if values["step"] is None else f" (step {values['step']})"
+        console.print(f"reason: {values['reason']}{step}")
+    if values["origin"] != Origin.TRAINED.value:
+        console.print(f"{values['origin']}: shares the outcome of #{values['source']}")
+    for branch, score in values["g"].items():
+        gains = " ".join(f"{gain:+.3f}" for gain in values["gains"][branch])
+        console.print(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
+    _print_curve(console, values["curve"])
+    console.print(
+        table(
+            "Lineage",
+            {"id": "right", "how": "left", "score": "right", "formula": "left"},
+            ((step["id"], _how(step["how"]), figure(step["score"]), step["formula"]) for step in values["lineage"]),
+        )
+    )
+    console.print(f"Train it again: {values['command']}", soft_wrap=True)
+
+
+def _how(how: Mapping[str, str]) -> str:
+    kinds = dict.fromkeys(how.values())
+    return next(iter(kinds)) if len(kinds) == 1 else "; ".join(f"{branch}: {kind}" for branch, kind in how.items())
+
+
+def _print_curve(console: Console, curve: Sequence[Sequence[float]]) -> None:
+    if curve:
+        (first, start), (last, end) = curve[0], curve[-1]
+        console.print(f"training loss, steps {first:.0f} to {last:.0f}: {start:.4g} → {end:.4g}")
+        console.print(f"  {sparkline([loss for _, loss in curve], WIDTH)}")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values as one line of bars, the mean of each stretch; what is not finite is a gap."""
+    count = min(width, len(values))
+    stretches = [values[len(values) * at // count : len(values) * (at + 1) // count] for at in range(count)]
+    kept = [[value for value in stretch if math.isfinite(value)] for stretch in stretches]
+    means = [math.fsum(stretch) / len(stretch) if stretch else None for stretch in kept]
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    step = (high - low) / (len(BARS) - 1) or 1.0
+    return "".join(" " if mean is None else BARS[round((mean - low) / step)] for mean in means)

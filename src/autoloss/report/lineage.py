@@ -1,0 +1,88 @@
+"""Where a loss came from: its ancestors, and the mutations that led from each to the next.
+
+A run keeps the number of the attempt that passed, not how it was made. Every attempt has a generator of its own, so its
+draw is made again, and believed where it comes to the same tree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoloss.run.records import Child
+from autoloss.run.results import Search
+
+NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
+FRESH, MUTATED = "fresh", "mutated"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One ancestor, or the loss itself.
+
+    Args:
+        how: Branch → how its tree came about: copied, fresh, or the two mutations.
+    """
+
+    child: Child
+    score: float | None
+    how: Mapping[str, str]
+
+
+def lineage(search: Search, children: Mapping[int, Child], number: int) -> list[Step]:
+    """Return where a loss came from, itself first, a random tree last.
+
+    Args:
+        children: All children of the run by number; one that is damaged ends the line.
+    """
+    scores = {individual.id: individual.outcome.score for individual in search.history}
+    steps: list[Step] = []
+    at: int | None = number
+    while at is not None and at in children:
+        child = children[at]
+        parent = None if child.parent is None else children.get(child.parent)
+        steps.append(Step(child, scores.get(at), _how(search, child, parent)))
+        at = None if set(child.kinds.values()) == {FRESH} else child.parent
+    return steps
+
+
+def offspring(children: Mapping[int, Child], number: int) -> Sequence[Child]:
+    """Return the children of a loss, in order."""
+    return [child for child in children.values() if child.parent == number and set(child.kinds.values()) != {FRESH}]
+
+
+def _how(search: Search, child: Child, parent: Child | None) -> dict[str, str]:
+    how = dict(child.kinds)
+    for branch, kind in child.kinds.items():
+        if kind == MUTATED and parent is not None:
+            found = _mutations(search, child, parent, branch)
+            how[branch] = f"{kind}: {', then '.join(found)}" if found else kind
+    return how
+
+
+def _mutations(search: Search, child: Child, parent: Child, branch: str) -> list[str]:
+    """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
+    from autoloss.algorithm.chance import keyed
+    from autoloss.algorithm.mutation import mutated
+    from autoloss.space.branch import Role
+    from autoloss.space.expression import Alphabet
+    from autoloss.space.loss import Loss
+    from autoloss.space.operators import OPERATORS
+    from autoloss.space.parsing import FormulaError
+
+    number = child.attempts[branch]
+    configuration = json.loads(search.settings["configuration"])
+    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(search.settings["branches"]).items()}
+    if number is None or number >= configuration["evolution"]["mutation_attempts"]:
+        return ["a fresh tree instead, after too many attempts"] if number is not None else []
+    rng = keyed(configuration["seed"], "attempt", child.id, branch, number)
+    try:
+        before, after = (Loss.parse(one.loss, leaves)[branch] for one in (parent, child))
+    except FormulaError:
+        return []
+    # Roles decide nothing of a draw.
+    off = configuration.get("space", {}).get("without", ())
+    left = tuple(operator for name, operator in OPERATORS.items() if name not in off)
+    tree, mutations = mutated(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
+    return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []

@@ -1,0 +1,39 @@
+"""Numbers as people read them: metrics, counts, times."""
+
+from __future__ import annotations
+
+import math
+
+
+def figure(value: float | None) -> str:
+    """Write a metric with four decimals, or a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def counted(count: int) -> str:
+    """Write a count with thin spaces between thousands."""
+    return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def share(part: int, whole: int) -> str:
+    """Write a part of a whole in percent, with the digits that tell it from none and from all."""
+    if not whole:
+        return "–"
+    percent = 100 * part / whole
+    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time as 45 s, 3 min 20 s or 2 h 05 min."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

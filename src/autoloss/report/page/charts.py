@@ -1,0 +1,146 @@
+"""Charts as values that a template draws in SVG: axes with round numbers, and paths of at most a few hundred points.
+
+A plot is a square of SIZE units that is stretched to its place; strokes keep their width, and labels stand outside of it, so
+that text stays readable on a narrow screen. Colours are the style sheet's, which knows light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+SIZE = 1000
+"""Units of a plot's side."""
+POINTS = 300
+"""Points of a line, at most twice as many: of each stretch the lowest and the highest stay."""
+CELLS = (240, 120)
+"""Dots that fall into the same cell are drawn once."""
+TICKS = 5
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A range with round numbers on it.
+
+    Args:
+        ticks: (place in units, label).
+    """
+
+    low: float
+    high: float
+    label: str
+    ticks: tuple[tuple[int, str], ...] = ()
+
+    def place(self, value: float) -> int:
+        """Return where a value stands, in units; what is beyond the range stands at its end."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(SIZE * min(1.0, max(0.0, share)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Something drawn in a plot.
+
+    Args:
+        kind: Dots are a path of points; a line is one of segments.
+        colour: Number of a colour of the style sheet.
+        name: In the legend; nothing there where it is empty.
+    """
+
+    kind: Literal["line", "dots"]
+    path: str
+    colour: int
+    name: str = ""
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with its words: whoever does not see it reads the description."""
+
+    title: str
+    description: str
+    x: Axis
+    y: Axis
+    layers: tuple[Layer, ...]
+    note: str = ""
+
+
+def axis(low: float, high: float, label: str, *, count: int = TICKS, widen: bool = True) -> Axis:
+    """Return an axis over a range, widened to round numbers where asked for."""
+    if not high > low:
+        room = abs(low) * 0.1 or 1.0
+        low, high = low - room, high + room
+    step = _round_step((high - low) / count)
+    if widen:
+        low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+    first = math.ceil(low / step - 1e-9)
+    values = [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    bare = Axis(low, high, label)
+    return Axis(low, high, label, tuple((bare.place(value), _label(value, step)) for value in values))
+
+
+def line(points: Iterable[Point], x: Axis, y: Axis) -> str:
+    """Return a line as a path; what is not finite interrupts it."""
+    path: list[str] = []
+    pen = "M"
+    for place in thinned(list(points)):
+        if not all(map(math.isfinite, place)):
+            pen = "M"
+            continue
+        path.append(f"{pen}{x.place(place[0])} {SIZE - y.place(place[1])}")
+        pen = "L"
+    return "".join(path)
+
+
+def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
+    """Return a value that stays until it changes as a path; all changes are kept."""
+    changes = [*points[:1], *(now for before, now in pairwise(points) if now[1] != before[1])]
+    if not changes:
+        return ""
+    path = f"M{x.place(changes[0][0])} {SIZE - y.place(changes[0][1])}"
+    path += "".join(f"H{x.place(at)}V{SIZE - y.place(value)}" for at, value in changes[1:])
+    return f"{path}H{x.place(points[-1][0])}"
+
+
+def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
+    """Return dots as a path, one for each cell that holds any; the highest of all keeps its own place."""
+    finite = [point for point in points if all(map(math.isfinite, point))]
+    cells: dict[tuple[int, int], Point] = {}
+    for point in finite:
+        cells[x.place(point[0]) * CELLS[0] // SIZE, y.place(point[1]) * CELLS[1] // SIZE] = point
+    kept = list(cells.values())
+    if finite and (best := max(finite, key=lambda point: point[1])) not in kept:
+        kept.append(best)
+    return "".join(f"M{x.place(at)} {SIZE - y.place(value)}h0" for at, value in kept)
+
+
+def thinned(points: Sequence[Point], count: int = POINTS) -> list[Point]:
+    """Return at most twice as many points as asked for: of each stretch the lowest and the highest."""
+    if len(points) <= 2 * count:
+        return list(points)
+    kept: list[Point] = []
+    for number in range(count):
+        stretch = points[len(points) * number // count : len(points) * (number + 1) // count]
+        ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+def _label(value: float, step: float) -> str:
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if decimals > 6 or abs(value) >= 1e7:
+        return f"{value:.1e}".replace("-", "−")
+    text = f"{value:.{decimals}f}" if abs(value) > step / 2 else "0"
+    return text.replace("-", "−")

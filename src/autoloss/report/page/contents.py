@@ -1,0 +1,238 @@
+"""Everything that the page shows, gathered from one look at a run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoloss.report.failures import failures
+from autoloss.report.leaderboard import hall_rows, rows_of, top_rows
+from autoloss.report.lineage import Step, lineage, offspring
+from autoloss.report.numbers import counted, duration, figure
+from autoloss.report.page import figures
+from autoloss.report.page.charts import Axis, Chart, axis
+from autoloss.report.page.formulas import Formula, Formulas
+from autoloss.report.page.scenes import Scenes, kept
+from autoloss.report.page.shapes import Shape, shape_of
+from autoloss.report.page.story import State, Story, state_of, story_of
+from autoloss.run.evidence import Row
+from autoloss.run.reading import Reading
+from autoloss.run.results import Search
+
+TOP = 20
+"""Losses in the table of the best."""
+OFFSPRING = 8
+"""Children of the winner that are listed."""
+EXAMPLES = 12
+"""Groups of failures that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A row of the comparison on the test split.
+
+    Args:
+        places: Of its interval's ends and of its mean, in units; None where there is no mean.
+        below: The mean is below the axis.
+    """
+
+    label: str
+    baseline: bool
+    winner: bool
+    mean: str
+    half: str
+    p_value: str
+    seeds: str
+    reasons: tuple[str, ...]
+    places: tuple[int, int, int] | None
+    below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A loss in a table."""
+
+    values: Mapping[str, Any]
+    formula: Formula
+    winner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the page shows.
+
+    Args:
+        axis: Of the intervals in the comparison.
+        written: When this was read, in words.
+    """
+
+    run: str
+    task: str
+    options: str
+    release: str
+    seed: int
+    written: str
+    live: bool
+    state: State
+    facts: Mapping[str, str]
+    story: Story
+    winner: Listed | None
+    export: str
+    compared: Sequence[Compared]
+    axis: Axis | None
+    damaged: Sequence[str]
+    running: Sequence[tuple[int, str, Formula]]
+    over_time: Chart | None
+    funnel: Sequence[figures.Stage]
+    failures: Mapping[str, Sequence[Mapping[str, Any]]]
+    hall: Sequence[Listed]
+    top: Sequence[Listed]
+    operators: Sequence[figures.Trend]
+    family: Sequence[tuple[Step, Formula]]
+    offspring: Sequence[tuple[int, str, Formula]]
+    offspring_count: int
+    curves: Sequence[Chart]
+    shapes: Sequence[Shape]
+    scenes: Scenes | None
+
+
+def gathered(reading: Reading, *, live: bool = False, now: float | None = None) -> Contents:
+    """Gather the page of a run as far as it was read.
+
+    Args:
+        live: The page is served, and looks again.
+        now: The time of reading (Unix time); the clock's when left out.
+    """
+    now = time.time() if now is None else now
+    search = reading.search
+    state = state_of(reading, search)
+    story = story_of(search, state)
+    top, hall = top_rows(search, TOP), hall_rows(search)
+    task = json.loads(search.settings["task"])
+    configuration = json.loads(search.settings["configuration"])
+    number = story.winner
+    born = [] if number is None else offspring(reading.children, number)
+    steps = [] if number is None else lineage(search, reading.children, number)
+    shown = [*(row["formula"] for row in (*top, *hall)), *(step.child.loss for step in steps)]
+    listed = [*born[:OFFSPRING], *(one.child for one in reading.running)]
+    formulas = Formulas.of(search, [*shown, *(child.loss for child in listed)])
+    winner = None if number is None else _winner(search, formulas, number)
+    scores = {found.id: found.outcome.score for found in search.history}
+    compared, scale = _compared(search.comparison, number)
+    return Contents(
+        run=search.directory.absolute().name,
+        task=search.settings["title"],
+        options=", ".join(f"{name} {value}" for name, value in task["options"].items()),
+        release=search.settings["release"],
+        seed=configuration["seed"],
+        written=time.strftime("%Y-%m-%d %H:%M", time.localtime(now)),
+        live=live,
+        state=state,
+        facts=_facts(reading, search, state),
+        story=story,
+        winner=winner,
+        export="" if number is None else shlex.join(["autoloss", "export", str(search.directory), str(number)]),
+        compared=compared,
+        axis=scale,
+        damaged=list(reading.damaged),
+        running=[
+            (one.child.id, duration(max(0.0, now - one.since)) if state.going else "", formulas[one.child.loss])
+            for one in reading.running
+        ],
+        over_time=figures.over_time(search, figures.baseline_on_valid(search, reading.trials)),
+        funnel=figures.funnel(reading.totals, search.history, len(reading.running)),
+        failures={name: rows[:EXAMPLES] for name, rows in failures(reading).items()},
+        hall=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in hall],
+        top=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in top],
+        operators=figures.operators(reading.children),
+        family=[(step, formulas[step.child.loss]) for step in reversed(steps)],
+        offspring=[(child.id, figure(scores.get(child.id)), formulas[child.loss]) for child in born[:OFFSPRING]],
+        offspring_count=len(born),
+        curves=_curves(reading, search, number),
+        shapes=[] if winner is None else _shapes(search, winner),
+        scenes=None if winner is None else kept(search, winner.formula.found),
+    )
+
+
+def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
+    best = next(found for found in search.top(len(search.history)) if found.id == number)
+    return Listed(rows_of(search, [best])[0], formulas[best.formula], True)
+
+
+def _facts(reading: Reading, search: Search, state: State) -> dict[str, str]:
+    best = search.top(1)
+    return {
+        "trainings": f"{state.charged} of {state.budget}",
+        "losses drawn": counted(reading.totals["sampled"]),
+        "best on valid": figure(best[0].score) if best else "–",
+        "last written": "–" if reading.last_change is None else _ago(reading.last_change),
+    }
+
+
+def _ago(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+
+
+def _compared(rows: Sequence[Row], number: int | None) -> tuple[list[Compared], Axis | None]:
+    """Return the rows with their places on one axis; what failed far below the others does not press them together."""
+    ends = [
+        (row.mean - (row.interval or 0.0), row.mean + (row.interval or 0.0)) for row in rows if row.mean is not None
+    ]
+    means = sorted(row.mean for row in rows if row.mean is not None)
+    if not ends:
+        return [_compared_row(row, number, None) for row in rows], None
+    middle = means[len(means) // 2]
+    reach = max(2 * (means[-1] - middle), *(high - low for low, high in ends[:1]), 1e-6)
+    low = max(min(low for low, _ in ends), middle - 2 * reach)
+    scale = axis(low, max(high for _, high in ends), "score on the test split", count=4)
+    return [_compared_row(row, number, scale) for row in rows], scale
+
+
+def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
+    places = None
+    if row.mean is not None and scale is not None:
+        half = row.interval or 0.0
+        places = (scale.place(row.mean - half), scale.place(row.mean), scale.place(row.mean + half))
+    failed = len(row.scores) - len(row.finite)
+    return Compared(
+        label=row.entrant.label,
+        baseline=row.entrant.baseline,
+        winner=row.entrant.label == f"#{number}",
+        mean=figure(row.mean),
+        half="" if row.interval is None else figure(row.interval),
+        p_value="" if row.p_value is None else f"{row.p_value:.2g}",
+        seeds=f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else ""),
+        reasons=tuple(reason.splitlines()[0] for reason in row.reasons),
+        places=places,
+        below=row.mean is not None and scale is not None and row.mean < scale.low,
+    )
+
+
+def _curves(reading: Reading, search: Search, number: int | None) -> list[Chart]:
+    if number is None:
+        return []
+    if charts := figures.training_curves(search, reading.trials, number):
+        return charts
+    individual = next(found for found in search.history if found.id == number)
+    curve = reading.curve(individual)
+    return [figures.training_curve(f"#{number}", curve, individual.outcome.score)] if curve else []
+
+
+def _shapes(search: Search, winner: Listed) -> list[Shape]:
+    """Draw the winner's trees, simplified; none where it holds operators of somebody's own."""
+    from autoloss.space.form import BranchForm
+    from autoloss.space.loss import Loss
+    from autoloss.space.parsing import FormulaError
+
+    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(search.settings["branches"]).items()}
+    try:
+        loss = Loss.parse(winner.formula.found, {name: form.leaves for name, form in forms.items()})
+    except FormulaError:
+        return []
+    label = f"#{winner.values['id']}"
+    drawn = [shape_of(tree, forms[name], name if len(loss) > 1 else "", label) for name, tree in loss.items()]
+    return [shape for shape in drawn if shape is not None]

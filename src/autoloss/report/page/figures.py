@@ -1,0 +1,199 @@
+"""What happened over a search: scores, operators and training curves as charts, the funnel as numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from statistics import mean
+
+from autoloss.report.numbers import counted, figure, share
+from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
+from autoloss.run.evidence import COMPARISON, TEST, seeds
+from autoloss.run.jobs import Train
+from autoloss.run.records import Child, Individual, Outcome
+from autoloss.run.results import Search
+
+BINS = 24
+"""Stretches of a search over which operators are counted."""
+BEST = 5
+"""So many of the best make the mean that is drawn beside the best."""
+CURVES = 3
+"""So many losses have their training curves drawn: the winner's, and the best baselines'."""
+CALL = re.compile(r"(\w+)\(")
+
+
+def over_time(search: Search, baseline: float | None) -> Chart | None:
+    """Draw the score of each training, the best so far, and the mean of the best five so far.
+
+    Args:
+        baseline: Mean of the standard loss on the valid split, where it is known.
+    """
+    scores = [found.score for found in search.history if found.child.source is None and found.outcome.score is not None]
+    if not scores:
+        return None
+    best, top = _running(scores)
+    x = axis(0, len(scores), "trainings with a score", widen=False)
+    low = min(_typical_low(scores), baseline if baseline is not None else math.inf)
+    y = axis(low, max(scores), "score on the valid split")
+    numbered = [(float(at), score) for at, score in enumerate(scores, start=1)]
+    layers = [
+        Layer("dots", dots(numbered, x, y), 4, "one training"),
+        Layer(
+            "line",
+            steps(list(zip(range(1, len(best) + 1), top, strict=True)), x, y),
+            2,
+            f"mean of the best {BEST} so far",
+        ),
+        Layer("line", steps(list(zip(range(1, len(best) + 1), best, strict=True)), x, y), 1, "best so far"),
+    ]
+    if baseline is not None:
+        name = f"standard loss ({figure(baseline)})"
+        layers.append(Layer("line", line([(x.low, baseline), (x.high, baseline)], x, y), 3, name, dashed=True))
+    below = sum(score < y.low for score in scores)
+    note = f"{counted(below)} trainings below {y.low:.2g} stand at the lower edge." if below else ""
+    description = (
+        f"Scores of {counted(len(scores))} trainings in their order. The best rises from {figure(best[0])} to "
+        f"{figure(best[-1])}, the mean of the best {BEST} to {figure(top[-1])}."
+    )
+    return Chart("Score over time", description, x, y, tuple(layers), note)
+
+
+def _running(scores: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return, after each score, the best so far and the mean of the best five so far."""
+    best: list[float] = []
+    top: list[float] = []
+    kept: list[float] = []
+    for score in scores:
+        kept = nlargest(BEST, [*kept, score])
+        best.append(kept[0])
+        top.append(math.fsum(kept) / len(kept))
+    return best, top
+
+
+def _typical_low(scores: Sequence[float]) -> float:
+    """Return where the axis begins: a few trainings that come to nothing shall not press the others together."""
+    ordered = sorted(scores)
+    return ordered[len(ordered) // 20] if len(ordered) > 40 else ordered[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the funnel.
+
+    Args:
+        share: Of what was drawn.
+        width: Of its bar in units, on a logarithmic scale.
+    """
+
+    name: str
+    meaning: str
+    count: int
+    share: str
+    width: int
+
+
+def funnel(totals: Mapping[str, int], history: Sequence[Individual], running: int) -> list[Stage]:
+    """Count what was drawn and how far it came."""
+    origins = Counter(found.child.source is None for found in history)
+    stages = (
+        ("sampled", "trees drawn", totals["sampled"]),
+        ("simulated", "sent through the rejection protocol", totals["simulated"]),
+        ("known", "decided by a verdict on the same gradients", totals["reused"]),
+        ("passed", "accepted for a branch", totals["passed"]),
+        ("reused", "twins and copies, which share an outcome", origins[False]),
+        ("trained", "trained to an end" + (f"; {running} more are in training" if running else ""), origins[True]),
+        ("scored", "came to a score", sum(f.child.source is None and f.outcome.score is not None for f in history)),
+    )
+    most = math.log10(1 + max(1, totals["sampled"]))
+    return [
+        Stage(name, meaning, count, share(count, totals["sampled"]), round(SIZE * math.log10(1 + count) / most))
+        for name, meaning, count in stages
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How often an operator occurs.
+
+    Args:
+        first: Share of the losses of the first quarter that hold it, in percent; likewise `last`.
+        path: The same over time.
+    """
+
+    name: str
+    first: int
+    last: int
+    path: str
+
+
+def operators(children: Mapping[int, Child]) -> list[Trend]:
+    """Follow how many losses hold each operator, the most frequent at the end first."""
+    losses = [frozenset(CALL.findall(child.loss)) for child in children.values()]
+    if not losses:
+        return []
+    names = sorted(set().union(*losses))
+    bins = min(BINS, len(losses))
+    parts = [losses[len(losses) * at // bins : len(losses) * (at + 1) // bins] for at in range(bins)]
+    quarter = max(1, len(losses) // 4)
+    x, y = Axis(0, max(1, bins - 1), "losses"), Axis(0, 1, "share")
+    trends = [
+        Trend(
+            name,
+            round(100 * _holding(name, losses[:quarter])),
+            round(100 * _holding(name, losses[-quarter:])),
+            line([(float(at), _holding(name, part)) for at, part in enumerate(parts)], x, y),
+        )
+        for name in names
+    ]
+    return sorted(trends, key=lambda trend: (-trend.last, trend.name))
+
+
+def _holding(name: str, losses: Sequence[frozenset[str]]) -> float:
+    return sum(name in loss for loss in losses) / len(losses)
+
+
+def training_curves(search: Search, trials: Mapping[Train, Outcome], winner: int) -> list[Chart]:
+    """Draw the training losses of the winner and of the best baselines, same seed, each on its own scale."""
+    chosen = [row for row in search.comparison if row.entrant.label == f"#{winner}"]
+    chosen += [row for row in search.comparison if row.entrant.baseline][: CURVES - len(chosen)]
+    fresh = seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)
+    charts = []
+    for row in chosen:
+        outcome = trials.get(row.entrant.job(fresh[0], TEST))
+        if outcome is not None and outcome.curve:
+            charts.append(training_curve(row.entrant.label, outcome.curve, outcome.score))
+    return charts
+
+
+def training_curve(label: str, curve: Sequence[Point], score: float | None) -> Chart:
+    losses = [loss for _, loss in curve]
+    x = axis(0, curve[-1][0], "step", count=4, widen=False)
+    y = axis(min(losses), max(losses), "training loss", count=4)
+    smooth = list(zip((at for at, _ in curve), _smoothed(losses), strict=True))
+    layers = (
+        Layer("line", line(curve, x, y), 4, "each point"),
+        Layer("line", line(smooth, x, y), 1, "mean of nine"),
+    )
+    description = f"Training loss of {label} over {curve[-1][0]} steps, from {losses[0]:.4g} to {losses[-1]:.4g}."
+    return Chart(f"{label}: score {figure(score)}", description, x, y, layers)
+
+
+def _smoothed(values: Sequence[float], reach: int = 4) -> list[float]:
+    return [mean(values[max(0, at - reach) : at + reach + 1]) for at in range(len(values))]
+
+
+def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float | None:
+    """Return the mean of the standard loss on the valid split at the recipe's own learning rate, where it was trained."""
+    standard = next((row.entrant.loss for row in search.comparison if row.entrant.baseline), None)
+    scores = [
+        outcome.score
+        for job, outcome in trials.items()
+        if (job.loss, job.split, job.learning_rate, job.scale) == (standard, "valid", 1.0, 1.0)
+    ]
+    finite = [score for score in scores if score is not None]
+    return mean(finite) if finite else None

@@ -1,0 +1,180 @@
+"""Test images with their target, the prediction of a network trained with the found loss, and that of the standard loss.
+
+Two trainings make them, so they are made when they are asked for, and kept beside the run. They are the first images of the
+test split, not chosen ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import colorsys
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autoloss.errors import RequestError
+from autoloss.run.evidence import COMPARISON, TEST, seeds
+from autoloss.run.results import Search
+from autoloss.run.retrained import write_whole
+
+FILE = "scenes.json"
+COUNT = 6
+LARGEST = 256
+"""Pixels of an image's longer side; larger ones are shrunk."""
+IGNORED = 255
+_PALETTE = (
+    "#101418",
+    "#4e9ff0",
+    "#f28e2b",
+    "#e15759",
+    "#3fc1a5",
+    "#f1ce3a",
+    "#b07aa1",
+    "#ff9da7",
+    "#b88a5e",
+    "#a8d154",
+    "#d0d4da",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One image, each picture as a PNG in Base64.
+
+    Args:
+        found: What the network trained with the found loss makes of it; likewise `standard`.
+        hits: Share of the pixels that each of the two gets right.
+    """
+
+    image: str
+    target: str
+    found: str
+    standard: str
+    hits: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenes:
+    """Scenes of one found loss beside the standard loss.
+
+    Args:
+        formula: The found loss.
+        baseline: Name of the standard loss.
+    """
+
+    formula: str
+    baseline: str
+    seed: int
+    scenes: tuple[Scene, ...]
+
+
+def kept(search: Search, formula: str) -> Scenes | None:
+    """Return the scenes that were made of a loss before, if there are any."""
+    try:
+        found = json.loads((search.directory / FILE).read_text(encoding="utf-8"))
+        scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in found.pop("scenes"))
+        made = Scenes(**found, scenes=scenes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return made if made.formula == formula else None
+
+
+def made(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
+    """Train twice, with the found loss and with the standard one, and keep the scenes beside the run.
+
+    Raises:
+        RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
+    """
+    from autoloss.run.naming import TaskName
+
+    task = TaskName.from_json(search.settings["task"]).load()
+    pictures = getattr(task, "pictures", None)
+    if pictures is None:
+        raise RequestError(
+            f"The task {task.name} has no method `pictures`, so no scenes can be drawn. Leave out --scenes."
+        )
+    if set(task.standard) != set(task.branches):
+        raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to draw scenes beside.")
+    standard = "; ".join(task.standard.values())
+    seed = seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)[0]
+    drawn: list[Any] = []
+    for name, loss in (("the found loss", formula), (standard, task.standard)):
+        say(f"Training once with {name}, for the scenes.")
+        drawn.append(_pictures(task, pictures, loss, seed, name))
+    pairs = zip(*drawn, strict=True)
+    found = Scenes(formula, standard, seed, tuple(_scene(ours, theirs) for ours, theirs in pairs))
+    _keep(search.directory / FILE, found)
+    return found
+
+
+def _pictures(task: Any, pictures: Callable[..., Any], loss: Any, seed: int, name: str) -> Any:
+    from autoloss import zoo
+    from autoloss.run.threads import one_thread
+    from autoloss.space.loss import bind
+    from autoloss.tasks.task import Diverged
+
+    with one_thread():
+        criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
+        found = pictures(criterion, seed, COUNT, split=TEST)
+    if isinstance(found, Diverged):
+        raise RequestError(
+            f"The training with {name} diverged at step {found.step}: {found.reason}. Leave out --scenes."
+        )
+    return found
+
+
+def _scene(ours: Any, theirs: Any) -> Scene:
+    counted = ours.target != IGNORED
+    hits = [float((one.prediction == one.target)[counted].double().mean()) for one in (ours, theirs)]
+    classes = [_classes(map_) for map_ in (ours.target, ours.prediction, theirs.prediction)]
+    return Scene(_grey_or_colour(ours.image), *classes, hits=(hits[0], hits[1]))
+
+
+def _classes(classes: Any) -> str:
+    from PIL import Image
+
+    height, width = classes.shape
+    picture = Image.frombytes("P", (width, height), bytes(classes.flatten().tolist()))
+    picture.putpalette(_colours())
+    return _png(picture, Image.Resampling.NEAREST)
+
+
+def _grey_or_colour(image: Any) -> str:
+    import torch
+    from PIL import Image
+
+    low, high = float(image.min()), float(image.max())
+    bytes_ = ((image - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
+    channels, height, width = bytes_.shape
+    mode, kept_channels = ("RGB", bytes_[:3]) if channels >= 3 else ("L", bytes_[:1])
+    data = bytes(kept_channels.permute(1, 2, 0).flatten().tolist())
+    return _png(Image.frombytes(mode, (width, height), data), Image.Resampling.BILINEAR)
+
+
+def _png(picture: Any, resampling: Any) -> str:
+    picture.thumbnail((LARGEST, LARGEST), resampling)
+    text = io.BytesIO()
+    picture.save(text, format="PNG", optimize=True)
+    return base64.b64encode(text.getvalue()).decode()
+
+
+def _colours() -> list[int]:
+    """Return red, green and blue of 256 classes; what is ignored is white."""
+    colours: list[int] = []
+    for number in range(256):
+        if number < len(_PALETTE):
+            colours += bytes.fromhex(_PALETTE[number][1:])
+        else:
+            colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))
+    return [*colours[: 3 * IGNORED], 255, 255, 255]
+
+
+def _keep(path: Path, found: Scenes) -> None:
+    try:
+        write_whole(path, json.dumps(asdict(found)))
+    except RequestError:
+        # A folder that is only read stays as it is; the report has them all the same.
+        return

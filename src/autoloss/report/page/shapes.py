@@ -1,0 +1,161 @@
+"""What a loss does: its value and its gradient over the prediction, beside a loss that everybody knows.
+
+The probe is one position with two classes: p at the true one, 1 − p at the other. For an element-wise loss that is the loss
+itself; a loss with means or pools sees its neighbours as well, and here it has none but the other class.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autoloss.report.page.charts import Chart, Layer, Point, axis, line
+from autoloss.space.expression import Expression
+from autoloss.space.form import BranchForm
+from autoloss.space.parsing import parse
+
+PROBES = 201
+EDGE = 0.005
+"""Probabilities are probed from here to one minus it."""
+CUT = 3.0
+"""Axes reach so many times as far as the middle nine tenths of what is drawn; poles would flatten all else."""
+MIXING = frozenset({"mean_nhw", "mean_c", "max_pool", "min_pool"})
+"""Operators through which positions or channels see each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How a kind of branch is probed.
+
+    Args:
+        leaves: Names of the leaves that it serves.
+        sides: What is drawn: name of a side → channel of the probe.
+        known: A loss that everybody knows, and its name.
+        label: Of the axis.
+    """
+
+    leaves: frozenset[str]
+    sides: Mapping[str, int]
+    known: str
+    known_name: str
+    label: str
+
+
+CLASSES = Probe(
+    frozenset("yp"), {"y = 1": 0, "y = 0": 1}, "-y * log(p)", "cross entropy", "p, the predicted probability"
+)
+VALUES = Probe(frozenset("yp"), {"y = 1": 0, "y = 0": 1}, "(p - y)**2", "squared error", "p, the predicted value")
+AREAS = Probe(
+    frozenset("iue"), {"two squares": 0}, "1 - i / u", "IoU loss", "shift of one square from the other, in sides"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Pictures of one branch's tree.
+
+    Args:
+        branch: Its name; empty for the only one.
+        notes: What the pictures leave out.
+    """
+
+    branch: str
+    charts: tuple[Chart, ...]
+    notes: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=64)
+def shape_of(tree: Expression, form: BranchForm, branch: str, label: str) -> Shape | None:
+    """Draw the tree of a branch; None where its leaves are none that can be probed.
+
+    Args:
+        label: What the loss is called in the legend.
+    """
+    probe = AREAS if set(form.leaves) == AREAS.leaves else VALUES if form.activation == "none" else CLASSES
+    if set(form.leaves) != probe.leaves:
+        return None
+    at = _places(probe)
+    ours, theirs = (_probed(one, probe, at) for one in (tree, parse(probe.known)))
+    silent = [side for side in probe.sides if _silent(ours[side]) and _silent(theirs[side])]
+    charts = [
+        _chart(f"{what}, {side}", probe, label, ours[side][number], theirs[side][number])
+        for side in probe.sides
+        if side not in silent
+        for number, what in enumerate(("Value", "Gradient"))
+    ]
+    notes = [f"At {side} both losses are silent: value and gradient are 0 everywhere." for side in silent]
+    mixing = sorted(MIXING & {operator.name for operator in tree.operators})
+    if mixing:
+        notes.append(
+            f"This loss has {', '.join(mixing)}: positions or classes see each other. Drawn is one position with two "
+            "classes, so what it does to its neighbours is not in the picture."
+        )
+    return Shape(branch, tuple(charts), tuple(notes))
+
+
+def _silent(drawn: tuple[list[Point], list[Point]]) -> bool:
+    return not any(value for points in drawn for _, value in points)
+
+
+def _places(probe: Probe) -> Tensor:
+    if probe is VALUES:
+        return torch.linspace(-1.0, 2.0, PROBES, dtype=torch.float64)
+    return torch.linspace(EDGE, 1 - EDGE, PROBES, dtype=torch.float64)
+
+
+def _probed(tree: Expression, probe: Probe, places: Tensor) -> dict[str, tuple[list[Point], list[Point]]]:
+    """Return value and gradient of each side over the places."""
+    found: dict[str, tuple[list[Point], list[Point]]] = {side: ([], []) for side in probe.sides}
+    for place in places:
+        at, leaves = _leaves(probe, place)
+        output = tree.evaluate(leaves)
+        (slope,) = torch.autograd.grad(output.sum(), at) if output.requires_grad else (torch.zeros_like(at),)
+        for side, channel in probe.sides.items():
+            x = float(at.detach().flatten()[channel])
+            found[side][0].append((x, float(output.detach().flatten()[channel])))
+            found[side][1].append((x, float(slope.flatten()[channel])))
+    return {side: (sorted(values), sorted(slopes)) for side, (values, slopes) in found.items()}
+
+
+def _leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return what the gradient is taken of, and the leaves; all (1, C, 1, 1)."""
+    if probe is AREAS:
+        at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
+        return at, {"i": 1 - at, "u": 1 + at, "e": 1 + at}
+    other = 1 - place
+    at = torch.stack([place, other]).reshape(1, 2, 1, 1).requires_grad_()
+    return at, {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
+
+
+def _chart(title: str, probe: Probe, label: str, ours: list[Point], theirs: list[Point]) -> Chart:
+    x = axis(ours[0][0], ours[-1][0], probe.label, count=4, widen=True)
+    low, high = _range([value for _, value in [*ours, *theirs] if math.isfinite(value)])
+    y = axis(low, high, title.split(",")[0].lower(), count=4)
+    inside = [
+        [point if y.low <= point[1] <= y.high else (point[0], math.nan) for point in points]
+        for points in (theirs, ours)
+    ]
+    layers = (
+        Layer("line", line(inside[0], x, y), 3, probe.known_name, dashed=True),
+        Layer("line", line(inside[1], x, y), 1, label),
+    )
+    (_, first), (_, middle), (_, last) = ours[0], ours[len(ours) // 2], ours[-1]
+    description = (
+        f"{title}: {label} goes from {first:.3g} over {middle:.3g} in the middle to {last:.3g}; {probe.known_name} from "
+        f"{theirs[0][1]:.3g} over {theirs[len(theirs) // 2][1]:.3g} to {theirs[-1][1]:.3g}."
+    )
+    return Chart(title, description, x, y, layers)
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    if not values:
+        return 0.0, 1.0
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 20], ordered[-1 - len(ordered) // 20]
+    room = (CUT - 1) / 2 * (high - low)
+    return max(ordered[0], low - room), min(ordered[-1], high + room)

@@ -1,0 +1,147 @@
+"""The first screen in words: did it find something better, how sure is that, what is it, and how far is the run?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autoloss.report.numbers import figure
+from autoloss.report.verdict import SURE, Judgement, Standing, judged
+from autoloss.run.evidence import TEST
+from autoloss.run.reading import Reading
+from autoloss.run.results import Search
+
+Tone = Literal["good", "open", "bad"]
+
+HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
+    Standing.BEATS: ("Yes: {winner} beats the best baseline.", "good"),
+    Standing.AHEAD: ("Perhaps: {winner} is ahead of the best baseline, but chance is not ruled out.", "open"),
+    Standing.EQUALS: ("No: {winner} does as well as the best baseline, not better.", "bad"),
+    Standing.BEHIND: ("No: {winner} does not beat the best baseline.", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the first screen says.
+
+    Args:
+        headline: The answer.
+        sentences: What it rests on.
+        winner: Number of the loss that it is about, or None.
+    """
+
+    headline: str
+    tone: Tone
+    sentences: tuple[str, ...] = ()
+    winner: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a run is.
+
+    Args:
+        going: Somebody drives it now.
+        word: In one or two words.
+        sentence: What is under way, or what to do.
+    """
+
+    going: bool
+    word: str
+    sentence: str
+    charged: int
+    budget: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def state_of(reading: Reading, search: Search) -> State:
+    """Say how far a run is: searching, re-training, finished or stopped."""
+    configuration = json.loads(search.settings["configuration"])
+    budget = configuration["evaluations"]
+    charged = sum(found.outcome.score is not None and found.child.source is None for found in search.history)
+    expected = _trials_expected(configuration["final"], search)
+    known = len(reading.trials)
+    again = shlex.join(["autoloss", "resume", str(search.directory)])
+    if charged >= budget and (known >= expected or not reading.alive):
+        return State(False, "finished", "", charged, budget)
+    if charged >= budget:
+        done = f"{known} of at least {expected} trainings on fresh seeds and of baselines are done"
+        return State(True, "re-training the best", done, charged, budget)
+    if reading.alive is None:
+        return State(True, "on another machine", "Whether it still runs cannot be told from here.", charged, budget)
+    if reading.alive:
+        return State(True, "searching", f"{len(reading.running)} in training now", charged, budget)
+    return State(False, "stopped", f"Nothing is lost; go on with: {again}", charged, budget)
+
+
+def _trials_expected(final: Mapping[str, int], search: Search) -> int:
+    """Return how many trainings follow the search, as far as that is known: those of baselines depend on the task."""
+    listed: dict[str, Any] = json.loads(search.settings.get("comparison", '{"seeds": 0, "entrants": []}'))
+    best = min(final["confirm"], len(search.top(final["confirm"])))
+    further = min(final.get("finalists", 0), best) * final.get("finalist_seeds", 0)
+    compared = listed["seeds"] * len(listed["entrants"]) or min(final["compare"], best) * final["compare_seeds"]
+    return best * final["confirm_seeds"] + further + compared
+
+
+def story_of(search: Search, state: State) -> Story:
+    """Answer what a reader asks first."""
+    best = search.best if search.top(1) else None
+    if best is None:
+        return Story("Nothing yet: no loss has a score.", "open", (_next(state),))
+    found = judged(search.comparison, f"#{best.id}")
+    if found is None:
+        return _untested(search, state)
+    if found.rival is None:
+        numbers = f"On the {TEST} split, fresh seeds: {found.numbers}."
+        headline = f"#{best.id} reaches {figure(found.winner.mean)}; there is no baseline to compare it with."
+        return Story(headline, "open", (numbers,), best.id)
+    headline, tone = HEADLINES[found.standing or Standing.EQUALS]
+    if found.standing is Standing.BEHIND and found.paired and (found.paired.p_value or 0.0) >= SURE:
+        headline = "No: {winner} does not beat the best baseline; how far it is behind may be chance."
+    label = found.winner.entrant.label
+    number = int(label.removeprefix("#")) if label.removeprefix("#").isdigit() else best.id
+    return Story(headline.format(winner=label), tone, _evidence(search, found), number)
+
+
+def _evidence(search: Search, found: Judgement) -> tuple[str, ...]:
+    rivals = sum(row.entrant.baseline for row in search.comparison)
+    means = f"Means on the {TEST} split, which the search never saw, ± half of the 95 % interval: {found.numbers}."
+    sure = f"{found.sureness[0].upper()}{found.sureness[1:]}."
+    fair = (
+        f"That is the best of {rivals} baselines; their learning rates were tuned."
+        if rivals > 1
+        else "It is the one baseline."
+    )
+    few = (
+        " Three seeds show large differences only; autoloss compare takes more."
+        if len(found.winner.scores) <= 3
+        else ""
+    )
+    return (means, sure + few, fair)
+
+
+def _untested(search: Search, state: State) -> Story:
+    best = search.best
+    confirmed = (
+        ""
+        if best.confirmed is None
+        else f" It was trained again on {best.fresh_seeds} fresh seeds, with a mean of {figure(best.confirmed)}."
+    )
+    so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split.{confirmed}"
+    luck = "The best of many noisy scores is too good: only fresh seeds and held-out data tell."
+    headline = "Not known yet: nothing was compared with the baselines."
+    return Story(headline, "open", (so_far, luck, _next(state, search)), best.id)
+
+
+def _next(state: State, search: Search | None = None) -> str:
+    if state.going:
+        return f"{state.charged} of {state.budget} trainings are done."
+    if state.word == "stopped":
+        return state.sentence
+    if search is None:
+        return "The run ended without a score."
+    return f"Compare it: {shlex.join(['autoloss', 'compare', str(search.directory)])}"

@@ -1,0 +1,264 @@
+"""One SQLite file with checksummed rows: opened by its one writer or by readers, damage named, a full disk waited for."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+
+from autoloss.errors import RequestError, RunError
+from autoloss.run import migrations
+from autoloss.run.crashing import passing
+from autoloss.run.rows import Row, insert, intact
+from autoloss.run.tally import Tally
+
+TABLES = ("setting", "child", "outcome", "rejected", "trial")
+RETRY_SECONDS = 5.0
+"""How long a full disk is left alone before the next try."""
+NO_ROOM = (
+    sqlite3.SQLITE_FULL,
+    # A quota, or a limit on the size of files, is reported as a failed write.
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+)
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+PRIMARY = 0xFF
+"""The part of an extended error code that names its kind."""
+
+Write = Callable[[sqlite3.Connection], None]
+Say = Callable[[str], None]
+
+
+class StoreError(RunError):
+    """A store that cannot be read, or a damaged row of it."""
+
+
+Damaged = Callable[[int, StoreError], object]
+"""Told the number of a damaged row, and what is to be said of it."""
+
+
+def warn(text: str) -> None:
+    """Say something where nobody listens in particular."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+class Database:
+    """The file of one run.
+
+    Args:
+        write: Open for writing, create the file where there is none, and bring an older schema up to date.
+        say: Told of a full disk, once, and of its end.
+
+    Raises:
+        RequestError: It was stopped before anything was written to it.
+        StoreError: The file is no store, lost rows, or was written by a later release.
+    """
+
+    def __init__(self, path: Path, *, write: bool = False, say: Say = warn) -> None:
+        self.path = path
+        self.rest: Callable[[float], None] = time.sleep
+        self._say = say
+        self._tally = Tally(path.parent)
+        self._rows: Counter[str] = Counter()
+        try:
+            uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10)
+        except sqlite3.Error as error:
+            raise self._unopened(error) from error
+        try:
+            self._connection.row_factory = sqlite3.Row
+            self._prepare_to_write() if write else self._check_schema()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            self.close()
+            raise self._unopened(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare_to_write(self) -> None:
+        # FULL: a commit is on the disk before anything follows from it.
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if self._schema == migrations.EMPTY:
+            self._transact("layout", self._lay_out)
+        self._check_schema()
+        while self._schema < migrations.SCHEMA:
+            self._transact("migration", self._step)
+        self._rows.update({table: self._count(table) for table in TABLES})
+        for table, least in self._tally.read().items():
+            self._check_count(table, self._rows[table], least)
+
+    def _lay_out(self, connection: sqlite3.Connection) -> None:
+        for statement in files("autoloss.run").joinpath("schema.sql").read_text().split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {migrations.SCHEMA}")
+        self._tally.write({})
+
+    def _step(self, connection: sqlite3.Connection) -> None:
+        found = self._schema
+        migrations.STEPS[found](connection, self.path.parent)
+        connection.execute(f"PRAGMA user_version = {found + 1}")
+
+    @property
+    def _schema(self) -> int:
+        return self._connection.execute("PRAGMA user_version").fetchone()[0]
+
+    def _check_schema(self) -> None:
+        found = self._schema
+        if found == migrations.EMPTY:
+            # A file that lost its beginning looks as empty as one that never had any.
+            for table, least in self._tally.read().items():
+                self._check_count(table, 0, least)
+            raise RequestError(
+                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+            )
+        if found not in migrations.READ:
+            raise StoreError(
+                f"{self.path} was written by schema {found}; this release reads schema {migrations.SCHEMA} and older ones. "
+                "Open it with the release that wrote it, or start a new run with another --out."
+            )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def commit(self, name: str, rows: Sequence[tuple[str, Row]], *, replace: bool = False) -> None:
+        """Write rows, all or none; they are synced when this returns. A full disk is waited for, and nothing is lost meanwhile.
+
+        Args:
+            name: Of the transaction, as `crashing.POINTS` has it.
+            rows: Table and row.
+
+        Raises:
+            StoreError: The file is damaged.
+        """
+
+        def write(connection: sqlite3.Connection) -> None:
+            for table, row in rows:
+                insert(connection, table, row, replace=replace)
+
+        self._transact(name, write)
+        for table, _ in rows:
+            self._rows[table] = self._count(table) if replace else self._rows[table] + 1
+        self._tally.write(self._rows)
+        passing(f"{name}-counted")
+
+    def _transact(self, name: str, write: Write) -> None:
+        """Repeat a transaction until there is room for it."""
+        waiting = False
+        while True:
+            try:
+                self._try(name, write)
+                break
+            except sqlite3.DatabaseError as error:
+                if _code(error) not in NO_ROOM:
+                    raise self._named(error) from error
+                if not waiting:
+                    self._say(
+                        f"{self.path} cannot be written: {error}. Make room on its disk: the run waits and loses nothing."
+                    )
+                waiting = True
+            self.rest(RETRY_SECONDS)
+        if waiting:
+            self._say("There is room again; the run goes on.")
+
+    def _try(self, name: str, write: Write) -> None:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            passing(f"{name}-begun")
+            write(self._connection)
+            passing(f"{name}-written")
+            self._connection.execute("COMMIT")
+        finally:
+            # After some errors SQLite has rolled back already, after others it waits for us.
+            if self._connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+        passing(f"{name}-committed")
+
+    def rows(self, table: str, order: str) -> Iterator[sqlite3.Row]:
+        """Read a table.
+
+        Raises:
+            StoreError: A row is damaged, or rows are missing.
+        """
+        # Looked up first: rows that are appended meanwhile do no harm.
+        least = self._tally.read().get(table, 0)
+        found = 0
+        for row in self.select(f"SELECT * FROM {table} ORDER BY {order}"):
+            if not intact(dict(row)):
+                raise self._damaged(table, order, row[0])
+            found += 1
+            yield row
+        self._check_count(table, found, least)
+
+    def later(self, table: str, order: str, first: int, damaged: Damaged) -> Iterator[sqlite3.Row]:
+        """Read the rows of a table from a number on; damaged ones are told and left out.
+
+        Args:
+            order: The column that is numbered; `rowid` in a table without one, which the rows then have too.
+
+        Raises:
+            StoreError: The file is damaged.
+        """
+        unnumbered = order == "rowid"
+        columns = "rowid AS rowid, *" if unnumbered else "*"
+        for row in self.select(f"SELECT {columns} FROM {table} WHERE {order} >= {int(first)} ORDER BY {order}"):
+            values = dict(row)
+            if unnumbered:
+                del values["rowid"]
+            if intact(values):
+                yield row
+            else:
+                damaged(row[order], self._damaged(table, order, row[order]))
+
+    def select(self, query: str) -> Iterator[sqlite3.Row]:
+        """Read the rows of a query.
+
+        Raises:
+            StoreError: The file is damaged.
+        """
+        try:
+            yield from self._connection.execute(query)
+        # The name of a damaged column need not be text.
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
+
+    def _count(self, table: str) -> int:
+        # An index may hold more than its damaged table.
+        return self._connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
+
+    def _check_count(self, table: str, found: int, least: int) -> None:
+        if found < least:
+            raise StoreError(
+                f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
+                f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
+                "to go on from what is left."
+            )
+
+    def _damaged(self, table: str, order: str, number: object) -> StoreError:
+        return StoreError(
+            f"{self.path}: the row of {table} with {order} {number!r} is damaged (its checksum does not fit). "
+            "Restore the file from a copy."
+        )
+
+    def _unopened(self, error: Exception) -> StoreError:
+        remedy = "Restore it from a copy, or start a new run with another --out."
+        if _code(error) in NO_ROOM:
+            remedy = "Make room on its disk and try again."
+        return StoreError(f"{self.path} cannot be opened as a run: {error}. {remedy}")
+
+    def _named(self, error: sqlite3.DatabaseError) -> Exception:
+        """Return what a failed transaction is raised as."""
+        if (_code(error) or 0) & PRIMARY not in DAMAGE:
+            return error
+        return StoreError(f"{self.path} cannot be written: {error}. Restore the file from a copy.")
+
+
+def _code(error: Exception) -> int | None:
+    return getattr(error, "sqlite_errorcode", None)

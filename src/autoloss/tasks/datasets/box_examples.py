@@ -1,0 +1,55 @@
+"""An image with its boxes, as a detector is trained on it: what is left out, and mirrors (Section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Example = tuple[Tensor, Mapping[str, Tensor]]
+"""An image (channels, H, W) in [0, 1]; `boxes` (G, 4), `labels` (G,), and where the data has them `crowd`, `area` and
+`difficult`, see `metrics.detection.Truth`."""
+
+
+class Trained(Dataset[Example]):
+    """The images of a data set with what can be trained on, some of them mirrored.
+
+    Args:
+        flip: Probability that an image is; drawn from torch's global generator.
+    """
+
+    def __init__(self, data: Sequence[Example], flip: float) -> None:
+        self._data = data
+        self._flip = flip
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Example:
+        image, target = self._data[index]
+        kept = trainable(target)
+        return mirrored(image, kept) if self._flip and float(torch.rand(())) < self._flip else (image, kept)
+
+
+def trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out crowds, difficult objects, and boxes without width or height."""
+    boxes, labels = target["boxes"], target["labels"]
+    left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
+    for mark in ("crowd", "difficult"):
+        if mark in target:
+            left_out |= target[mark].bool()
+    return {"boxes": boxes[~left_out], "labels": labels[~left_out]}
+
+
+def mirrored(image: Tensor, target: Mapping[str, Tensor]) -> Example:
+    """Swap left and right."""
+    left, top, right, bottom = target["boxes"].unbind(dim=1)
+    width = image.shape[-1]
+    return image.flip(-1), {**target, "boxes": torch.stack([width - right, top, width - left, bottom], dim=1)}
+
+
+def moved(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return what is known of an image on another device."""
+    return {name: part.to(device) for name, part in target.items()}

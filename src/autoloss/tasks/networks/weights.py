@@ -1,0 +1,56 @@
+"""Weights from a file: names and tensors alone. A file of torch's may hold a program; such a one is refused, and said to be."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pickle import UnpicklingError
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import RequestError, shown
+
+
+def state_dict(path: str) -> dict[str, Tensor]:
+    """Read a state dict, saved by `torch.save` or as safetensors.
+
+    Raises:
+        RequestError: There is no such file, it cannot be read, or it holds anything but names and tensors.
+    """
+    if not os.path.isfile(path):
+        raise RequestError(
+            f"There are no weights at {path!r}; weights takes none, imagenet or the path of a state dict."
+        )
+    try:
+        if path.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        with warnings.catch_warnings():
+            # Of formats that it goes on to refuse.
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        # torch's own advice is to load it all the same.
+        raise RequestError(
+            f"The weights in {path} cannot be read: it is damaged, or holds more than tensors, and to load that could run a "
+            "program. Expected a state dict: save one with torch.save(network.state_dict(), path), or as safetensors; a "
+            "whole pickled network is not loaded."
+        ) from None
+    except Exception as error:  # Each format, and each way to be damaged, has errors of its own.
+        reason = (str(error).splitlines() or [""])[0]
+        raise RequestError(
+            f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). Expected a state dict, saved by "
+            "torch.save or as safetensors; a whole pickled network is not loaded."
+        ) from error
+    if not isinstance(found, dict):
+        raise RequestError(
+            f"{path} holds a {type(found).__name__} that is no state dict: expected names and tensors alone."
+        )
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise RequestError(
+                f"{path} holds no state dict: under {shown(name)} is a {type(value).__name__}; expected names and tensors alone."
+            )
+    return found

@@ -1,0 +1,25 @@
+"""Files that are there whole or not at all, also after a loss of power, and how to tell that one has not changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def settle(partial: Path, path: Path) -> None:
+    """Give a finished file its name, such that a loss of power leaves the whole of it or nothing."""
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def digest(path: Path) -> str:
+    """Return sixteen hexadecimal digits of what a file holds."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

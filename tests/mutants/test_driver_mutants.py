@@ -1,0 +1,189 @@
+"""The experiments on drivers and stores fail where they should: each mutant breaks one promise, and is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+import autoloss
+import faults_driver
+import faults_file
+import faults_sharing
+from promise import Shown
+
+from .mutating import mutated
+
+Experiment = Callable[[Path], Shown]
+EVALUATIONS = 5
+
+
+def kills(*points: str) -> Experiment:
+    """Kill drivers of the mutant at points, each when it passes one for the third time; compare with an honest run."""
+    return lambda folder: faults_driver.kills_at_points(folder, honest(folder), points, counts=(3,))
+
+
+def kills_of_one_code(*points: str) -> Experiment:
+    """Compare with an undisturbed run of the mutant itself, whose history is another one from the beginning."""
+
+    def experiment(folder: Path) -> Shown:
+        return faults_driver.kills_at_points(
+            folder, faults_driver.clean(folder / "own", EVALUATIONS), points, counts=(3,)
+        )
+
+    return experiment
+
+
+@lru_cache
+def honest(folder: Path) -> faults_driver.Clean:
+    """Run undisturbed; asked for before a mutant takes the place of a function."""
+    return faults_driver.clean(folder, EVALUATIONS)
+
+
+def damage(folder: Path) -> Shown:
+    return faults_file.damaged(folder, flips=100, truncations=0)
+
+
+def races(folder: Path) -> Shown:
+    return faults_sharing.races(folder, 1)
+
+
+def races_of_the_impatient(folder: Path) -> Shown:
+    """Wait no longer than a mutant deserves whose drivers both stay."""
+    return faults_sharing.races(folder, 1, patience_seconds=4.0)
+
+
+def readers(folder: Path) -> Shown:
+    return faults_sharing.readers(folder, 4, 40)
+
+
+def full_disk(folder: Path) -> Shown:
+    return faults_file.full_disk(folder, honest(folder), periods=1, kinds=("quota",))
+
+
+def synced(folder: Path) -> Shown:
+    folder.mkdir(exist_ok=True)
+    return Shown(promise="synced", trials=1, violations=tuple(faults_file.synced(folder)))
+
+
+def replayed(folder: Path) -> Shown:
+    """Replay a run that honest code made; the mutant is what replays it."""
+    found = autoloss.replay(folder / "run")
+    return Shown(promise="replay", trials=1, violations=() if found.difference is None else (str(found.difference),))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A small fault, and the experiment that has to notice.
+
+    Args:
+        function: See `mutated`.
+        found: A word of the violation where there is one: that it is the right one.
+    """
+
+    function: str
+    changes: dict[str, str]
+    experiment: Experiment
+    found: str = ""
+
+
+MUTANTS = {
+    "commit removed": Mutant(
+        "autoloss.run.database:Database._try",
+        {'execute("COMMIT")': 'execute("ROLLBACK" if name == "outcome" else "COMMIT")'},
+        kills("outcome-told"),
+    ),
+    "outcome not kept": Mutant(
+        "autoloss.run.pipeline:_Search.receive",
+        {"self.record.add_outcome(child, done.result)": "pass"},
+        kills("outcome-told"),
+    ),
+    "commits not synced": Mutant(
+        "autoloss.run.database:Database._prepare_to_write",
+        {"synchronous = FULL": "synchronous = NORMAL"},
+        synced,
+        "level 1",
+    ),
+    "samples not synced": Mutant(
+        "autoloss.tasks.whole_files:settle", {"os.fsync(file.fileno())": "pass"}, synced, "samples are written by"
+    ),
+    "lock ignored": Mutant(
+        "autoloss.run.lock:Ownership.__init__",
+        {"fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
+        races_of_the_impatient,
+    ),
+    "owner not named": Mutant(
+        "autoloss.run.lock:_owner",
+        {'return name or "another process"': 'return "another process"'},
+        races,
+        "does not name",
+    ),
+    "readers lock": Mutant(
+        "autoloss.run.database:Database.__init__",
+        {
+            "else 'ro'": "else 'rw'",
+            "timeout=10": "timeout=0.01",
+            "self._check_schema()": "self._connection.execute('BEGIN IMMEDIATE')",
+        },
+        readers,
+    ),
+    "attempts keyed without their child": Mutant(
+        "autoloss.algorithm.evolution:attempt",
+        {'"attempt", plan.child, branch, number': '"attempt", branch, number'},
+        replayed,
+        "differs in loss",
+    ),
+    "parents keyed by what is known so far": Mutant(
+        "autoloss.algorithm.evolution:Evolution.population",
+        {"child - self._settings.lag": "len(self._told)"},
+        replayed,
+    ),
+    "trainings keyed by their driver": Mutant(
+        "autoloss.run.pipeline:_Search.train",
+        {'seed, "training")': 'seed, "training", self.charged_before)'},
+        kills_of_one_code("outcome-received"),
+    ),
+    "keys forgotten by a resumed run": Mutant(
+        "autoloss.run.history:History.restore",
+        {'self.learn(branch, child.rejected.get(branch, b""), False)': "pass"},
+        kills("outcome-told", "outcome-told"),
+    ),
+    "checksums not looked at": Mutant(
+        "autoloss.run.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}, damage, "silently wrong"
+    ),
+    "tally not looked at": Mutant(
+        "autoloss.run.database:Database._check_count", {"found < least": "False"}, damage, "silently wrong"
+    ),
+    "full disk not waited for": Mutant(
+        "autoloss.run.database:Database._transact", {"_code(error) not in NO_ROOM": "True"}, full_disk, "ended with 1"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught(name, tmp_path):
+    mutant = MUTANTS[name]
+    if mutant.experiment is replayed:
+        faults_driver.driven_here(tmp_path / "run", 12)
+        assert replayed(tmp_path).kept
+    honest(tmp_path)
+    with mutated(mutant.function, mutant.changes):
+        shown = mutant.experiment(tmp_path)
+    assert not shown.kept
+    assert any(mutant.found in text for text in shown.violations) or not mutant.found
+
+
+def test_a_mutant_that_changes_nothing_is_an_error():
+    with pytest.raises(LookupError, match="0 times"), mutated("autoloss.run.rows:intact", {"no such text": ""}):
+        pass
+
+
+def test_the_honest_code_is_back_afterwards():
+    from autoloss.run.rows import intact
+
+    with mutated("autoloss.run.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}):
+        assert intact({"a": 1})
+    assert not intact({"a": 1})

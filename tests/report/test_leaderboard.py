@@ -1,0 +1,162 @@
+"""The leaderboard: who is listed, what is said of each, and why the others are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from autoloss.algorithm.chance import keyed
+from autoloss.algorithm.mutation import MUTATIONS, mutate, mutated
+from autoloss.cli import main
+from autoloss.errors import RequestError
+from autoloss.report.failures import failures, print_failures
+from autoloss.report.individual import print_show, show_values, sparkline
+from autoloss.report.leaderboard import hall_of_fame, top_rows
+from autoloss.report.lineage import lineage
+from autoloss.run.reading import glanced
+from autoloss.space.branch import Role
+from autoloss.space.expression import Alphabet
+from autoloss.space.parsing import parse
+from tests.report.written import CE, POOLED, ROOT, add, begin, child, scored, searched
+
+ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return searched(tmp_path / "run")
+
+
+def test_a_row_holds_formula_size_score_age_and_times_found(directory):
+    rows = {row["id"]: row for row in top_rows(glanced(directory).search, 10)}
+    assert list(rows) == [1, 2, 0]
+    expected = {
+        "score": 0.3,
+        "confirmed": None,
+        "size": 3,
+        "age": 4,
+        "found": 2,
+        "formula": ROOT,
+        "also": {"gacc": 0.15},
+    }
+    assert rows[0] == rows[0] | expected
+    assert (rows[2]["simplified"], rows[2]["readable"]) == ("-y * log(p)", "−y·log(p)")
+    assert rows[2]["readable"] == "−y·log(p)"
+
+
+def test_the_hall_of_fame_holds_only_what_is_better_than_all_smaller(tmp_path):
+    directory = begin(tmp_path / "run")
+    sizes = {
+        0: (CE, 0.5),
+        1: ("neg(neg(mul(y, p)))", 0.6),
+        2: ("mul(y, p)", 0.4),
+        3: (POOLED, 0.6),
+        4: ("exp(mul(y, p))", 0.3),
+    }
+    add(directory, *((child(number, loss), scored(score)) for number, (loss, score) in sizes.items()))
+    assert [found.id for found in hall_of_fame(glanced(directory).search)] == [2, 1]
+
+
+def test_top_prints_both_forms_and_what_is_in_training(directory, capsys):
+    assert run("top", directory, "--by-size") == 0
+    printed = capsys.readouterr().out
+    assert "−y·log(p)" in printed
+    assert CE in printed
+    assert "in training: #5  mul(y, inv(p))" in printed
+
+
+def test_top_needs_no_torch_once_its_formulas_are_known(directory, capsys):
+    assert run("top", directory, "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    script = (
+        "import sys; from autoloss.cli import main\ntry: main(sys.argv[1:])\nfinally: assert 'torch' not in sys.modules"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", script, "top", str(directory), "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(again.stdout) == first
+
+
+def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
+    rows = top_rows(glanced(directory).search, 3)
+    for text in ("{", "[]", '{"release": "0", "formulas": {}}', json.dumps({"release": "0.1.0", "formulas": {CE: 1}})):
+        (directory / "formulas.json").write_text(text)
+        assert top_rows(glanced(directory).search, 3) == rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
+    directory = begin(tmp_path / "run", seed=seed)
+    rng = keyed(seed, "attempt", 1, "main", 3)
+    tree, names = mutated(parse(ROOT), ALPHABET, rng)
+    assert tree == mutate(parse(ROOT), ALPHABET, keyed(seed, "attempt", 1, "main", 3))
+    add(directory, (child(0, ROOT), scored(0.3)), (child(1, str(tree), parent=0), scored(0.5)))
+    reading = glanced(directory)
+    itself, root = lineage(reading.search, reading.children, 1)
+    nouns = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
+    assert itself.how["main"] == f"mutated: {', then '.join(nouns[one.__name__] for one in names)}"
+    assert root.how == {"main": "fresh"}
+    assert set(nouns) == {one.__name__ for one in MUTATIONS}
+
+
+def test_mutations_that_do_not_lead_to_the_child_are_not_claimed(directory):
+    reading = glanced(directory)
+    assert lineage(reading.search, reading.children, 2)[0].how == {"main": "mutated"}
+
+
+def test_show_tells_why_it_passed_how_it_trained_and_how_to_train_it_again(directory):
+    console = Console(record=True, width=200)
+    print_show(console, show_values(glanced(directory), 3))
+    printed = console.export_text()
+    assert "twin: shares the outcome of #0" in printed
+    assert "passed on main: g 0.900, gains per sample +0.800 +1.000" in printed
+    assert "steps 1 to 100: 2 → 0.25" in printed
+    assert f"Train it again: autoloss score digits-seg --loss '{ROOT}' --metric miou --seed 0" in printed
+
+
+def test_show_knows_what_is_still_in_training_and_what_is_not_there(directory, capsys):
+    assert show_values(glanced(directory), 5)["state"] == "in training"
+    with pytest.raises(RequestError, match="it has #0 to #5 so far"):
+        show_values(glanced(directory), 6)
+    assert run("show", directory, 6) == 2
+    assert capsys.readouterr().err.startswith("autoloss: There is no loss #6")
+
+
+def test_failures_are_grouped_with_an_example_of_each(directory, capsys):
+    values = failures(glanced(directory))
+    (group,) = values["trainings"]
+    assert group == {
+        "state": "diverged",
+        "reason": "the loss is not finite",
+        "count": 1,
+        "example": {"id": 4, "formula": "exp(mul(inv(p), sqrt(y)))", "step": 3},
+    }
+    first = values["rejections"][0]
+    assert (first["reason"], first["count"]) == ("no prediction or no target", 6 * 80)
+    assert first["example"]["formula"] == "add(1, 1)"
+    assert [row["example"] for row in values["rejections"][1:]] == [None, None]
+    assert run("failures", directory, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == values
+    console = Console(record=True, width=200)
+    print_failures(console, values, directory)
+    assert "#4  exp(mul(inv(p), sqrt(y))) (step 3)" in console.export_text()
+
+
+def test_a_sparkline_goes_from_lowest_to_highest_and_leaves_gaps():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([1.0, 1.0], 10) == "▁▁"
+    assert sparkline([0.0, float("nan"), 7.0], 3) == "▁ █"
+    rng = Random(0)
+    assert len(sparkline([rng.random() for _ in range(1000)], 60)) == 60
+    assert sparkline([], 5) == ""

@@ -1,0 +1,341 @@
+"""The report: its first screen answers, every text is escaped, nothing comes from elsewhere, and damage is a sentence."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+import re
+import sqlite3
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from random import Random
+
+import pytest
+import torch
+
+import autoloss
+from autoloss.algorithm.initialization import initial_expression
+from autoloss.cli import main as command
+from autoloss.errors import RequestError
+from autoloss.report.mathml import mathml
+from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
+from autoloss.report.page.contents import gathered
+from autoloss.report.page.rendering import page, policy
+from autoloss.report.page.shapes import shape_of
+from autoloss.report.page.writing import write_report
+from autoloss.run.naming import TaskName
+from autoloss.run.reading import Reading
+from autoloss.run.records import Outcome, State
+from autoloss.run.store import FILE, Store
+from autoloss.space.branch import Role
+from autoloss.space.expression import Alphabet
+from autoloss.space.form import BranchForm
+from autoloss.space.parsing import parse
+from autoloss.space.simplify import simplify
+from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        command([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def text_of(directory) -> str:
+    return page(gathered(Reading(directory)))
+
+
+def tags(text: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
+    """Return what a browser would make of a page: each tag with its attributes."""
+    found = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.append((tag, attributes))  # type: ignore[method-assign]
+    parser.feed(text)
+    return found
+
+
+def words(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL)).split())
+
+
+@pytest.mark.parametrize(
+    ("found", "standard", "answer"),
+    [
+        ((0.9, 0.91, 0.92), (0.7, 0.72, 0.71), "Yes: #1 beats the best baseline."),
+        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "Perhaps: #1 is ahead of the best baseline, but chance is not ruled out."),
+        ((0.7, 0.7, 0.7), (0.7, 0.7, 0.7), "No: #1 does as well as the best baseline, not better."),
+        ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71), "No: #1 does not beat the best baseline."),
+        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "how far it is behind may be chance"),
+    ],
+)
+def test_the_first_screen_answers_and_says_how_sure_that_is(found, standard, answer, tmp_path):
+    directory = compared(searched(tmp_path / "run"), found=found, standard=standard)
+    text = words(text_of(directory))
+    head = text[: text.index("What the loss does")]
+    assert answer in head
+    assert f"{sum(found) / 3:.4f}" in head
+    assert f"{sum(standard) / 3:.4f}" in head
+    assert "baseline/ce" in head
+    assert POOLED in head
+    if len({round(one - other, 9) for one, other in zip(found, standard, strict=True)}) > 1:
+        assert "paired t-test over 3 seeds" in head
+
+
+def test_a_page_has_every_part(tmp_path):
+    directory = compared(searched(tmp_path / "run"), found=(0.9, 0.8), standard=(0.7, 0.75))
+    text = text_of(directory)
+    sections = ["answer", "running", "shapes", "over-time", "hall", "best", "funnel", "operators", "family", "curves"]
+    assert re.findall(r'<section id="([\w-]+)"', text) == sections
+    plain = words(text)
+    assert "standard loss (0.5500)" in plain
+    assert "max_pool, mean_c: positions or classes see each other" in plain.replace("This loss has ", "")
+    assert "no prediction or no target 480" in plain
+    assert "#5" in plain[plain.index("Not finished") : plain.index("What the loss does")]
+
+
+def test_a_run_without_any_loss_or_score_has_a_page(tmp_path):
+    directory = begin(tmp_path / "run")
+    assert "Nothing yet: no loss has a score." in words(text_of(directory))
+    add(directory, (child(0), None), (child(1), Outcome(state=State.FAILED, reason="")))
+    text = words(text_of(directory))
+    assert "Nothing yet: no loss has a score." in text
+    assert "no reason was given" in text
+
+
+def test_a_search_that_goes_on_says_how_far_it_is(tmp_path):
+    text = words(text_of(searched(tmp_path / "run")))
+    assert "Not known yet: nothing was compared with the baselines." in text
+    assert "best so far is #1 with 0.9000" in text
+    assert "go on with: autoloss resume" in text
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+def test_every_text_of_a_run_is_escaped(tmp_path):
+    directory = searched(tmp_path / "<b>run", title=HOSTILE, task=TaskName(None, {HOSTILE: HOSTILE}))
+    with Store(directory, write=True) as store:
+        store.add_outcome(5, Outcome(state=State.FAILED, reason=HOSTILE))
+        store.add_child(child(6, HOSTILE), {("main", 0): (HOSTILE, "NO_GRADIENT")})
+        store.add_outcome(6, scored(0.99))
+    text = text_of(directory)
+    assert "alert(1)" in text
+    assert "<img src=x" not in text
+    assert "<b>" not in text
+    assert text.count("<script") == 1
+    attributes = {name for _, found in tags(text) for name, _ in found}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert not {name for name, _ in tags(text)} & {"b", "iframe", "object"}
+
+
+def test_nothing_is_loaded_from_elsewhere_and_a_policy_forbids_it(tmp_path):
+    text = text_of(searched(tmp_path / "run"))
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
+    assert "http" not in text.replace("http-equiv", "")
+    found = html.unescape(re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1])
+    assert found == policy(live=False)
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        inside = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in found
+    assert not re.search(r"\sstyle=", text)
+
+
+def test_a_damaged_row_is_named_and_the_rest_is_shown(tmp_path, capsys):
+    directory = searched(tmp_path / "run")
+    with sqlite3.connect(directory / FILE) as connection:
+        connection.execute("UPDATE outcome SET score = 0.99 WHERE child = 1")
+    connection.close()
+    assert run("report", directory) == 0
+    assert "Left out: " in (printed := capsys.readouterr().err)
+    assert "the row of outcome with child 1 is damaged" in " ".join(printed.split())
+    text = words((directory / "report.html").read_text())
+    assert "Part of this run cannot be read" in text
+    assert "best so far is #2 with 0.6000" in text
+
+
+@pytest.mark.parametrize("spoil", ["none", "empty", "settings", "no database"])
+def test_an_unreadable_run_is_a_sentence(spoil, tmp_path, capsys):
+    directory = tmp_path / "run"
+    if spoil != "none":
+        searched(directory)
+    if spoil == "empty":
+        with sqlite3.connect(directory / FILE) as connection:
+            connection.execute("DELETE FROM setting")
+        connection.close()
+    if spoil == "settings":
+        with sqlite3.connect(directory / FILE) as connection:
+            connection.execute("UPDATE setting SET value = '7'")
+        connection.close()
+    if spoil == "no database":
+        (directory / FILE).write_bytes(b"text" * 1000)
+    for name in ("report", "top", "failures", "watch"):
+        assert run(name, directory) in (1, 2)
+        error = capsys.readouterr().err
+        assert error.startswith("autoloss: ")
+        assert error.count("\n") == 1
+        assert "Traceback" not in error
+
+
+def test_only_a_report_is_replaced(tmp_path, capsys):
+    directory, out = searched(tmp_path / "run"), tmp_path / "out.html"
+    assert run("report", directory, "--out", out) == 0
+    assert run("report", directory, "--out", out) == 0
+    out.write_text("mine")
+    capsys.readouterr()
+    assert run("report", directory, "--out", out) == 2
+    assert "is no report, so it is not replaced" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    assert run("report", directory, "--out", tmp_path) == 2
+    assert run("report", directory, "--out", directory / FILE / "x") == 2
+
+
+def test_the_page_of_several_branches_draws_each(tmp_path):
+    forms = {"cls": BranchForm(), "reg": BranchForm(leaves=("i", "u", "e"), from_prediction=False)}
+    directory = begin(tmp_path / "run", branches=forms)
+    kinds = {"kinds": {"cls": "fresh", "reg": "fresh"}, "attempts": {"cls": 0, "reg": 1}, "scores": {}}
+    add(directory, (child(0, f"cls: {CE}; reg: neg(log(mul(i, inv(u))))", **kinds), scored(0.5)))
+    text = words(text_of(directory))
+    assert "cls At y = 0 both losses are silent" in text
+    assert "two squares" in text
+
+
+def test_a_loss_with_an_operator_of_somebodys_own_is_shown_as_text(tmp_path):
+    directory = begin(tmp_path / "run")
+    add(directory, (child(0, "wobble(mul(y, p))"), scored(0.5)))
+    text = text_of(directory)
+    assert "wobble(mul(y, p))" in words(text)
+    assert '<section id="shapes"' not in text
+
+
+SMALL = {"metric": "miou", "size": 16, "train": 16, "valid": 4, "test": 3, "epochs": 1, "batch_size": 8}
+
+
+def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
+    directory = searched(tmp_path / "run", task=TaskName("digits-seg", SMALL))
+    said: list[str] = []
+    path, damaged = write_report(directory, scenes=True, say=said.append)
+    text = path.read_text()
+    assert damaged == []
+    assert len(said) == 2
+    assert text.count("data:image/png;base64,") == 4 * 3
+    first = base64.b64decode(re.search(r"base64,([^\"]+)", text)[1])
+    assert first.startswith(b"\x89PNG")
+    write_report(directory, scenes=True, say=said.append)
+    assert len(said) == 2
+    add(directory, (child(6, CE), scored(0.95)))
+    assert "data:image/png" not in text_of(directory)
+
+
+def test_scenes_show_what_a_training_predicts():
+    task = autoloss.tasks.get("digits-seg", **SMALL)
+    criterion = autoloss.bind(autoloss.Loss(CE), task.branches)
+    pictures = task.pictures(criterion, 3, 2)
+    assert [picture.prediction.shape for picture in pictures] == [(16, 16)] * 2
+    again = task.pictures(criterion, 3, 2)
+    assert all(torch.equal(one.prediction, other.prediction) for one, other in zip(pictures, again, strict=True))
+    assert int(pictures[0].target.max()) < 11
+    with pytest.raises(RequestError, match="split"):
+        task.pictures(criterion, 3, 2, split="train")
+
+
+def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
+    directory = searched(tmp_path / "run", task=TaskName(None))
+    with pytest.raises(RequestError, match="handed over in Python"):
+        write_report(directory, scenes=True)
+    directory = searched(tmp_path / "table", task=TaskName("tabular", {"data": "iris", "steps": "2"}))
+    with pytest.raises(RequestError, match="no class for each pixel"):
+        write_report(directory, scenes=True)
+    with pytest.raises(RequestError, match="no scenes"):
+        write_report(begin(tmp_path / "empty"), scenes=True)
+
+
+def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
+    shape = shape_of(parse(CE), BranchForm(), "", "#1")
+    value, gradient = shape.charts
+    theirs, ours = value.layers
+    assert theirs.path == ours.path
+    assert "goes from 5.3 over 0.693 in the middle to 0.00501" in value.description
+    assert "goes from -200 over -2 in the middle to -1.01" in gradient.description
+    assert shape.notes == ("At y = 0 both losses are silent: value and gradient are 0 everywhere.",)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("(p - y)**2", BranchForm(activation="none")),
+        ("inv(p)", BranchForm()),
+        ("1 - i / e", BranchForm(leaves=("i", "u", "e"), from_prediction=False)),
+        ("y", BranchForm()),
+        ("log(neg(exp(exp(exp(exp(p))))))", BranchForm(activation="none")),
+    ],
+)
+def test_every_kind_of_branch_is_drawn(text, form):
+    shape = shape_of(parse(text), form, "main", "#1")
+    for chart in shape.charts:
+        assert chart.y.low < chart.y.high
+        assert "nan" not in "".join(layer.path for layer in chart.layers)
+    assert shape_of(parse("y"), BranchForm(leaves=("y", "q"), from_prediction=False), "", "") is None
+
+
+def test_a_thinned_series_keeps_its_extremes():
+    rng = Random(0)
+    points = [(float(at), rng.random()) for at in range(100_000)]
+    kept = thinned(points)
+    assert len(kept) <= 600
+    assert max(kept, key=lambda point: point[1]) == max(points, key=lambda point: point[1])
+    assert kept == sorted(kept)
+    x, y = axis(0, 100_000, "x", widen=False), axis(0, 1, "y")
+    path = dots(points, x, y)
+    best = max(points, key=lambda point: point[1])
+    assert f"M{x.place(best[0])} {SIZE - y.place(best[1])}h0" in path
+    assert len(path) < 600_000
+
+
+def test_lines_break_where_nothing_is_finite_and_steps_keep_every_change():
+    x, y = axis(0, 4, "x", widen=False), axis(0, 1, "y")
+    assert line([(0, 0.0), (1, math.nan), (2, 1.0), (4, 0.5)], x, y) == "M0 1000M500 0L1000 500"
+    assert steps([(0, 0.0), (1, 0.0), (2, 1.0), (4, 1.0)], x, y) == "M0 1000H500V0H1000"
+    assert steps([], x, y) == ""
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (0.83, 0.84), (-3e5, 2e6), (5, 5), (0, 0), (1e-9, 3e-9)])
+def test_an_axis_has_some_round_numbers_that_are_all_different(ends):
+    found = axis(*ends, "x")
+    labels = [label for _, label in found.ticks]
+    assert 2 <= len(labels) <= 9
+    assert len(set(labels)) == len(labels)
+    assert all(0 <= place <= SIZE for place, _ in found.ticks)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-y * log(p)", "−y·log(p)"),
+        ("(1 + p) / (y + p)", "1+pp+y"),
+        ("(p - y)**2", "(p−y)2"),
+        ("log(p)**2", "(log(p))2"),
+        ("1/2 * sqrt(abs(p))", None),
+        ("-(p + y)", None),
+    ],
+)
+def test_mathematics_is_well_formed_and_says_the_same(text, expected):
+    found = ElementTree.fromstring(str(mathml(simplify(text))))
+    assert found.tag == "math"
+    if expected is not None:
+        plain = "".join(found.itertext())
+        assert sorted(plain) == sorted(expected)
+
+
+def test_the_mathematics_of_any_tree_is_well_formed():
+    alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+    for seed in range(60):
+        tree = initial_expression(alphabet, 3, Random(seed))
+        found = ElementTree.fromstring(str(mathml(simplify(tree))))
+        assert len(found.get("alttext", "")) > 0
+        for fraction in found.iter("mfrac"):
+            assert len(fraction) == 2
+        for power in found.iter("msup"):
+            assert len(power) == 2

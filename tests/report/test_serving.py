@@ -1,0 +1,161 @@
+"""The live page: for this machine alone, new as soon as something changed, and no burden to who writes."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import threading
+
+import pytest
+
+from autoloss.errors import RequestError
+from autoloss.report.page.rendering import policy
+from autoloss.report.page.serving import Live, Server
+from autoloss.run.store import FILE, Store
+from tests.report.written import CE, add, begin, child, scored, searched
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return searched(tmp_path / "run")
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def server(directory, clock):
+    with Server(Live(directory, clock), port=0) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def asked(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_the_page_and_its_main_part_are_served_with_a_policy(server):
+    answer, text = asked(server, "/")
+    assert answer.status == 200
+    assert "<html" in text
+    assert "data-live" in text
+    assert answer.headers["Content-Security-Policy"] == f"{policy(live=True)}; frame-ancestors 'none'"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    answer, part = asked(server, "/main")
+    assert "<html" not in part
+    assert part.strip() in text
+
+
+def test_an_unchanged_page_is_not_sent_again_and_a_changed_one_is(server, directory, clock):
+    answer, _ = asked(server, "/main")
+    tag = answer.headers["ETag"]
+    again, text = asked(server, "/main", **{"If-None-Match": tag})
+    assert (again.status, text) == (304, "")
+    with Store(directory, write=True) as store:
+        store.add_outcome(5, scored(0.95))
+    clock.now = 5.0
+    changed, text = asked(server, "/main", **{"If-None-Match": tag})
+    assert changed.status == 200
+    assert "best so far is #5 with 0.9500" in text
+
+
+@pytest.mark.parametrize("path", ["/run.sqlite", "/../run.sqlite", "/main/", "/?x"])
+def test_nothing_else_is_there(path, server):
+    answer, text = asked(server, path)
+    assert answer.status == 404
+    assert "SQLite" not in text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "", "[::1", "10.0.0.1:{port}"])
+def test_a_request_for_another_host_is_refused(host, server):
+    answer, text = asked(server, "/", Host=host.format(port=server.port))
+    assert answer.status == 421
+    assert "<html" not in text
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
+def test_names_of_this_machine_are_answered(host, server):
+    answer, _ = asked(server, "/main", Host=host.format(port=server.port))
+    assert answer.status == 200
+
+
+def test_other_methods_change_nothing(server):
+    assert asked(server, "/", "POST")[0].status == 501
+    answer, text = asked(server, "/", "HEAD")
+    assert (answer.status, text) == (200, "")
+
+
+def test_it_listens_to_this_machine_alone_unless_told(directory):
+    live = Live(directory)
+    with Server(live, port=0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        assert not server.knows(f"10.0.0.1:{server.port}")
+        with pytest.raises(RequestError, match="Name another one with --port"):
+            Server(live, port=server.port)
+    with pytest.raises(RequestError, match="Nothing can be served"):
+        Server(live, "203.0.113.7", 0)
+
+
+def test_a_run_is_read_once_a_second_however_many_ask(directory, clock):
+    live = Live(directory, clock)
+    tag, _ = live.fragment()
+    add(directory, (child(6, CE), scored(0.99)))
+    assert live.fragment()[0] == tag
+    clock.now = 2.0
+    assert live.fragment()[0] != tag
+
+
+def test_a_run_that_vanishes_is_a_sentence_above_what_was_read(directory, clock):
+    live = Live(directory, clock)
+    shutil.move(directory / FILE, directory / "elsewhere")
+    clock.now = 5.0
+    tag, text = live.fragment()
+    assert "There is no run in" in text
+    assert "best so far is #1" in text
+    shutil.move(directory / "elsewhere", directory / FILE)
+    clock.now = 500.0
+    again, text = live.fragment()
+    assert "There is no run in" not in text
+    assert again != tag
+
+
+def test_readers_do_not_keep_the_writer_from_writing(tmp_path, clock):
+    directory = begin(tmp_path / "run")
+    live = Live(directory, clock)
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            clock.now += 1000
+            live.fragment()
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        with Store(directory, write=True) as store:
+            for number in range(40):
+                store.add_child(child(number), {})
+                store.add_outcome(number, scored(number / 50))
+    finally:
+        stop.set()
+        reader.join()
+    clock.now += 1000
+    assert "best so far is #39" in live.fragment()[1]

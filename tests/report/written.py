@@ -1,0 +1,106 @@
+"""Runs as a search leaves them, written through the store, without a search: what is read is known beforehand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoloss import __version__
+from autoloss.run.configuration import Configuration
+from autoloss.run.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
+from autoloss.run.naming import TaskName
+from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.store import Store
+from autoloss.space.form import BranchForm
+
+CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
+COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}
+
+
+def begin(
+    directory: Path,
+    *,
+    title: str = "digits-seg",
+    task: TaskName = TaskName("digits-seg", {"metric": "miou"}),  # noqa: B008 - frozen
+    branches: Mapping[str, BranchForm] | None = None,
+    **settings: Any,
+) -> Path:
+    """Write the settings of a run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    forms = branches or {"main": BranchForm()}
+    configuration = Configuration().changed({"evaluations": 6, **settings})
+    with Store(directory, write=True) as store:
+        store.write_settings(
+            {
+                "configuration": configuration.to_json(),
+                "task": task.to_json(),
+                "title": title,
+                "branches": json.dumps({name: form.to_dict() for name, form in forms.items()}),
+                "release": __version__,
+            }
+        )
+    return directory
+
+
+def child(
+    number: int, loss: str = CE, *, parent: int | None = None, source: int | None = None, **changes: Any
+) -> Child:
+    values: dict[str, Any] = {
+        "id": number,
+        "parent": parent,
+        "kinds": {"main": "fresh" if parent is None else "mutated"},
+        "attempts": {"main": 3},
+        "loss": loss,
+        "origin": Origin.TRAINED if source is None else Origin.TWIN,
+        "source": source,
+        "signature": {"main": ("1.0e+00",)},
+        "scores": {"main": (0.9, 0.8, 1.0)},
+        "counts": COUNTS,
+    }
+    return Child(**{**values, **changes})
+
+
+def scored(score: float, curve: Sequence[tuple[int, float]] = ((1, 2.0), (50, 0.5), (100, 0.25))) -> Outcome:
+    return Outcome(state=State.SCORED, score=score, also={"gacc": score / 2}, curve=tuple(curve), seconds=1.0)
+
+
+def add(directory: Path, *rows: tuple[Child, Outcome | None]) -> None:
+    with Store(directory, write=True) as store:
+        for one, outcome in rows:
+            store.add_child(one, {("main", 7): ("add(1, 1)", "STRUCTURE")})
+            if outcome is not None:
+                store.add_outcome(one.id, outcome)
+
+
+def searched(directory: Path, **settings: Any) -> Path:
+    """Write a search under way: six losses, one a twin, one diverged, and one in training."""
+    begin(directory, **settings)
+    diverged = Outcome(state=State.DIVERGED, step=3, reason="the loss is not finite\nand more", seconds=0.1)
+    add(
+        directory,
+        (child(0, ROOT), scored(0.3)),
+        (child(1, POOLED, parent=0), scored(0.9)),
+        (child(2, CE, parent=0), scored(0.6)),
+        (child(3, ROOT, parent=2, source=0), None),
+        (child(4, "exp(mul(inv(p), sqrt(y)))"), diverged),
+        (child(5, "mul(y, inv(p))", parent=1), None),
+    )
+    return directory
+
+
+def compared(directory: Path, *, found: Sequence[float], standard: Sequence[float]) -> Path:
+    """Write what follows a search whose winner is loss 1: fresh seeds, and the comparison on the test split."""
+    entrants = [Entrant("#1", POOLED), Entrant("baseline/ce", "baseline/ce", baseline=True)]
+    with Store(directory, write=True) as store:
+        for seed in seeds(0, CONFIRMATION, 5):
+            for loss, score in ((POOLED, 0.8), (CE, 0.5), (ROOT, 0.2)):
+                store.add_trial(Entrant("", loss).job(seed, "valid"), scored(score))
+        store.add_trial(entrants[1].job(1, "valid"), scored(0.55))
+        listed = [{"label": entrant.label, "loss": entrant.loss, "baseline": entrant.baseline} for entrant in entrants]
+        store.change_setting(COMPARISON, json.dumps({"seeds": len(found), "entrants": listed}))
+        for at, seed in enumerate(seeds(0, COMPARISON, len(found))):
+            store.add_trial(entrants[0].job(seed, "test"), scored(found[at]))
+            store.add_trial(entrants[1].job(seed, "test"), scored(standard[at]))
+    return directory

@@ -1,0 +1,71 @@
+"""What a driver survives: the experiments of bench/faults.py at the size of a test. Each has been seen to fail: tests/mutants."""
+
+from __future__ import annotations
+
+import pytest
+
+import faults
+import faults_driver
+import faults_file
+import faults_sharing
+from autoloss.errors import RequestError
+from autoloss.run.crashing import POINTS, VARIABLE, passing
+from promise import Shown
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    return faults_driver.clean(tmp_path_factory.mktemp("known"), faults.EVALUATIONS)
+
+
+def assert_kept(shown: Shown) -> None:
+    assert shown.violations == ()
+    assert (shown.lost, shown.repeated) == (0, 0)
+    assert shown.history_equal is not False
+
+
+def test_twenty_kills_at_random_points_lose_nothing(known, tmp_path):
+    shown = faults_driver.kills_at_random(tmp_path, known, 20)
+    assert_kept(shown)
+    assert shown.trials == 20
+
+
+def test_a_kill_at_every_named_point_loses_nothing(known, tmp_path):
+    shown = faults_driver.kills_at_points(tmp_path, known)
+    assert_kept(shown)
+    assert shown.trials == len(POINTS)
+
+
+def test_a_point_is_nothing_without_the_variable_and_must_have_a_name(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    passing("child-committed")
+    monkeypatch.setenv(VARIABLE, "child-comitted")
+    with pytest.raises(RequestError, match=r"no crash point named 'child-comitted'. Did you mean 'child-committed'"):
+        passing("child-begun")
+    monkeypatch.setenv(VARIABLE, "child-committed:often")
+    with pytest.raises(RequestError, match="how many times it is passed: child-committed:3"):
+        passing("child-begun")
+
+
+def test_of_two_drivers_one_runs_and_the_other_names_it(tmp_path):
+    assert_kept(faults_sharing.races(tmp_path, 4))
+
+
+def test_readers_that_poll_hurt_no_commit(tmp_path):
+    shown = faults_sharing.readers(tmp_path, count=20, commits=60)
+    assert_kept(shown)
+    assert shown.trials == 60
+
+
+def test_flipped_bits_and_truncated_files_are_named(tmp_path):
+    shown = faults_file.damaged(tmp_path, flips=300, truncations=50)
+    assert_kept(shown)
+    # Most of these change what is read; a bit that no page uses harms nobody.
+    assert shown.more["found"]["flip: refused"] > 100
+    assert shown.more["found"]["truncation: refused"] > 50
+
+
+def test_a_full_disk_pauses_the_run_and_changes_nothing(known, tmp_path):
+    shown = faults_file.full_disk(tmp_path, known, periods=2)
+    assert_kept(shown)
+    assert shown.trials >= 2

@@ -1,0 +1,213 @@
+"""Broken data sets: `autoloss check` answers each with one screen that names the file, what was found and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.screens import screen
+
+ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 12 else 'b'}" for age in range(30)]
+GOOD = "\n".join(["age,color,y", *ROWS])
+WIDE = ",".join(f"column{number}" for number in range(5_000))
+
+TABLES: dict[str, tuple[bytes, str, str]] = {
+    "empty": (b"", "table.csv is empty", "expected a header"),
+    "header alone": (b"age,color,y\n", "holds no rows", "one line of values per row"),
+    "no header": (b"1,2,3\n4,5,6\n", "only numbers", "expected a header"),
+    "no target": (GOOD.replace(",y", ",z", 1).encode(), "no column in table.csv named 'y'", "Known: age, color, z"),
+    "no target among thousands": (f"{WIDE}\n{WIDE}\n".encode(), "named 'y'", "5000 in all"),
+    "names twice": (GOOD.replace("age", "color", 1).encode(), "'color': the name stands for columns 1 and 2", "line 1"),
+    "short row": (GOOD.replace("\n7,blue,a", "\n7,blue").encode(), "2 values where the header has 3", "line 9"),
+    "no number": (
+        GOOD.replace("\n7,", "\n7.5 kg,").encode(),
+        "'7.5 kg' is not a finite number",
+        "line 9, column 'age'",
+    ),
+    "a number without end": (GOOD.replace("\n7,", "\n" + "9" * 9_000 + ",").encode(), "9999…9999", "line 9"),
+    "missing value": (GOOD.replace("\n7,blue", "\n7,").encode(), "the value is missing", "line 9, column 'color'"),
+    "not UTF-8": (GOOD.replace("red", "r\xe9d", 1).encode("latin-1"), "byte 0xe9 is not UTF-8", "line 2"),
+    "UTF-16": (GOOD.encode("utf-16"), "byte 0xff is not UTF-8", "line 1"),
+    "open quote": (GOOD.replace("7,blue", '7,"blue').encode(), "line 9", "Check the quotes"),
+    "huge cell": (GOOD.replace("\n7,blue", "\n7," + "x" * 200_000).encode(), "field larger than field limit", "line 9"),
+    "one class": (GOOD.replace(",b", ",a").encode(), "is 'a'", "at least two different values"),
+    "rare class": ("\n".join([*GOOD.splitlines()[:-17], "1,red,b"]).encode(), "fewer than 3 rows", "'b' in line"),
+    "too many texts": (
+        "\n".join(["id,y", *(f"person {n},{'ab'[n % 2]}" for n in range(80))]).encode(),
+        "80 different texts",
+        "at most 50",
+    ),
+    "hostile names": (b"\x1b[2J,[red],y\n1,2\n", "2 values where the header has 3", "line 2"),
+    "zeros": (bytes(3_000), "table.csv holds no rows", "one line of values per row"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not UTF-8", "CSV in UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_broken_table_gets_one_screen(kind, tmp_path, capsys):
+    content, found, expected = TABLES[kind]
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    said = screen(capsys, "check", "tabular", "--data", path, "--set", "target=y")
+    assert found in said
+    assert expected in said
+
+
+def test_a_folder_in_place_of_a_table_gets_one_screen(tmp_path, capsys):
+    said = screen(capsys, "check", "tabular", "--data", tmp_path, "--set", "target=y")
+    assert "cannot be read: Is a directory" in said
+    assert "path of a CSV file" in said
+
+
+Change = Callable[[dict[str, Any]], object]
+COCO: dict[str, tuple[Change, str, str]] = {
+    "id is text": (lambda c: c["images"][0].update(id="seven"), "has the id 'seven'", "a whole number"),
+    "id is a list": (lambda c: c["annotations"][0].update(id=[1], bbox=None), "annotation number 1", "a box of four"),
+    "width is text": (lambda c: c["images"][0].update(width="wide"), "has the width 'wide'", "at least 1"),
+    "no height": (lambda c: c["images"][0].update(height=0), "has the height 0", "at least 1"),
+    "file elsewhere": (
+        lambda c: c["images"][0].update(file_name="../../../etc/passwd"),
+        "'../../../etc/passwd'",
+        "inside the split's folder",
+    ),
+    "image is a list": (lambda c: c["annotations"][0].update(image_id=[7]), "image [7], which is not listed", "MEND"),
+    "category is an object": (lambda c: c["annotations"][0].update(category_id={}), "category {}", "one of the 2"),
+    "a number without end": (
+        lambda c: c["annotations"][0].update(bbox=[10**400, 0, 1, 1]),
+        "has the box",
+        "four numbers",
+    ),
+    "a box to the end of the world": (
+        lambda c: c["annotations"][0].update(bbox=[0, 0, 1e300, 1]),
+        "has the box",
+        "four",
+    ),
+    "polygon of text": (
+        lambda c: c["annotations"][0].update(segmentation=[["a", "b", "c", "d", "e", "f"]]),
+        "what is no number",
+        "points of two numbers",
+    ),
+    "negative runs": (
+        lambda c: c["annotations"][2]["segmentation"].update(counts=[-5, 1205]),
+        "no lengths",
+        "at least 0",
+    ),
+    "area is text": (lambda c: c["annotations"][0].update(area="big"), "has the area 'big'", "a number of pixels"),
+    "no lists": (lambda c: c.pop("categories"), "lacks categories", "expected COCO instances"),
+}
+
+
+@pytest.mark.parametrize("kind", COCO)
+def test_a_broken_file_of_coco_gets_one_screen(kind, tmp_path, capsys):
+    pytest.importorskip("torchvision")
+    from tests.tasks.test_box_formats import content, written
+
+    change, found, expected = COCO[kind]
+    values = content()
+    change(values)
+    said = screen(capsys, "check", "coco-det", "--data", written(tmp_path, values))
+    assert found in said
+    assert expected.replace("MEND", "Mend it in the file") in said
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "cannot be decoded"),
+        ("[" * 100_000, "cannot be decoded"),
+        ('{"images": []', "cannot be decoded"),
+        ("[]", "lacks"),
+    ],
+    ids=["empty", "brackets", "cut", "a list"],
+)
+def test_a_file_that_is_not_cocos_gets_one_screen(text, found, tmp_path, capsys):
+    pytest.importorskip("torchvision")
+    from tests.tasks.test_box_formats import content, written
+
+    (written(tmp_path, content()) / "annotations/instances_train2017.json").write_text(text)
+    said = screen(capsys, "check", "coco-det", "--data", tmp_path)
+    assert found in said
+    assert "COCO instances: an object with the lists" in said
+
+
+LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
+XML = {
+    "no XML": ("hello", "cannot be decoded"),
+    "a bomb": (f'<!DOCTYPE x [<!ENTITY a0 "ha">{LAUGHS}]><annotation>&a11;</annotation>', "cannot be decoded"),
+    "another file of the machine": (
+        '<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><annotation>&f;</annotation>',
+        "cannot be decoded",
+    ),
+    "no size": ("<annotation></annotation>", "has no size"),
+    "huge numbers": (
+        "<annotation><size><width>1e400</width><height>1e300</height></size></annotation>",
+        "has no size",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", XML)
+def test_a_broken_annotation_of_voc_gets_one_screen(kind, tmp_path, capsys):
+    pytest.importorskip("torchvision")
+    from tests.tasks.test_box_formats import voc_object, voc_written
+
+    content, found = XML[kind]
+    for year in (2007, 2012):
+        voc_written(tmp_path, [voc_object()], year)
+    file = next((tmp_path / "VOCdevkit/VOC2007/Annotations").iterdir())
+    file.write_text(content)
+    said = screen(capsys, "check", "voc-det", "--data", tmp_path)
+    assert found in said
+    assert file.name in said
+    assert "root:" not in said
+
+
+FOLDERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "no masks": (lambda root: (root / "masks").rename(root / "mask"), "there is no masks", "masks/one.png"),
+    "a list that leaves the folder": (
+        lambda root: (root / "train.txt").write_text("../../etc/passwd\n"),
+        "'../../etc/passwd', which lies outside",
+        "Name what is in its folders only",
+    ),
+    "a binary list": (
+        lambda root: (root / "train.txt").write_bytes(b"\xff\xfe\x00"),
+        "cannot be read",
+        "one name per line",
+    ),
+    "a mask of text": (
+        lambda root: (root / "masks/scene_0003.png").write_text("hello"),
+        "scene_0003.png: cannot be decoded",
+        "expected",
+    ),
+    "a mask that promises too much": (
+        lambda root: (root / "masks/scene_0003.png").write_bytes(enormous()),
+        "scene_0003.png: cannot be decoded",
+        "expected",
+    ),
+}
+
+
+def enormous() -> bytes:
+    """A PNG whose header promises 60,000 × 60,000 pixels."""
+    import struct
+    import zlib
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + header
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_broken_folder_gets_one_screen(kind, tmp_path, capsys):
+    pytest.importorskip("torchvision")
+    from tests.tasks.datasets import generated
+
+    spoil, found, expected = FOLDERS[kind]
+    root = generated.folder(tmp_path / "data", 12, 16)
+    spoil(root)
+    said = screen(capsys, "check", "folder-seg", "--data", root)
+    assert found in said
+    assert expected in said

@@ -1,0 +1,120 @@
+"""A run from somebody else: its rows are whole and say what they like; reading it obeys none of that and ends in words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import autoloss
+from autoloss.cli import main
+from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.store import Store
+from tests.run.quick import SETTINGS, QuickTask
+
+ORDERS = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\u202e <script>alert(1)</script>"
+"""Markup, pictures, control characters and a program for a browser."""
+CHILD = Child(
+    id=0,
+    parent=None,
+    kinds={"main": "fresh"},
+    attempts={"main": 0},
+    loss="neg(mul(y, log(p)))",
+    origin=Origin.TRAINED,
+    source=None,
+    signature={"main": ("1.0e+00",)},
+    counts={"sampled": 1},
+)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    out, error = capsys.readouterr()
+    assert "Traceback" not in error
+    return int(ended.value.code or 0), out + error
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "run"
+    autoloss.search(QuickTask(), evaluations=2, seed=1, workers=0, directory=path, settings=SETTINGS, final=False)
+    return path
+
+
+@pytest.fixture
+def kept(whole: Path) -> dict[str, str]:
+    with Store(whole) as store:
+        return store.settings()
+
+
+def made(directory: Path, settings: dict[str, str], formula: str = CHILD.loss, reason: str = "") -> Path:
+    """Write a run of one loss, every row with its checksum."""
+    directory.mkdir()
+    child = Child(**{**{name: getattr(CHILD, name) for name in CHILD.__dataclass_fields__}, "loss": formula})
+    state = State.FAILED if reason else State.SCORED
+    with Store(directory, write=True) as store:
+        store.write_settings(settings)
+        store.add_child(child, {("main", 0): (ORDERS, "STRUCTURE")})
+        store.add_outcome(0, Outcome(state=state, score=None if reason else 0.5, also={ORDERS: 0.1}, reason=reason))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "words", [["top"], ["show", "0"], ["export", "0"], ["export", "0", "--to", "json"]], ids=" ".join
+)
+def test_names_and_figures_give_no_orders(words, kept, tmp_path, capsys):
+    task = json.dumps({"name": ORDERS, "options": {ORDERS: ORDERS, "metric": ORDERS}})
+    directory = made(tmp_path / "[red]run\x1b[2J", {**kept, "title": ORDERS, "task": task})
+    code, said = run(capsys, words[0], directory, *words[1:])
+    assert code in (0, 2)
+    assert all(character.isprintable() or character == "\n" for character in said)
+    if words[0] in ("top", "show"):
+        assert code == 0
+        assert "[red]" in said
+
+
+@pytest.mark.parametrize("formula", [ORDERS, "p); import os", "(" * 100_000, "main: p; main: y", "", "?"])
+def test_a_formula_that_is_none_is_shown_or_refused_and_never_run(formula, kept, tmp_path, capsys):
+    directory = made(tmp_path / "run", kept, formula)
+    for words in (["top", directory], ["show", directory, 0], ["export", directory, 0]):
+        code, said = run(capsys, *words)
+        assert code in (0, 1, 2)
+        assert all(character.isprintable() or character == "\n" for character in said)
+    assert code == 2
+
+
+def test_the_reason_of_a_failure_gives_no_orders(kept, tmp_path, capsys):
+    code, said = run(capsys, "show", made(tmp_path / "run", kept, reason=ORDERS), 0)
+    assert code == 0
+    assert "[red]a[/red] :smile: �[2J" in said
+    assert "\x1b" not in said
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:100]),
+    "empty": lambda file: file.write_bytes(b""),
+    "missing": lambda file: file.unlink(),
+    "a header without end": lambda file: file.write_bytes(b"\xff" * 8 + file.read_bytes()[8:]),
+    "text": lambda file: file.write_text("hello"),
+    "other names": lambda file: _other_names(file),
+}
+
+
+def _other_names(file: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(2)}, file)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_samples_are_named(kind, whole, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(whole, directory)
+    DAMAGE[kind](directory / "samples.safetensors")
+    with pytest.raises(autoloss.run.store.RunError, match=r"samples\.safetensors"):
+        autoloss.resume(directory, QuickTask(), evaluations=3, workers=0, final=False)
