@@ -18,7 +18,7 @@ from autoloss.cli import main
 from autoloss.run.history import as_text
 from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.results import opened
-from autoloss.run.store import Store
+from autoloss.run.store import Store, StoreError
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
 
@@ -161,6 +161,10 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
             os.kill(process, signal.SIGTERM)
         statuses = [waited(process) for process in processes]
         kept = len(store.outcomes())
+    try:
+        whole = len(opened(directory).history) == number
+    except StoreError:
+        whole = False
     violations = [
         outputs[reader].read_text()[-300:] for reader, status in enumerate(statuses) if status != -signal.SIGTERM
     ]
@@ -168,7 +172,7 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
         promise="readers never hurt",
         trials=2 * number,
         lost=number - failed - kept,
-        history_equal=len(opened(directory).history) == number,
+        history_equal=whole,
         violations=(*violations, *([f"{failed} commits failed"] if failed else [])),
         more={"readers": count, "failed_commits": failed, "slowest_two_commits_seconds": round(slowest, 3)},
     )

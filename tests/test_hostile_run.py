@@ -11,6 +11,7 @@ import pytest
 
 import autoloss
 from autoloss.cli import main
+from autoloss.errors import RunError
 from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.store import Store
 from tests.run.quick import SETTINGS, QuickTask
@@ -116,5 +117,5 @@ def test_damaged_samples_are_named(kind, whole, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(whole, directory)
     DAMAGE[kind](directory / "samples.safetensors")
-    with pytest.raises(autoloss.run.store.RunError, match=r"samples\.safetensors"):
+    with pytest.raises(RunError, match=r"samples\.safetensors"):
         autoloss.resume(directory, QuickTask(), evaluations=3, workers=0, final=False)

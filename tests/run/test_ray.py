@@ -41,6 +41,9 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not inst
 # Imported here, Ray would not learn of the variables that keep it on the loopback address.
 
 
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """What the checks share.
@@ -48,11 +51,13 @@ class Cluster:
     Args:
         workers: Two, which perform what they get when it can be called; the cluster is theirs.
         folder: Of this test.
+        handlers: Of signals, before the cluster was started.
     """
 
     workers: LeasedWorkers
     address: str
     folder: Path
+    handlers: dict[int, Any]
 
     def start(self, perform: Callable[[Any], Any]) -> LeasedWorkers:
         return ray_workers(perform, 1, self.address)
@@ -142,18 +147,18 @@ def a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read(cluster: 
 
 
 def the_handlers_of_signals_are_still_ours(cluster: Cluster) -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert {number: signal.getsignal(number) for number in HANDLED} == cluster.handlers
 
 
 # A dozen processes have to start, and more after each that is killed: on a machine that is busy that takes long.
 @pytest.mark.timeout(900)
 @needs_ray
 def test_workers_on_a_cluster_that_is_started_for_them(subtests: pytest.Subtests, tmp_path: Path):
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
     with ray_workers(lambda payload: payload(), 2, "auto") as workers:
         import ray
 
-        cluster = Cluster(workers, ray.get_runtime_context().gcs_address, tmp_path)
+        cluster = Cluster(workers, ray.get_runtime_context().gcs_address, tmp_path, handlers)
         for check in (
             the_handlers_of_signals_are_still_ours,
             jobs_come_back_once_and_survive_what_happens_to_their_processes,
