@@ -24,7 +24,7 @@ from autoloss.space.parsing import parse
 from autoloss.space.ranges import known_ranges
 from autoloss.space.rewriting import Rewriter
 from autoloss.space.simplify import latex, simplified, simplify, unicode
-from autoloss.space.terms import call, translated, variable
+from autoloss.space.terms import MINUS, call, number, product, total, translated, variable
 from autoloss.zoo.entries import ENTRIES
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
@@ -109,6 +109,7 @@ RULES = [
     ("-(p - y)", "none", "y - p"),
     ("p * y * p * 3 / 6", "none", "1/2 * y * p**2"),
     ("(p - p) * y", "none", "0"),
+    ("exp(1) + -(-(1 / (y * p)))", "none", "1 / (p * y) + exp(1)"),
     # Infinity minus itself is not 0.
     ("exp(exp(exp(p))) - exp(exp(exp(p))) + y", "none", None),
     # Means and pools.
@@ -293,6 +294,32 @@ def test_how_a_formula_is_written(formula, as_latex, as_unicode):
     term = simplify(formula, "none" if "abs" in formula else "softmax")
     assert (term.latex, term.unicode) == (as_latex, as_unicode)
     assert (latex(term), unicode(term)) == (as_latex, as_unicode)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        product(MINUS, MINUS, variable("p")),
+        product(MINUS, MINUS, call("inv", variable("p"))),
+        product(MINUS, product(MINUS, call("inv", variable("p")))),
+        product(number(-2), number(3), total(variable("p"), number(-1))),
+        total(product(MINUS, MINUS, variable("p")), product(MINUS, total(variable("y"), MINUS))),
+    ],
+)
+def test_terms_in_no_particular_form_are_written_with_every_sign(term):
+    leaves = sampled(0, "none")
+    torch.testing.assert_close(term.expression().evaluate(leaves), term.evaluate(leaves))
+    read = parse(unicode(term).replace("−", "-").replace("·", "*"))
+    torch.testing.assert_close(read.evaluate(leaves), term.evaluate(leaves))
+
+
+@derandomized
+@given(trees)
+def test_a_tree_that_is_not_simplified_is_written_as_it_is(tree):
+    leaves = sampled(2, "softmax")
+    read = parse(str(translated(tree)))
+    finite = tree.evaluate(leaves).abs() < 1e6
+    torch.testing.assert_close(read.evaluate(leaves)[finite], tree.evaluate(leaves)[finite], rtol=1e-5, atol=1e-7)
 
 
 def test_several_branches_stand_side_by_side():

@@ -121,7 +121,7 @@ def _product(term: Term, parts: list[Written], notation: Notation) -> Written:
     sign = notation.minus if negative(term) else ""
     first = negated(term.parts[0]) if sign else term.parts[0]
     found = [notation.number(first), *parts[1:]] if sign else parts
-    above = [part for part, node in zip(found, term.parts, strict=True) if part.below is None and node != MINUS]
+    above = [part for part in found[term.parts[0] == MINUS :] if part.below is None]
     below = [part.below for part in found if part.below is not None]
     lead = ""
     if notation.bar and below and isinstance(first.value, Fraction) and first.value.denominator > 1:

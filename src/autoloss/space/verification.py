@@ -37,8 +37,8 @@ _ENDS: Mapping[Range, tuple[float, ...]] = {
 }
 _REAL_ENDS = (0, 1, -1, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
 
-Dual = tuple[Tensor, Tensor]
-"""A value and its derivative."""
+Dual = tuple[Tensor, Tensor | None]
+"""A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
 
 
 @final
@@ -75,7 +75,9 @@ def _drawn(name: str, known: Range, at_ends: bool, generator: torch.Generator) -
         value = 0.2 * 100 ** _uniform(generator)
     else:
         value = 6 * _uniform(generator) - 3
-    slope = torch.zeros_like(value) if name in TARGETS else 0.5 + _uniform(generator)
+    slope = 0.5 + _uniform(generator)
+    if name in TARGETS:
+        return value, None
     # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
     if known == UNIT:
         slope = slope * ((value > 0) & (value < 1))
@@ -94,31 +96,34 @@ def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:
         return scene.leaves[term.name]
     if term.head == "call":
         return _called(term, parts, scene)
-    values, slopes = [value for value, _ in parts], [slope for _, slope in parts]
+    values = [value for value, _ in parts]
     value = apply(term, values, scene.like)
+    sloping = [(at, slope) for at, (_, slope) in enumerate(parts) if slope is not None]
+    if not sloping:
+        return value, None
     match term.head:
         case "sum":
-            return value, sum(slopes[1:], start=slopes[0])
+            each = [slope for _, slope in sloping]
         case "product":
-            each = (
-                apply(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in enumerate(slopes)
-            )
-            return value, sum(each, start=torch.zeros_like(value))
-        case "power":
-            return value, term.exponent * values[0].pow(term.exponent - 1) * slopes[0]
+            each = [apply(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in sloping]
         case _:
-            return value, torch.zeros_like(value)
+            each = [term.exponent * values[0].pow(term.exponent - 1) * sloping[0][1]]
+    return value, sum(each[1:], start=each[0])
 
 
 def _called(term: Term, parts: list[Dual], scene: Scene) -> Dual:
     assert term.operator is not None
-    if any(term.is_call(name) for name in LINEAR):
-        return term.operator.function(parts[0][0]), term.operator.function(parts[0][1])
+    operator = term.operator
+    value, slope = parts[0]
+    if all(each is None for _, each in parts):
+        return operator.function(*(each for each, _ in parts)), None
+    if slope is not None and any(term.is_call(name) for name in LINEAR):
+        return operator.function(value), operator.function(slope)
     with torch.inference_mode(False), torch.enable_grad():
-        if any(term.is_call(name) for name in ELEMENTWISE):
-            return _elementwise(term.operator, *parts[0])
+        if slope is not None and any(term.is_call(name) for name in ELEMENTWISE):
+            return _elementwise(operator, value, slope)
         try:
-            return _of_any_operator(term.operator, parts)
+            return _of_any_operator(operator, parts)
         except RuntimeError:
             # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
@@ -134,21 +139,28 @@ def _elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
 
 def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
     """Differentiate twice: what backward passes on is linear in what it is given, and its factor is the derivative."""
-    inputs = [value.clone().requires_grad_() for value, _ in parts]
+    inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
     value = operator.function(*inputs)
     if not value.requires_grad:
-        return value, torch.zeros_like(value)
+        return value, None
+    sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
     given = torch.ones_like(value).requires_grad_()
-    found = torch.autograd.grad(value, inputs, given, create_graph=True, allow_unused=True)
+    found = torch.autograd.grad(value, [place for place, _ in sloping], given, create_graph=True, allow_unused=True)
     passed = cast("tuple[Tensor | None, ...]", found)
-    used = [(factor, slope) for factor, (_, slope) in zip(passed, parts, strict=True) if factor is not None]
+    used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
     slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
     return value.detach(), slopes[0]
 
 
 def agree(first: Dual, second: Dual) -> bool:
     """Say whether value and derivative are the same, also where they are not finite; nothing can be said where none is."""
-    return all(_close(one, other) for one, other in zip(first, second, strict=True))
+    (value, slope), (other_value, other_slope) = first, second
+    if not _close(value, other_value):
+        return False
+    if slope is None and other_slope is None:
+        return True
+    still = torch.zeros_like(value)
+    return _close(still if slope is None else slope, still if other_slope is None else other_slope)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
