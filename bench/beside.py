@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,7 +27,12 @@ from autoloss.run.workshop import Workshop
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from machine import machine
+from output import emit
 from searches import tell
+
+Measure = Callable[[bool], list[dict[str, Any]]]
+"""Takes whether to be quick, and returns lines of a table of faults."""
 
 # Workers elsewhere cannot import what lies beside a script.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -142,6 +149,21 @@ def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **
         "seconds": round(time.monotonic() - start),
     }
     return row(promise, evaluations, lost, mishaps.repeated + mishaps.losses.total(), lines == clean, **more)
+
+
+def main(doc: str, measures: Sequence[Measure], quick: str) -> None:
+    """Run a script's measures, or those that `--only` names."""
+    named = {measure.__name__: measure for measure in measures}
+    asked = argparse.ArgumentParser(description=doc.splitlines()[0])
+    asked.add_argument("--quick", action="store_true", help=quick)
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    asked.add_argument("--out", type=Path, help="a file to write")
+    asked.add_argument("--only", nargs="+", choices=list(named), help="these alone")
+    arguments = asked.parse_args()
+    found = []
+    for name in arguments.only or named:
+        found += told(named[name](arguments.quick))
+    emit({"machine": machine(), "rows": found}, arguments, show)
 
 
 def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:

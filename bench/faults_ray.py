@@ -8,12 +8,11 @@ Everything stays on the loopback address, with a token of its own; only what was
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from typing import Any
 from autoloss.run.ray_access import ALONE, AUTH_MODE, QUIET
 from autoloss.run.ray_workers import complaints_to_stderr, ray_workers
 from autoloss.run.workers import Workers
-from beside import beside_clean, show, told
-from machine import machine
-from output import emit
+from beside import Measure, beside_clean, main
 from searches import tell
 
 NODES = 3
@@ -32,18 +29,6 @@ LASTING_SECONDS = 300.0
 WORKERS = (1, 2, 4)
 DELAYS = (0.0, 0.2)
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_log_monitor": False, "no_monitor": True}
-
-
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--quick", action="store_true", help="few evaluations, one node killed")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    found = []
-    for measure in MEASURES:
-        found += told(measure(arguments.quick))
-    emit({"machine": machine(), "rows": found}, arguments, show)
 
 
 def workers_and_delays(quick: bool) -> list[dict[str, Any]]:
@@ -129,7 +114,7 @@ def _cluster(nodes: int) -> Iterator[Any]:
         cluster.shutdown()
 
 
-MEASURES: tuple[Callable[[bool], list[dict[str, Any]]], ...] = (workers_and_delays, nodes_killed)
+MEASURES: tuple[Measure, ...] = (workers_and_delays, nodes_killed)
 
 
 if __name__ == "__main__":
@@ -139,4 +124,4 @@ if __name__ == "__main__":
         token.write_text(secrets.token_hex(32), encoding="ascii")
         # Before Ray is imported: it reads some of these only then.
         os.environ.update({**QUIET, **ALONE, AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(token)})
-        main()
+        main(__doc__, MEASURES, quick="few evaluations, one node killed")

@@ -6,7 +6,6 @@ python bench/faults_workers.py --quick
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import threading
@@ -22,9 +21,7 @@ from autoloss.run.configuration import Configuration
 from autoloss.run.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
 from autoloss.run.messages import Finished, Lost
 from autoloss.run.workers import ProcessWorkers, Workers
-from beside import beside_clean, row, show, told
-from machine import machine
-from output import emit
+from beside import Measure, beside_clean, main, row
 
 GRACE_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
@@ -33,18 +30,6 @@ BETWEEN_KILLS = 20
 WORKERS = (1, 2, 4)
 DELAYS = (0.0, 0.05, 0.2)
 MIXED = "worker-crash=0.03,hang=0.01,hang-c=0.01,freeze=0.01,oom=0.01,error=0.02,seed=7"
-
-
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--quick", action="store_true", help="few trials")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    found = []
-    for measure in MEASURES:
-        found += told(measure(arguments.quick))
-    emit({"machine": machine(), "rows": found}, arguments, show)
 
 
 def gone_in_time(quick: bool) -> list[dict[str, Any]]:
@@ -155,7 +140,7 @@ def _beside_clean(promise: str, evaluations: int, workers: int, **how: Any) -> d
     )
 
 
-MEASURES: tuple[Callable[[bool], list[dict[str, Any]]], ...] = (
+MEASURES: tuple[Measure, ...] = (
     gone_in_time,
     workers_and_delays,
     all_faults,
@@ -164,4 +149,4 @@ MEASURES: tuple[Callable[[bool], list[dict[str, Any]]], ...] = (
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, MEASURES, quick="few trials")
