@@ -50,14 +50,14 @@ class EvolutionSettings:
     """So many children in a row that cost no training end the run."""
 
     def __post_init__(self) -> None:
+        for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
         if len(self.start) > self.initial:
             raise RequestError(
                 f"The search starts from {len(self.start)} losses, but evolution.initial is {self.initial}: they take the place "
                 "of the first of those. Raise evolution.initial, or give fewer."
             )
-        for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
         if not 1 <= self.maximum_operators <= 64:
             raise RequestError(
                 f"evolution.maximum_operators is {self.maximum_operators}; it needs to be from 1 to 64: texts of deeper "
