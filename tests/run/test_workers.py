@@ -277,9 +277,12 @@ def test_classes_of_the_users_own_script_and_modules_beside_it_work(tmp_path: Pa
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_a_file_in_the_current_directory_does_not_replace_the_standard_library(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("entry", ["", ".", "{}"])
+def test_a_users_file_does_not_replace_the_standard_library(entry, tmp_path: Path, monkeypatch):
     (tmp_path / "struct.py").write_text("raise ImportError('the wrong struct')\n")
     monkeypatch.chdir(tmp_path)
+    # Where a task of the user's own, `file.py:name`, puts its folder.
+    monkeypatch.syspath_prepend(entry.format(tmp_path))
     with ProcessWorkers(abs, 1) as workers:
         assert outcomes_of(workers, [-1])[0].value == 1
 

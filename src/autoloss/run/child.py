@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -204,11 +205,20 @@ def memory_of_groups() -> dict[int, int]:
 
 
 def _environment(extra: Mapping[str, str], threads: int) -> dict[str, str]:
-    # The same import path as the driver's: modules beside the user's script are found.
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    path = os.pathsep.join(_import_path())
     # One seed for str hashes: a task that walks a set of names does it in the same order in every worker.
     own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     return {**os.environ, **own, **extra}
+
+
+def _import_path() -> list[str]:
+    """Return the driver's import path, on which modules beside the user's script are found, the standard library first.
+
+    The driver has that library loaded already; a worker would take a user's `random.py` in its place.
+    """
+    packages = sysconfig.get_path("platstdlib")
+    standard = {sysconfig.get_path("stdlib"), packages, os.path.join(packages, "lib-dynload")}
+    return sorted(map(os.path.abspath, sys.path), key=lambda entry: entry not in standard)
 
 
 def _reap_orphans(group: int) -> None:

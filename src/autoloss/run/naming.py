@@ -130,7 +130,7 @@ def from_file(name: str, kind: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     sys.modules[module.__name__] = module
     # Files beside the task's can be imported as they could from a script.
-    sys.path.insert(0, str(file.parent))
+    sys.path.insert(0, str(file.resolve().parent))
     try:
         specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
