@@ -101,10 +101,16 @@ def test_a_file_holds_a_loss_on_each_line(tmp_path):
     assert found.configuration.evolution.start == (CE, "square(add(p, neg(y)))")
 
 
+def test_names_and_formulas_stand_with_commas_between(tmp_path):
+    found = searched(tmp_path / "run", evaluations=1, start="baseline/ce, mul(neg(y), p), (p - y)**2")
+    assert found.configuration.evolution.start == (CE, "mul(neg(y), p)", "square(add(p, neg(y)))")
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("baseline/ce,-y * log(p)", "expected a number|there is no"),
+        ("baseline/ce,-y * lgo(p)", "lgo"),
+        ("baseline/ce,-y * log(p)", "-y \\* log\\(p\\) is the loss baseline/ce once more"),
         (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the loss baseline/ce once more"),
         ("baseline/dice", "baseline/dice is written by hand; a search can start from trees only"),
         ("baseline/cee", "no loss named 'baseline/cee'"),

@@ -49,7 +49,9 @@ def search(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; a new one under runs by default.")] = None,
     start: Annotated[
         list[str] | None,
-        typer.Option(help="Losses you know: a file with one on each line, names of the zoo with commas, or a formula."),
+        typer.Option(
+            help="Losses you know: a file with one on each line, or names of the zoo and formulas, with commas."
+        ),
     ] = None,
     frozen: Frozen = None,
     size_limit: Annotated[int | None, typer.Option(help="Operators of the largest tree (64).")] = None,

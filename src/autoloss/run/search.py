@@ -79,8 +79,8 @@ def search(
         directory: Where the run is kept; a new folder under `runs` by default.
         settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
-        start: Losses that are known: a file with one on each line, names of the zoo with commas, a formula, or several of
-            these. The first children are those of them that pass the rejection protocol.
+        start: Losses that are known: a file with one on each line, names of the zoo and formulas with commas between, or several
+            of these. The first children are those of them that pass the rejection protocol.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         without: Operators of Table 1 that are switched off.
         operators: Operators of your own, or `file.py:name` of one or several.

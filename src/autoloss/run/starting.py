@@ -64,7 +64,7 @@ def given(start: Sequence[str], branches: Mapping[str, Branch], operators: Mappi
     """Read losses to start from.
 
     Args:
-        start: Each a file with a loss on each line, names of the zoo with commas, or a formula.
+        start: Each a file with a loss on each line, or names of the zoo and formulas with commas between.
 
     Raises:
         RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice.
@@ -89,13 +89,21 @@ def _labels(start: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Give each loss with where it stands, for messages."""
     for text in start:
         path = Path(text)
-        parts = [part.strip() for part in text.split(",")]
         if len(text) < 1000 and path.is_file():
             yield from _lines(path)
-        elif all(part in zoo.names() for part in parts):
-            yield from (("", part) for part in parts)
         else:
-            yield "", text.strip()
+            yield from (("", part.strip()) for part in _separated(text))
+
+
+def _separated(text: str) -> Iterator[str]:
+    """Split at the commas that do not stand between the arguments of an operator."""
+    depth = begin = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth <= 0:
+            yield text[begin:place]
+            begin = place + 1
+    yield text[begin:]
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
