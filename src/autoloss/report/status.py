@@ -30,6 +30,7 @@ class Status:
         self._line_seconds = line_seconds
         self._next_line = time.monotonic() + line_seconds
         self._last: Progress | Pace | None = None
+        self._written = ""
 
     def __enter__(self) -> Status:
         if self._live:
@@ -51,7 +52,7 @@ class Status:
             self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
             self._next_line += self._line_seconds
-            self._console.print(line(progress), soft_wrap=True)
+            self._write(line(progress))
 
     def say(self, text: str) -> None:
         """Write a line above the panel; the panel has nothing more to tell."""
@@ -63,8 +64,14 @@ class Status:
     def _conclude(self) -> None:
         """Write the last progress, once."""
         if self._last is not None:
-            self._console.print(line(self._last), soft_wrap=True)
+            self._write(line(self._last))
             self._last = None
+
+    def _write(self, text: str) -> None:
+        """Write a line unless it says nothing new."""
+        if text != self._written:
+            self._console.print(text, soft_wrap=True)
+            self._written = text
 
 
 def line(progress: Progress | Pace) -> str:
