@@ -2,9 +2,10 @@
 
 python bench/audit.py --tasks digits-seg:miou,tabular:f1:data=breast_cancer_hard --out results/audit.json
 
-For each task: searches with several seeds; as control as many random searches, which draw the same number of losses that pass the
-rejection protocol and are trained. The winner of each, named on fresh seeds of the valid split, and every baseline that fits, at
-its tuned learning rate, are trained on fresh seeds and measured on the test split. Everything finished is kept in a work folder:
+For each task: searches with several seeds, with the settings of small tasks and with the paper's; as control as many random
+searches, which draw the same number of losses that pass the rejection protocol and are trained. The winner of each, named on
+fresh seeds of the valid split, and every baseline that fits, at its tuned learning rate, are trained on fresh seeds and measured
+on the test split. Everything finished is kept in a work folder:
 run the same command again and it goes on where it stopped.
 """
 
@@ -32,7 +33,7 @@ from autoloss.run.workshop import Workshop
 from digits import FEW
 from machine import machine
 from output import emit
-from searches import ARMS, parser, searched, tell
+from searches import ARMS, EVOLUTION, parser, searched, tell
 
 FRESH_SEEDS = 5
 """Trainings of each winner and of each baseline on the test split."""
@@ -75,14 +76,14 @@ def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     settings = {"final.compare": 0, **(QUICK_SEARCH if arguments.quick else {})}
     winners = []
     for seed in range(arguments.seeds):
-        for arm in ARMS:
+        for arm in (EVOLUTION, *ARMS):
             directory = folder / f"{arm.replace(' ', '-')}-seed{seed}"
             found = searched(task, arm, seed, directory, arguments, settings=settings)
             winners.append((arm, seed, Entrant(f"{arm}, seed {seed}", found.best.formula)))
     rivals, tested = _tested(task, metric, [entrant for *_, entrant in winners], folder / "test", arguments)
     by_entrant = {row.entrant: row for row in tested}
     rows = [_row(spec, arm, seed, by_entrant[entrant]) for arm, seed, entrant in winners]
-    for arm in ARMS:
+    for arm in (EVOLUTION, *ARMS):
         means = tuple(row["mean"] for row in rows if row["method"] == arm)
         rows.append(_row(spec, f"{arm}, over searches", None, Row(Entrant(arm, ""), means)))
     return rows + [_row(spec, entrant.label, None, by_entrant[entrant]) for entrant in rivals]

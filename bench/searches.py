@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import autoloss
+from autoloss import recipes
 from autoloss.errors import RequestError
 from autoloss.run import store
 from autoloss.run.configuration import Configuration
 from autoloss.run.results import Search, opened
 
-EVOLUTION, RANDOM = "evolution", "random search"
+EVOLUTION, AS_PRINTED, RANDOM = "evolution", "evolution as printed", "random search"
 ARMS: Mapping[str, Mapping[str, Any]] = {
-    EVOLUTION: {},
+    AS_PRINTED: {},
     RANDOM: {"offspring.copy": 0.0, "offspring.fresh": 1.0},
 }
-"""Random search makes every child from nothing; both draw under the same rejection protocol and the same budget of trainings."""
+"""What an arm changes in the paper's settings; evolution has those of `recipes.search_settings`. Random search makes every child
+from nothing. All draw under the same rejection protocol and the same budget of trainings."""
 
 
 def parser(doc: str, *, evaluations: int, seeds: int, quick: str) -> argparse.ArgumentParser:
@@ -50,7 +52,7 @@ def searched(
     Raises:
         RequestError: The folder holds a search with other settings, or one with more trainings.
     """
-    chosen = {**ARMS[arm], **(settings or {})}
+    chosen = {**(recipes.search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
     if store.exists(directory):
         wanted = Configuration().changed({**chosen, "seed": seed, "evaluations": arguments.evaluations})
         kept = opened(directory).configuration

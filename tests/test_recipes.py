@@ -178,3 +178,11 @@ def test_only_searches_of_the_catalogues_tasks_have_settings():
     assert recipes.search_settings(object()) == {}
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):
         recipes.get("voc-sge")
+
+
+def test_small_tasks_set_what_a_search_of_tens_of_trainings_needs():
+    assert not set(recipes.SMALL) & set(recipes.RECIPES)
+    for task in recipes.SMALL:
+        assert task in tasks.names()
+        assert recipes.search_settings(task) == recipes.SMALL[task]
+        assert Configuration().changed(recipes.SMALL[task]) != Configuration()

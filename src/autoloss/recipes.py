@@ -231,12 +231,17 @@ def get(name: str) -> PaperRecipe:
     return RECIPES[name]
 
 
+FEW = {"evolution.tournament": 0.25, "offspring.fresh": 0.25}
 SMALL: Mapping[str, Mapping[str, Any]] = {
+    "digits-seg": FEW,
+    "folder-seg": FEW,
+    "tabular": FEW,
     "digits-det": {"evolution.tournament": 0.25, "offspring.copy": 0.5},
 }
 """What a search of some tens of trainings sets on a task that is not the paper's. A share of 5 % is one to five contestants among
-twenty to a hundred losses, which hardly selects; 25 % is that of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). Copying
-half of the branches leaves on average two of four that change."""
+twenty to a hundred losses, which hardly selects; 25 % is that of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With
+half of the children drawn from nothing, few are left to improve what was found. Copying half of the branches leaves on average two
+of four that change."""
 
 
 def search_settings(task: object) -> Mapping[str, Any]:

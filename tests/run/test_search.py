@@ -139,6 +139,31 @@ def test_all_baselines_of_a_segmentation_task():
     assert [entrant.loss for entrant in baselines(rows, every=True)] == ["baseline/mse"]
 
 
+@pytest.mark.parametrize(
+    ("frozen", "labels"),
+    [
+        (
+            "",
+            [
+                "ce + l1 + ce + l1",
+                "ce + l1 + ce + iou",
+                "ce + l1 + ce + giou",
+                "ce + l1 + cse_auto_a_cls + cse_auto_a_reg",
+            ],
+        ),
+        ("rpn", ["ce + l1", "ce + iou", "ce + giou", "cse_auto_a_cls + cse_auto_a_reg"]),
+        ("rpn; rcnn_cls", ["baseline/l1", "baseline/iou", "baseline/giou"]),
+    ],
+)
+def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
+    task = autoloss.tasks.get("digits-det", train=2, valid=1, test=1, size=64, frozen=frozen)
+    every = baselines(task, every=True)
+    assert [entrant.label for entrant in every] == labels
+    assert baselines(task) == every[:1]
+    for entrant in every:
+        autoloss.zoo.resolve(entrant.loss, task.branches)
+
+
 def test_score_repeats_a_search_exactly(run_directory):
     best = opened(run_directory).top(1)[0]
     (row,) = score(QuickTask(), [best.formula], seed=1, workers=0)

@@ -29,6 +29,12 @@ DICE = "baseline/dice"
 OF_CLASSES = ("baseline/wce", "baseline/lovasz")
 OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
 """Further baselines of a full comparison, for a softmax over classes; the second ones need space."""
+OF_DETECTORS: tuple[Mapping[str, str], ...] = (
+    {"rcnn_reg": "baseline/iou"},
+    {"rcnn_reg": "baseline/giou"},
+    {"rcnn_cls": "baseline/cse_auto_a_cls", "rcnn_reg": "baseline/cse_auto_a_reg"},
+)
+"""Likewise for detectors: the rows of the paper's table of detection, by what they change in the standard losses."""
 
 Outcomes = dict[Train, Outcome]
 Keep = Callable[[Train, Outcome], None]
@@ -48,8 +54,10 @@ def trained(jobs: Iterable[Train], dispatcher: Dispatcher, known: Outcomes, keep
 def standard(task: Task) -> str | None:
     """Return the task's standard loss as the text of a training, or None when it names none."""
     losses = task.standard
-    if set(losses) != set(task.branches):
-        return None
+    return _text(losses) if set(losses) == set(task.branches) else None
+
+
+def _text(losses: Mapping[str, str]) -> str:
     return next(iter(losses.values())) if len(losses) == 1 else "; ".join(f"{name}: {losses[name]}" for name in losses)
 
 
@@ -65,7 +73,17 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     names = [text]
     if _one_softmax(task.branches):
         names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
-    return [Entrant(name, name, baseline=True) for name in names]
+    if every:
+        names += [_text({**task.standard, **other}) for other in OF_DETECTORS if set(other) <= set(task.branches)]
+    return [Entrant(_label(name), name, baseline=True) for name in names]
+
+
+def _label(text: str) -> str:
+    """Return the losses of several branches in short, as the paper's tables name them: ce + l1 + ce + l1."""
+    named = [part.partition(": ")[2] for part in text.split("; ")]
+    if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
+        return text
+    return " + ".join(name.removeprefix("baseline/") for name in named)
 
 
 def scaled(entrant: Entrant) -> list[Entrant]:
