@@ -70,6 +70,8 @@ RULES = [
     ("abs(p)", "softmax", "p"),
     ("abs(p)", "none", "abs(p)"),
     ("abs(i) / abs(e)", "box", "i / e"),
+    ("min_pool(max_pool(u) / i) + mean_c(e)", "box", "u / i + e"),
+    ("mean_nhw(max_pool(u))", "box", "mean_nhw(u)"),
     ("abs(exp(p) * square(p))", "none", "p**2 * exp(p)"),
     ("abs(log(p))", "softmax", "-log(p)"),
     ("abs(-2 * p)", "none", "2 * abs(p)"),

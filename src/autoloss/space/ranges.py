@@ -49,6 +49,7 @@ UNIT = Range(0, 1)
 BINARY = Range(0, 1, binary=True)
 
 AREAS = ("i", "u", "e")
+"""One number for each box: a tree of these alone has one channel and no space."""
 
 
 def known_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -> Mapping[str, Range]:
@@ -57,6 +58,12 @@ def known_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -
     known = {"p": UNIT if bounded else REAL, "y": BINARY if one_hot else UNIT if bounded else REAL}
     known.update(dict.fromkeys(AREAS, POSITIVE))
     return {leaf: known.get(leaf, REAL) for leaf in sorted(leaves)}
+
+
+def of_boxes(leaves: Iterable[str]) -> bool:
+    """Say whether all leaves are areas, and there are some."""
+    found = set(leaves)
+    return bool(found) and found <= set(AREAS)
 
 
 def usual(known: Range) -> Range:

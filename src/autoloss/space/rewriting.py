@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import final
 
-from autoloss.space.ranges import LARGE, Range, bounds, usual
+from autoloss.space.ranges import LARGE, Range, bounds, of_boxes, usual
 from autoloss.space.rules import rules_for
 from autoloss.space.terms import Term, call, fold, power, product, total
 from autoloss.space.verification import Dual, Scene, agree, computed, scenes
@@ -23,6 +23,7 @@ class Rewriter:
         self._leaves = leaves
         self._usual = {name: usual(known) for name, known in leaves.items()}
         self._scenes: tuple[Scene, ...] = scenes(leaves)
+        self.has_space = not of_boxes(leaves)
         self.forget()
 
     def forget(self) -> None:
@@ -84,8 +85,8 @@ class Rewriter:
         return fold(term, join, self._sizes)[1]
 
     def is_constant_over(self, term: Term, mean: str) -> bool:
-        """Say whether all elements that `mean` joins are equal: below are numbers and such means alone."""
-        if term.head == "number" or term.is_call(mean):
+        """Say whether all elements that `mean` joins are equal: below are numbers and such means alone, or there is one."""
+        if term.head == "number" or term.is_call(mean) or (mean == "mean_c" and not self.has_space):
             return True
         own = term.operator is None or term.is_call(term.operator.name)
         return term.head != "leaf" and own and all(self.is_constant_over(part, mean) for part in term.parts)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autoloss.space.operators import Operator
-from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
+from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range, of_boxes
 from autoloss.space.terms import Term, apply
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
@@ -23,6 +23,9 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 
 SHAPE = (2, 2, 4, 4)
 """(N, C, H, W) with more than one of each, so that means and pools join different elements."""
+
+SHAPE_OF_BOXES = (64, 1, 1, 1)
+"""Likewise for areas, where `mean_nhw` alone joins anything."""
 
 TARGETS = frozenset({"y"})
 """Leaves that no gradient goes to."""
@@ -56,26 +59,24 @@ def scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
     They are apart, since what is large at an end would swamp the rest in a mean.
     """
     generator = torch.Generator("cpu").manual_seed(0)
+    like = torch.zeros(SHAPE_OF_BOXES if of_boxes(leaves) else SHAPE, dtype=torch.float64, device="cpu")
     return tuple(
-        Scene(
-            {name: _drawn(name, known, at_ends, generator) for name, known in leaves.items()},
-            torch.zeros(SHAPE, dtype=torch.float64, device="cpu"),
-        )
+        Scene({name: _drawn(name, known, like.shape, at_ends, generator) for name, known in leaves.items()}, like)
         for at_ends in (False, True)
     )
 
 
-def _drawn(name: str, known: Range, at_ends: bool, generator: torch.Generator) -> Dual:
+def _drawn(name: str, known: Range, shape: torch.Size, at_ends: bool, generator: torch.Generator) -> Dual:
     if at_ends or known == BINARY:
         ends = torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
-        value = ends[torch.randint(len(ends), SHAPE, generator=generator, device="cpu")]
+        value = ends[torch.randint(len(ends), shape, generator=generator, device="cpu")]
     elif known == UNIT:
-        value = 0.02 + 0.96 * _uniform(generator)
+        value = 0.02 + 0.96 * _uniform(shape, generator)
     elif known == POSITIVE:
-        value = 0.2 * 100 ** _uniform(generator)
+        value = 0.2 * 100 ** _uniform(shape, generator)
     else:
-        value = 6 * _uniform(generator) - 3
-    slope = 0.5 + _uniform(generator)
+        value = 6 * _uniform(shape, generator) - 3
+    slope = 0.5 + _uniform(shape, generator)
     if name in TARGETS:
         return value, None
     # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
@@ -86,8 +87,8 @@ def _drawn(name: str, known: Range, at_ends: bool, generator: torch.Generator) -
     return value, slope
 
 
-def _uniform(generator: torch.Generator) -> Tensor:
-    return torch.rand(SHAPE, generator=generator, dtype=torch.float64, device="cpu")
+def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:

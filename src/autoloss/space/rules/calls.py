@@ -149,7 +149,9 @@ def linear_mean(term: Term, facts: Facts) -> Term | None:
 
 
 def pool_of_equals(term: Term, facts: Facts) -> Term | None:
-    return term.parts[0] if facts.is_constant_over(term.parts[0], "mean_nhw") else None
+    """A pool changes nothing where neighbours are equal, or where there are none."""
+    alone = not facts.has_space or facts.is_constant_over(term.parts[0], "mean_nhw")
+    return term.parts[0] if alone else None
 
 
 def pool_of_sum(term: Term, facts: Facts) -> Term | None:

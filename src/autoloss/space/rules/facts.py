@@ -13,6 +13,9 @@ from autoloss.space.terms import ONE, Term, factors, negated, negative
 class Facts(Protocol):
     """What a rule may ask about a term."""
 
+    has_space: bool
+    """Whether H and W can be above 1, and C; boxes have none of it."""
+
     def range(self, term: Term) -> Range: ...
 
     def may_overflow(self, term: Term) -> bool:
