@@ -1,11 +1,13 @@
-"""While nothing can be recorded, what workers finish is kept, no deadline passes, and nothing new begins."""
+"""While nothing can be recorded, what workers finish is kept; what the machine kills is tried again."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from autoloss.run.configuration import LimitSettings
-from autoloss.run.dispatch import Dispatcher
+from autoloss.run.dispatch import STARTS, TRIES, Dispatcher, Done
 from autoloss.run.jobs import Train, Trained
 from autoloss.run.records import State
 from autoloss.run.workers import InlineWorkers, ProcessWorkers
@@ -45,3 +47,28 @@ def test_a_large_result_is_taken_in_before_its_deadline_passes():
             dispatcher.rest(0.05)
         (done,) = dispatcher.wait(0.0)
         assert done.result.state is State.SCORED
+
+
+def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
+    with ProcessWorkers(lambda job: Trained("scored", 1.0), 1) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        dispatcher.submit(Train("y", 0))
+        for _ in range(TRIES + 1):
+            os.kill(workers.groups[0], signal.SIGKILL)
+            assert dispatcher.wait(None) == []
+        (done,) = dispatcher.wait(None)
+    assert done.result.state is State.SCORED
+    assert dispatcher.mishaps.losses == {"killed": TRIES + 1}
+    assert not dispatcher.mishaps.given_up
+
+
+def test_workers_that_never_start_are_given_up():
+    with ProcessWorkers(lambda job: Trained("scored", 1.0), 1) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        dispatcher.submit(Train("y", 0))
+        found: list[Done] = []
+        while not found:
+            os.kill(workers.groups[0], signal.SIGKILL)
+            found = dispatcher.wait(None)
+    assert found[0].result.state is State.FAILED
+    assert dispatcher.mishaps.losses == {"killed": STARTS + TRIES - 1}

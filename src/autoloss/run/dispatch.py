@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +17,8 @@ from autoloss.run.workers import Finished, Lost, Raised, Workers
 
 TRIES = 3
 """After so many failures of the machine a job is given up."""
+STARTS = 30
+"""Likewise after so many workers that were killed while they started, with no job of theirs begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Dispatcher:
         self._queue: deque[int] = deque()
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, list[str]] = {}
+        self._starts: Counter[int] = Counter()
         self._error: RunError | None = None
         self._ended: list[Finished | Raised | Lost] = []
 
@@ -93,6 +96,7 @@ class Dispatcher:
         self._queue.clear()
         self._jobs.clear()
         self._failures.clear()
+        self._starts.clear()
         self._attempts.clear()
         self._faulty.clear()
 
@@ -113,7 +117,7 @@ class Dispatcher:
                 self._error = error
                 continue
             if not isinstance(result, Again):
-                del self._failures[outcome.job], self._attempts[outcome.job]
+                del self._failures[outcome.job], self._attempts[outcome.job], self._starts[outcome.job]
                 done.append(Done(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
         if self._error is not None and not done:
             raise self._error
@@ -173,14 +177,20 @@ class Dispatcher:
                 self.mishaps.repeated += 1
                 self._enqueue(outcome.job)
                 return Again()
+            case Lost(cause="killed", begun=False) if self._starts[outcome.job] < STARTS:
+                self._starts[outcome.job] += 1
+                return self._again(outcome)
             case Lost():
                 failures = self._failures[outcome.job]
                 failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
                     return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
-                self.mishaps.losses[outcome.cause] += 1
-                self._enqueue(outcome.job)
-                return Again()
+                return self._again(outcome)
+
+    def _again(self, outcome: Lost) -> Again:
+        self.mishaps.losses[outcome.cause] += 1
+        self._enqueue(outcome.job)
+        return Again()
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
         self.mishaps.given_up += 1

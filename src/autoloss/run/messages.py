@@ -54,12 +54,14 @@ class Lost:
             machine it ran on was lost, or was not heard of for too long; `exited`: the worker ended itself, or did not
             start in time.
         detail: What happened, and the last lines of the worker's output.
+        begun: The worker was ready for the job; one that ended before says nothing about it.
     """
 
     job: int
     cause: Cause
     detail: str
     seconds: float
+    begun: bool = True
 
 
 Outcome = Finished | Raised | Lost

@@ -133,9 +133,10 @@ class Slot:
         return self._lose(child, cause, text)
 
     def _lose(self, child: Child, cause: Cause, text: str) -> Outcome:
-        lost = self._number, self._seconds
+        number, seconds = self._number, self._seconds
+        begun = self.job is not None and self.job.started is not None
         self._drop(child)
-        return Lost(lost[0], cause, text + child.output(), lost[1])
+        return Lost(number, cause, text + child.output(), seconds, begun)
 
     def _drop(self, child: Child) -> None:
         child.close()
