@@ -96,7 +96,7 @@ def code(text: str) -> str:
     """Return a text as code in a cell of a table."""
     if "`" in text:
         raise RequestError(f"{text!r} holds a backtick, and cannot stand as code in a table.")
-    return f"`{text}`".replace("|", "\\|") if text else ""
+    return f"`{text}`" if text else ""
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

@@ -40,7 +40,9 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links out of docs/ to the pages of the site."""
+    """Lead links out of docs/ to the pages of the site, and set code in tables as this Markdown wants it."""
+    # Where a table is read on GitHub, a bar within code needs a backslash, which would be shown here.
+    markdown = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)
     for name, place in OUTSIDE.items():
         markdown = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}(#[^)]*)?\)", rf"]({place}\1)", markdown)
     return markdown

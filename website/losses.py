@@ -48,7 +48,10 @@ def page() -> str:
 
 def _operators() -> str:
     operands = {1: "p", 2: "p, y"}
-    rows = [[code(f"{name}({operands[row.arity]})"), _set(f"{name}({operands[row.arity]})")] for name, row in OPERATORS.items()]
+    rows = [
+        [code(f"{name}({operands[row.arity]})"), _set(f"{name}({operands[row.arity]})")]
+        for name, row in OPERATORS.items()
+    ]
     return table(["text", "formula"], rows)
 
 

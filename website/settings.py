@@ -11,9 +11,9 @@ from website.documented import cell, code, docstring, fields_of, named, table, w
 INTRODUCTION = """\
 # Settings of a run
 
-`--set name=value` changes one on the command line, `settings={"name": value}` in `autoloss.search`. They belong to the run: with the
-seed they decide its history, and a resumed run keeps them. [The paper and this code](../paper.md) says where a value is the
-paper's. Options of a task, which have no dot in their name, are on the page of [tasks](tasks.md).
+`--set name=value` changes one on the command line, `settings={"name": value}` in `autoloss.search`. They belong to the run:
+with the seed they decide its history, and a resumed run keeps them. [The paper](../paper.md) says where a value is the paper's.
+Options of a task, which have no dot in their name, are on the page of [tasks](tasks.md).
 """
 
 

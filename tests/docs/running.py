@@ -6,7 +6,6 @@ import re
 import runpy
 import shlex
 import subprocess
-import sys
 import threading
 import tomllib
 import urllib.request
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.run import parse_args
 
 from autoloss.cli import main
 from autoloss.report.page.serving import Server
@@ -47,7 +47,7 @@ class Folder:
     def follow(self, block: Block) -> None:
         """Do what a block says."""
         if block.file:
-            (self.path / block.file).write_text(block.text, encoding="utf-8")
+            (self.path / block.file).write_text(shortened(block.text), encoding="utf-8")
         if block.language == "python" and not block.mark.startswith("example"):
             self.names = runpy.run_path(str(self._small(block)), init_globals=self.names)
         elif block.language in SHELL:
@@ -70,12 +70,16 @@ class Folder:
         self.said = self.captured()
 
     def _small(self, block: Block) -> Path:
-        text = block.text
-        for written, instead in smaller.PYTHON.items():
-            text = text.replace(written, instead)
         path = self.path / f"block_{block.line}.py"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(shortened(block.text), encoding="utf-8")
         return path
+
+
+def shortened(text: str) -> str:
+    """Return a block of Python at a size that runs in a moment."""
+    for written, instead in smaller.PYTHON.items():
+        text = text.replace(written, instead)
+    return text
 
 
 def small(words: list[str], folder: Path) -> list[str]:
@@ -145,15 +149,11 @@ def served_once(serve: Callable[[Server], None]) -> Callable[[Server], None]:
 
 
 def torchrun(words: list[str], folder: Folder) -> None:
-    """Run the program that torchrun starts, in one process of its own."""
-    begin = words.index("autoloss.cli") + 1
-    launcher = [smaller.OPTIONS.get(words[index - 1]) or word for index, word in enumerate(words[:begin])]
-    asked = small(words[begin:], folder.path)
-    command = [sys.executable, "-m", "torch.distributed.run", *launcher, *asked]
-    done = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Untrue(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    print(done.stdout)
+    """One process trains: torchrun must know its options. tests/tasks/test_distribution.py trains with several."""
+    asked = parse_args(words)
+    if (asked.module, asked.training_script) != (True, "autoloss.cli"):
+        raise Untrue(f"`torchrun {shlex.join(words)}` does not start autoloss.cli")
+    autoloss(asked.training_script_args, folder)
 
 
 def pip(words: list[str], folder: Folder) -> None:
@@ -210,7 +210,9 @@ def in_allocation(script: str, folder: Path) -> Iterator[str]:
     file = folder / "job.sh"
     file.write_text(script)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "SLURM_JOB_NODELIST": "node[1-4]"}
-    done = subprocess.run(["bash", "-eu", str(file)], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-eu", str(file)], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise Untrue(f"A job's script ended with {done.returncode}:\n{done.stderr}")
     yield from done.stdout.splitlines()
@@ -222,7 +224,8 @@ _NUMBER = re.compile(r"[-−]?\d+(?:[.,]\d+)*")
 def compare(shown: str, said: str) -> None:
     """Hold output that a page shows to what the command said: the same lines, but for numbers."""
     expected, found = (
-        [" ".join(_NUMBER.sub("#", line).split()) for line in text.splitlines() if line.strip()] for text in (shown, said)
+        [" ".join(_NUMBER.sub("#", line).split()) for line in text.splitlines() if line.strip()]
+        for text in (shown, said)
     )
     if missing := [line for line in expected if line not in found]:
         raise Untrue(f"The page shows the lines\n{missing}\nthe command said\n{found}")
