@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,6 @@ GROUPS = {
     "autoloss.algorithm": "Parts of the algorithm",
     "autoloss.errors": "Errors",
 }
-_ROLE = re.compile(r"(?<!`)``?([^`]+)``?(?!`)")
 
 
 def page() -> str:
@@ -40,7 +38,8 @@ def page() -> str:
 
 def _public() -> Iterator[tuple[str, Any]]:
     """Give every public name with what it names, those of the two packages among them."""
-    for name in autoloss.__all__:
+    # Functions before classes: what people call comes first.
+    for name in sorted(autoloss.__all__, key=lambda name: inspect.isclass(getattr(autoloss, name))):
         thing = getattr(autoloss, name)
         if not inspect.ismodule(thing):
             yield f"autoloss.{name}", thing
@@ -72,7 +71,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _signature(name: str, thing: Any) -> str:
     """Return a call with its arguments, one on each line where there are many."""
-    parameters = [str(part).replace("'", "") for part in _parameters(thing)]
+    parameters = list(_parameters(thing))
     line = f"{name}({', '.join(parameters)})"
     return line if len(line) <= 88 else "\n".join([f"{name}(", *(f"    {part}," for part in parameters), ")"])
 
@@ -88,7 +87,7 @@ def _parameters(thing: Any) -> Iterator[str]:
             keyword = True
             yield "*"
         default = parameter.default
-        text = str(parameter.replace(default=parameter.empty))
+        text = str(parameter.replace(default=parameter.empty)).replace("'", "")
         yield text if default is parameter.empty else f"{text} = {_value(default)}"
 
 
@@ -102,6 +101,7 @@ def _told(said: Docstring) -> Iterator[str]:
     for section in ("Args", "Returns", "Yields", "Raises"):
         entries = said.entries(section)
         if entries and section in ("Args", "Raises"):
+            yield f"{section}:"
             yield "\n".join(f"- `{name}`: {text}" for name, text in entries.items())
         elif section in said.sections:
             yield f"{section}: {' '.join(said.sections[section].split())}"

@@ -33,7 +33,9 @@ def _command(name: str, command: Any, above: typer.Context) -> Iterator[str]:
     with typer.Context(command, info_name=name, parent=above) as context:
         yield f"## {name}"
         yield command.help.strip()
-        yield f"```text\n{' '.join(command.get_usage(context).split()).removeprefix('Usage: ')}\n```"
+        # Some releases of typer put braces around what is required.
+        usage = " ".join(command.get_usage(context).split()).removeprefix("Usage: ")
+        yield f"```text\n{usage.translate({ord('{'): None, ord('}'): None})}\n```"
         rows = [_row(*record) for parameter in command.params if (record := parameter.get_help_record(context))]
         if rows:
             yield table(["what", "meaning", "default"], rows)

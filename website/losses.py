@@ -7,7 +7,8 @@ from itertools import groupby
 from autoloss.report.mathml import mathml
 from autoloss.space.operators import EPSILON, OPERATORS
 from autoloss.space.parsing import parse
-from autoloss.space.terms import translated
+from autoloss.space.simplify import simplify
+from autoloss.space.terms import Term, translated
 from autoloss.zoo import ENTRIES
 from autoloss.zoo.entries import Entry
 from website.documented import cell, code, table
@@ -25,8 +26,8 @@ enclosing box `e`. A formula may use the operators by name, and `+ - * / **`.
 LOSSES = """\
 ## Losses by name
 
-Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. A formula can be copied from
-`autoloss zoo NAME`.
+Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. Below each formula, which
+can be copied, stands what `autoloss simplify` makes of it: shorter, with the same value and gradient.
 """
 FAMILIES = {
     "seg": "Published for segmentation",
@@ -58,7 +59,9 @@ def _operators() -> str:
 def _formula(entry: Entry) -> str:
     if entry.members:
         return "one for each branch: " + ", ".join(map(code, entry.members.values()))
-    return _set(entry.formula) if entry.formula else "written by hand"
+    if not entry.formula:
+        return "written by hand"
+    return f"{code(entry.formula)}<br>{_html(simplify(entry.formula, entry.activation))}"
 
 
 def _about(entry: Entry) -> str:
@@ -68,4 +71,9 @@ def _about(entry: Entry) -> str:
 
 def _set(formula: str) -> str:
     """Return a formula as the browser sets it, unchanged."""
-    return str(mathml(translated(parse(formula, None)))).replace("|", "&#124;")
+    return _html(translated(parse(formula, None)))
+
+
+def _html(term: Term) -> str:
+    # In Markdown's tables a bar ends a cell.
+    return str(mathml(term)).replace("|", "&#124;")
