@@ -5,11 +5,11 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test check docs format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,vision,ray]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs,vision,ray]"
 	touch $@
 
 demo: .venv/installed
@@ -24,6 +24,9 @@ check: .venv/installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/test_forbidden.py
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -94,7 +94,7 @@ def _name(function: ast.expr, names: dict[str, str]) -> str:
 
 
 def sources() -> list[Path]:
-    return sorted(path for folder in ("src", "bench", "tests") for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for folder in ("src", "bench", "tests", "website") for path in (ROOT / folder).rglob("*.py"))
 
 
 def test_nothing_here_does_what_is_forbidden():

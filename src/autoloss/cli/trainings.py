@@ -105,7 +105,7 @@ def compare(
 def retrain(
     context: typer.Context,
     directory: Directory,
-    individual: Annotated[int | None, typer.Argument(metavar="[ID]", help="The winner when left out.")] = None,
+    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
     recipe: Annotated[str | None, typer.Option(help="One of the paper's retrainings; its rows stand beside.")] = None,
     data: Data = None,
     baselines: Annotated[

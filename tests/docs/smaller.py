@@ -1,0 +1,115 @@
+"""What stands in for what the pages say, so that all of it runs here: small budgets, no GPU, no cluster, no download.
+
+Whatever no table names is run as it is written. Every row must occur in some page; `test_commands.py` sees to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OPTIONS: Mapping[str, str | None] = {
+    "--evaluations": "1",
+    "--workers": "0",
+    "--seeds": "1",
+    "compare --seeds": "2",
+    "--top": "1",
+    "--device": "cpu",
+    # In 16 bits a CPU convolves slowly; tests/tasks/test_execution.py does.
+    "--precision": "float32",
+    # tests/run/test_ray.py starts a cluster.
+    "--ray": None,
+    "--inject": None,
+}
+"""Option, or command and option → value in its place; None leaves the option away."""
+
+SETTINGS: Mapping[str, str | None] = {
+    "weights": "none",
+    "loaders": None,
+    "full_backbone": "resnet18",
+    "full_side": "32",
+    "full_epochs": "1",
+    "side": "32",
+    "short_side": "64",
+    "long_side": "96",
+    "share": "1.0",
+    "batch_size": "2",
+    "epochs": "1",
+    "limits.memory_gigabytes": None,
+}
+"""Name after `--set` → value in its place; None leaves it away."""
+
+QUICK: Mapping[str, str] = {
+    "rejection.threshold": "-9",
+    "rejection.steps": "2",
+    "rejection.samples": "1",
+    "final.confirm": "0",
+    "final.compare": "0",
+}
+"""What every search gets beside its own settings: whatever is finite passes, and nothing is trained at the end."""
+
+_PICTURES = {"backbone": "resnet18", "side": "32", "epochs": "1", "batch_size": "2"}
+_BOXES = {
+    "backbone": "resnet18",
+    "channels": "8",
+    "head_width": "16",
+    "short_side": "64",
+    "long_side": "96",
+    "batch_size": "2",
+    "learning_rate": "1e-4",
+    "warmup_steps": "0",
+    "share": "1.0",
+    "held_out": "2",
+}
+TASKS: Mapping[str, Mapping[str, str]] = {
+    "digits-seg": {"train": "32", "valid": "8", "test": "8", "epochs": "1"},
+    "digits-det": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
+    "voc-seg": _PICTURES | {"held_out": "3"},
+    "folder-seg": _PICTURES,
+    "coco-det": _BOXES,
+    "voc-det": _BOXES,
+    "tabular": {"steps": "5"},
+}
+"""Task → options that every command which names it gets beside its own."""
+
+_FULL = {f"full_{name}": value for name, value in _PICTURES.items()}
+RETRAINED: Mapping[str, Mapping[str, str]] = {
+    "voc-seg": _FULL | {"full_weights": "none"},
+    "folder-seg": _FULL,
+    "coco-det": {f"full_{name}": value for name, value in _BOXES.items() if name not in ("share", "held_out")}
+    | {"full_epochs": "1", "full_weights": "none"},
+}
+"""Task of the run → options that every retraining gets beside its own."""
+
+WORDS: Mapping[str, str] = {
+    "TASK": "tabular",
+    "runs/worst-digit-seed0 11": "runs/worst-digit-seed0 0",
+    "runs/digits-seg-miou-seed0 3": "runs/digits-seg-miou-seed0 0",
+    "/shared/runs/mine": "runs/shared",
+    # Each is a training; tests/test_recipes.py knows their names.
+    "ce,wce,dice,lovasz,dpce,ssim,asl_miou": "asl_miou",
+}
+"""Words of a command → words in their place."""
+
+PYTHON: Mapping[str, str] = {
+    "epochs=10, batch_size=32": "epochs=1, batch_size=32",
+    "evaluations=60": "evaluations=1",
+    "evaluations=100": "evaluations=1",
+    "workers=2": "workers=0, settings=QUICK",
+    'data="DATA", backbone="resnet18", side=64': 'data="DATA", backbone="resnet18", side=32, epochs=1, batch_size=2',
+    "run = autoloss.search(task, ": "run = autoloss.search(task, workers=0, settings=QUICK, ",
+}
+"""Text of a block of Python → text in its place."""
+
+ADDED: Mapping[str, Mapping[str, str]] = {
+    "search": {"--evaluations": "1", "--workers": "0"},
+    **{command: {"--workers": "0"} for command in ("resume", "check", "score", "compare")},
+    "retrain": {"--seeds": "1", "--baselines": "none"},
+    "watch": {"--port": "0"},
+}
+"""Command → options that it gets where they are not given: all in this process; a port that is free."""
+
+NEEDED: Mapping[str, Mapping[str, str]] = {
+    "docs/report.md": {"runs/digits-seg-miou-seed0": "digits"},
+    "docs/tutorial.md": {"runs/digits-seg-miou-seed0": "digits", "runs/voc": "voc"},
+}
+"""Page → folder that it finds → which of the runs that the tests made before lies there."""

@@ -1,0 +1,107 @@
+"""The page of the Python interface, from the public names and their docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import autoloss
+from autoloss import tasks, zoo
+from website.documented import Docstring, docstring
+
+INTRODUCTION = """\
+# Python
+
+`import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
+"""
+GROUPS = {
+    "autoloss.run": "Search",
+    "autoloss.space": "Losses",
+    "autoloss.tasks": "Tasks",
+    "autoloss.zoo": "Named losses",
+    "autoloss.algorithm": "Parts of the algorithm",
+    "autoloss.errors": "Errors",
+}
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [INTRODUCTION]
+    for package, title in GROUPS.items():
+        parts.append(f"## {title}")
+        for name, thing in _public():
+            if thing.__module__.startswith(package):
+                parts.extend(_entry(name, thing))
+    return "\n\n".join(parts) + "\n"
+
+
+def _public() -> Iterator[tuple[str, Any]]:
+    """Give every public name with what it names, those of the two packages among them."""
+    # Functions before classes: what people call comes first.
+    for name in sorted(autoloss.__all__, key=lambda name: inspect.isclass(getattr(autoloss, name))):
+        thing = getattr(autoloss, name)
+        if not inspect.ismodule(thing):
+            yield f"autoloss.{name}", thing
+    for module in (tasks, zoo):
+        for name in ("names", "get"):
+            yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+def _entry(name: str, thing: Any) -> Iterator[str]:
+    yield f"### {name}"
+    yield f"```python\n{_signature(name, thing)}\n```"
+    yield from _told(docstring(thing))
+    if inspect.isclass(thing) and not issubclass(thing, BaseException):
+        for method, function in _methods(thing):
+            yield f"#### {name}.{method}"
+            if callable(function):
+                yield f"```python\n{_signature(method, function)}\n```"
+            yield from _told(docstring(function))
+
+
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """Give a class's own public methods and properties that say something."""
+    for name, member in vars(kind).items():
+        member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        shown = inspect.isfunction(member) or isinstance(member, property)
+        if shown and not name.startswith("_") and inspect.getdoc(member):
+            yield name, member
+
+
+def _signature(name: str, thing: Any) -> str:
+    """Return a call with its arguments, one on each line where there are many."""
+    parameters = list(_parameters(thing))
+    line = f"{name}({', '.join(parameters)})"
+    return line if len(line) <= 88 else "\n".join([f"{name}(", *(f"    {part}," for part in parameters), ")"])
+
+
+def _parameters(thing: Any) -> Iterator[str]:
+    keyword = False
+    if inspect.isclass(thing) and issubclass(thing, BaseException):
+        return
+    for parameter in inspect.signature(thing).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword:
+            keyword = True
+            yield "*"
+        default = parameter.default
+        text = str(parameter.replace(default=parameter.empty)).replace("'", "")
+        yield text if default is parameter.empty else f"{text} = {_value(default)}"
+
+
+def _value(default: Any) -> str:
+    text = repr(default)
+    return text if len(text) < 40 and "<" not in text else f"{type(default).__name__}()"
+
+
+def _told(said: Docstring) -> Iterator[str]:
+    yield said.text
+    for section in ("Args", "Returns", "Yields", "Raises"):
+        entries = said.entries(section)
+        if entries and section in ("Args", "Raises"):
+            yield f"{section}:"
+            yield "\n".join(f"- `{name}`: {text}" for name, text in entries.items())
+        elif section in said.sections:
+            yield f"{section}: {' '.join(said.sections[section].split())}"

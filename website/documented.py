@@ -1,0 +1,130 @@
+"""What the code says of itself: docstrings, those below fields, and the arguments that a docstring lists."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoloss.errors import RequestError
+
+SECTIONS = ("Args", "Returns", "Yields", "Raises", "Source")
+_HEAD = re.compile(rf"^(?P<name>{'|'.join(SECTIONS)}):(?P<rest>.*)$")
+_ENTRY = re.compile(r"^(?P<names>[\w*]+(?:, [\w*]+)*): (?P<text>.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """A docstring in its parts.
+
+    Args:
+        text: All paragraphs before the first section.
+        sections: Name → its text, without indentation.
+    """
+
+    text: str
+    sections: Mapping[str, str]
+
+    def entries(self, section: str) -> dict[str, str]:
+        """Return what a section lists, as name → text on one line."""
+        found: dict[str, str] = {}
+        for part in _listed(self.sections.get(section, "")):
+            if match := _ENTRY.match(part):
+                found[match["names"]] = match["text"]
+        return found
+
+
+def docstring(thing: Any) -> Docstring:
+    """Take a docstring apart."""
+    text, sections, current = [], {}, None
+    for line in (inspect.getdoc(thing) or "").splitlines():
+        if head := _HEAD.match(line):
+            current = head["name"]
+            sections[current] = [head["rest"].strip()]
+        elif current is None:
+            text.append(line)
+        else:
+            sections[current].append(line)
+    joined = {name: textwrap.dedent("\n".join(lines[1:])) for name, lines in sections.items()}
+    whole = {name: f"{sections[name][0]}\n{joined[name]}".strip() for name in sections}
+    return Docstring("\n".join(text).strip(), whole)
+
+
+def fields_of(kind: type) -> dict[str, str]:
+    """Return the fields of a dataclass with what is said below each, or of each among its arguments."""
+    said = docstring(kind).entries("Args")
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    for above, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and (text := _text(below)):
+            said[above.target.id] = " ".join(text.split())
+    return {setting.name: said.get(setting.name, "") for setting in dataclasses.fields(kind)}
+
+
+def written(value: Any) -> str:
+    """Return a value as `--set` takes it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case tuple() | list():
+            return ",".join(map(written, value)) or "none"
+        case float():
+            return f"{value:.6g}"
+        case _:
+            return str(value) or "none"
+
+
+def named(kind: Any) -> str:
+    """Return the name of an annotation as readers of the command line know it."""
+    names = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "None": "none"}
+    text = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+    if literal := re.fullmatch(r"Literal\[(.*)\]", text):
+        return " or ".join(part.strip(" '\"") for part in literal[1].split(","))
+    if text.startswith("tuple["):
+        return "list with commas"
+    return " or ".join(names.get(part.strip(), part.strip()) for part in text.split("|"))
+
+
+def code(text: str) -> str:
+    """Return a text as code in a cell of a table."""
+    if "`" in text:
+        raise RequestError(f"{text!r} holds a backtick, and cannot stand as code in a table.")
+    return f"`{text}`" if text else ""
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown; columns that are empty everywhere are left out."""
+    kept = [index for index in range(len(heads)) if any(row[index] for row in rows)]
+    lines = [[heads[index] for index in kept], ["---"] * len(kept)]
+    lines += [[" ".join(row[index].split()) for index in kept] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Return prose as a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _listed(text: str) -> Iterator[str]:
+    """Give the entries of a section, each on one line."""
+    current: list[str] = []
+    for line in text.splitlines():
+        if line and not line[0].isspace() and current:
+            yield " ".join(current)
+            current = []
+        if line.strip():
+            current.append(line.strip())
+    if current:
+        yield " ".join(current)
+
+
+def _text(node: ast.stmt) -> str:
+    holds = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return node.value.value if holds else ""

@@ -1,0 +1,39 @@
+"""The page of settings, from the dataclasses that hold them."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+from autoloss.run.configuration import Configuration
+from website.documented import cell, code, docstring, fields_of, named, table, written
+
+INTRODUCTION = """\
+# Settings of a run
+
+`--set name=value` changes one on the command line, `settings={"name": value}` in `autoloss.search`. They belong to the run:
+with the seed they decide its history, and a resumed run keeps them. [The paper](../paper.md) says where a value is the paper's.
+Options of a task, which have no dot in their name, are on the page of [tasks](tasks.md).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    defaults = Configuration()
+    hints = typing.get_type_hints(Configuration)
+    groups = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    own = {name: text for name, text in fields_of(Configuration).items() if name not in groups}
+    parts = [INTRODUCTION, "## The run", _table("", own, defaults, hints)]
+    for group, kind in groups.items():
+        assert isinstance(kind, type)
+        parts += [f"## {group}", docstring(kind).text]
+        parts.append(_table(f"{group}.", fields_of(kind), getattr(defaults, group), typing.get_type_hints(kind)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(prefix: str, said: dict[str, str], values: object, hints: dict[str, object]) -> str:
+    rows = [
+        [code(prefix + name), code(written(getattr(values, name))), named(hints[name]), cell(text)]
+        for name, text in said.items()
+    ]
+    return table(["setting", "default", "takes", "meaning"], rows)
