@@ -20,6 +20,7 @@ from statistics import mean
 from typing import Any
 
 import autoloss
+from autoloss import recipes
 from autoloss.algorithm.chance import keyed
 from autoloss.run import samples as sample_files
 from autoloss.run.configuration import Configuration
@@ -176,7 +177,8 @@ def _kept(work: Path | None) -> dict[str, Any]:
 
 
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
-    configuration = Configuration().changed({"evolution.lag": lag, "evaluations": evaluations, "seed": seed})
+    usual = recipes.search_settings(task.name)
+    configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
     drawn = sample_files.drawn(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
     with InlineWorkers(Remembered(Workshop(task, drawn, configuration), known)) as workers:
