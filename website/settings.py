@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from autoloss import recipes, tasks
 from autoloss.run.configuration import Configuration
 from website.documented import cell, code, docstring, fields_of, named, table, written
 
@@ -14,6 +15,11 @@ INTRODUCTION = """\
 `--set name=value` changes one on the command line, `settings={"name": value}` in `autoloss.search`. They belong to the run:
 with the seed they decide its history, and a resumed run keeps them. [The paper](../paper.md) says where a value is the paper's.
 Options of a task, which have no dot in their name, are on the page of [tasks](tasks.md).
+"""
+OF_TASKS = """\
+## What tasks change
+
+A search on these begins with settings of its own, over which `--set` goes.
 """
 
 
@@ -28,7 +34,16 @@ def page() -> str:
         assert isinstance(kind, type)
         parts += [f"## {group}", docstring(kind).text]
         parts.append(_table(f"{group}.", fields_of(kind), getattr(defaults, group), typing.get_type_hints(kind)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, OF_TASKS, _of_tasks()]) + "\n"
+
+
+def _of_tasks() -> str:
+    rows = [
+        [code(task), ", ".join(code(f"{name}={written(value)}") for name, value in changed.items())]
+        for task in tasks.names()
+        if (changed := recipes.search_settings(task))
+    ]
+    return table(["task", "settings"], rows)
 
 
 def _table(prefix: str, said: dict[str, str], values: object, hints: dict[str, object]) -> str:

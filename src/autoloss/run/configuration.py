@@ -95,6 +95,7 @@ class Configuration:
     evaluations: int = 500
     """N, the number of proxy trainings that are charged."""
     seed: int = 0
+    """Decides everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
     offspring: OffspringSettings = field(default_factory=OffspringSettings)
