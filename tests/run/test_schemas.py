@@ -76,3 +76,14 @@ def test_samples_that_changed_are_not_searched_on(old):
     (old / migrations.SAMPLES).write_bytes(data)
     with pytest.raises(RunError, match=r"samples.safetensors is damaged: its digest is"):
         autoloss.resume(old, QuickTask(), workers=0)
+
+
+def test_a_store_of_trainings_alone_has_no_samples(old):
+    (old / migrations.SAMPLES).unlink()
+    with sqlite3.connect(old / FILE) as connection:
+        for table in ("child", "outcome", "rejected", "setting"):
+            connection.execute(f"DELETE FROM {table}")
+    (old / "run.tally").unlink(missing_ok=True)
+    with Store(old, write=True) as store:
+        assert store.trials()
+    assert version(old) == migrations.SCHEMA

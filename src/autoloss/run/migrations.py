@@ -38,6 +38,9 @@ def digest_of_samples(directory: Path) -> str:
 
 def _name_samples(connection: sqlite3.Connection, directory: Path) -> None:
     """Since schema 2 the settings hold the digest of the samples: a damaged file of samples is told from a whole one."""
+    if connection.execute("SELECT 1 FROM setting").fetchone() is None:
+        # No search was begun here: trainings alone have no samples.
+        return
     insert(connection, "setting", {"name": SAMPLES_DIGEST, "value": digest_of_samples(directory)})
 
 
