@@ -62,7 +62,7 @@ def state_of(reading: Reading, search: Search) -> State:
     """Say how far a run is: searching, re-training, finished or stopped."""
     configuration = json.loads(search.settings["configuration"])
     budget = configuration["evaluations"]
-    charged = sum(found.outcome.score is not None and found.child.source is None for found in search.history)
+    charged = len(search.columns.scores)
     expected = _trials_expected(configuration["final"], search)
     known = len(reading.trials)
     again = shlex.join(["autoloss", "resume", str(search.directory)])
