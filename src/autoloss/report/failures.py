@@ -69,10 +69,12 @@ def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, 
     """Print the groups as tables."""
     columns = {"count": "right", "what": "left", "reason": "left", "example": "left"}
     for title, name in (("Trainings of the search without a score", "trainings"), ("Trials without a score", "trials")):
-        rows = [(counted(row["count"]), row["state"], row["reason"], _training(row["example"])) for row in values[name]]
+        rows = [
+            (counted(row["count"], " "), row["state"], row["reason"], _training(row["example"])) for row in values[name]
+        ]
         if rows:
             console.print(table(title, columns, rows))
-    rows = [(counted(row["count"]), row["reason"], _rejected(row["example"])) for row in values["rejections"]]
+    rows = [(counted(row["count"], " "), row["reason"], _rejected(row["example"])) for row in values["rejections"]]
     if rows:
         console.print(
             table("Rejected without a training", {"count": "right", "reason": "left", "example": "left"}, rows)

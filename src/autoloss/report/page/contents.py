@@ -54,11 +54,15 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A loss in a table."""
+    """A loss in a table.
+
+    Args:
+        badge: What it is called there; nothing for most.
+    """
 
     values: Mapping[str, Any]
     formula: Formula
-    winner: bool
+    badge: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     formulas = Formulas.of(search, [*shown, *(child.loss for child in listed)])
     winner = None if number is None else _winner(search, formulas, number)
     compared, scale = _compared(search.comparison, number)
+    # One noisy score makes nobody a winner.
+    badge = "winner" if search.confirmed or compared else "best so far"
     return Contents(
         run=search.directory.absolute().name,
         task=search.settings["title"],
@@ -147,8 +153,8 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reading.trials)),
         funnel=figures.funnel(reading.totals, search.columns, len(running)),
         failures={name: rows[:EXAMPLES] for name, rows in failures(reading).items()},
-        hall=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in hall],
-        top=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in top],
+        hall=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in hall],
+        top=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in top],
         operators=figures.operators(reading.operators),
         family=[(step, formulas[step.child.loss]) for step in reversed(steps)],
         offspring=[(one.id, figure(search.columns.score(one.id)), formulas[one.loss]) for one in offspring],
@@ -161,7 +167,7 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
 
 def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
     (best,) = search.chosen([number])
-    return Listed(rows_of(search, [best])[0], formulas[best.formula], True)
+    return Listed(rows_of(search, [best])[0], formulas[best.formula])
 
 
 def _facts(reading: Reading, search: Search, state: State) -> dict[str, str]:
@@ -188,7 +194,12 @@ def _compared(rows: Sequence[Row], number: int | None) -> tuple[list[Compared], 
         return [_compared_row(row, number, None) for row in rows], None
     middle = means[len(means) // 2]
     reach = max(2 * (means[-1] - middle), *(high - low for low, high in ends[:1]), 1e-6)
-    low = max(min(low for low, _ in ends), middle - 2 * reach)
+    # The winner and the best baseline are what the table is looked at for.
+    kept = [row for row in rows if row.entrant.label == f"#{number}"][:1] + [
+        row for row in rows if row.entrant.baseline
+    ][:1]
+    asked = [row.mean - (row.interval or 0.0) for row in kept if row.mean is not None]
+    low = max(min(low for low, _ in ends), min(middle - 2 * reach, *asked))
     scale = axis(low, max(high for _, high in ends), "score on the test split", count=4)
     return [_compared_row(row, number, scale) for row in rows], scale
 

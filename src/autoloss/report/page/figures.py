@@ -40,15 +40,13 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     low = min(_typical_low(scores), baseline if baseline is not None else math.inf)
     y = axis(low, max(scores), "score on the valid split")
     numbered = [(float(at), score) for at, score in enumerate(scores, start=1)]
+    ordered = list(enumerate(zip(best, top, strict=True), start=1))
+    # The mean of fewer than five would fall as the others join.
+    means = [(float(at), mean_of_best) for at, (_, mean_of_best) in ordered[BEST - 1 :]]
     layers = [
         Layer("dots", dots(numbered, x, y), 4, "one training"),
-        Layer(
-            "line",
-            steps(list(zip(range(1, len(best) + 1), top, strict=True)), x, y),
-            2,
-            f"mean of the best {BEST} so far",
-        ),
-        Layer("line", steps(list(zip(range(1, len(best) + 1), best, strict=True)), x, y), 1, "best so far"),
+        *([Layer("line", steps(means, x, y), 2, f"mean of the best {BEST} so far")] if means else []),
+        Layer("line", steps([(float(at), score) for at, (score, _) in ordered], x, y), 1, "best so far"),
     ]
     if baseline is not None:
         name = f"standard loss ({figure(baseline)})"
@@ -57,7 +55,7 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     note = f"{counted(below)} trainings below {y.low:.2g} stand at the lower edge." if below else ""
     description = (
         f"Scores of {counted(len(scores))} trainings in their order. The best rises from {figure(best[0])} to "
-        f"{figure(best[-1])}, the mean of the best {BEST} to {figure(top[-1])}."
+        f"{figure(best[-1])}" + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
     )
     return Chart("Score over time", description, x, y, tuple(layers), note)
 
@@ -109,7 +107,7 @@ def funnel(totals: Mapping[str, int], columns: Columns, running: int) -> list[St
         ("known", "decided by a verdict on the same gradients", totals["reused"]),
         ("passed", "accepted for a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", finished - own),
-        ("trained", "trained to an end" + (f"; {running} more are in training" if running else ""), own),
+        ("trained", "trained to an end" + (f"; {running} more not finished" if running else ""), own),
         ("scored", "came to a score", len(columns.scores)),
     )
     most = math.log10(1 + max(1, totals["sampled"]))
