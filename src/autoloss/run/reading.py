@@ -227,6 +227,7 @@ class Reading:
 
         wanted = ("id", "parent", "kinds", "loss", "origin", "source", "counts", "born_at")
         rows = store.columns("child", "id", self._next_child, wanted, lost)
+        append, totals, latest = self.columns.add, self.totals, self.last_change or 0.0
         for number, parent, kinds, loss, origin, source, counts, born_at in rows:
             if number > self._next_child:
                 self.damaged[f"{store.path}: child {self._next_child} is missing. Restore the file from a copy."] = None
@@ -234,15 +235,16 @@ class Reading:
                 lost(number, _meaningless(store, "child", number, "origin", origin))
                 continue
             self._next_child = number + 1
-            self.columns.add(number, parent, source, _ORIGINS[origin], self._is_fresh(kinds), loss)
+            append(number, parent, source, _ORIGINS[origin], self._is_fresh(kinds), loss)
             if source is None and number not in self._lost:
                 self._pending[number] = born_at
             if self._thorough:
                 held = frozenset(_CALL.findall(loss))
                 self.operators.append(self._sets.setdefault(held, held))
                 for name, count in _DECODED(counts)[0].items():
-                    self.totals[name] += count
-            self.last_change = max(self.last_change or 0.0, born_at)
+                    totals[name] += count
+            latest = max(latest, born_at)
+        self.last_change = latest or None
 
     def _settle(self, outcomes: Sequence[tuple[int, State, float | None]]) -> None:
         for number, state, score in outcomes:
