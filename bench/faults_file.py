@@ -22,6 +22,7 @@ from autoloss.run import database
 from autoloss.run import samples as sample_files
 from autoloss.run.migrations import SAMPLES, SAMPLES_DIGEST
 from autoloss.run.progress import Progress
+from autoloss.run.reading import glanced
 from autoloss.run.results import opened
 from autoloss.run.store import FILE, Store
 from faults_driver import SEED, Clean, compared_with, driven, forked, waited, warm
@@ -96,7 +97,16 @@ def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
         for name, found in samples.items()
         for one in found
     ]
-    return (*rows, plain)
+    return (*rows, plain, _looked(directory))
+
+
+def _looked(directory: Path) -> tuple[Any, ...]:
+    """Return what those see who read numbers alone, and rows of what they show: `top`, the report, the live page."""
+    reading = glanced(directory, thorough=True)
+    columns = reading.columns
+    shown = [reading.search.individual(number) for number in columns.finished]
+    counts = (reading.totals, columns.found, columns.trained, reading.operators, reading.unscored, reading.examples)
+    return (shown, columns.ranked, columns.best_by_size, [one.child for one in reading.running], *counts)
 
 
 def _verdict(directory: Path, whole: tuple[Any, ...], write: bool) -> str:

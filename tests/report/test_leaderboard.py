@@ -134,7 +134,7 @@ def test_show_knows_what_is_still_in_training_and_what_is_not_there(directory, c
 
 
 def test_failures_are_grouped_with_an_example_of_each(directory, capsys):
-    values = failures(glanced(directory))
+    values = failures(glanced(directory, thorough=True))
     (group,) = values["trainings"]
     assert group == {
         "state": "diverged",

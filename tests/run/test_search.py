@@ -18,6 +18,7 @@ from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
+from autoloss.run.columns import Columns
 from autoloss.run.evidence import Entrant, Row
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership
@@ -466,7 +467,7 @@ HISTORY = [
     ],
 )
 def test_losses_that_passed_and_trained_nothing_are_counted(history, untrained, expected):
-    assert InVain.of(history, untrained) == expected
+    assert InVain.of(Columns.of(history), untrained) == expected
 
 
 class StartingTask(QuickTask):

@@ -13,6 +13,7 @@ from autoloss.errors import RequestError, RunError
 from autoloss.run import samples
 from autoloss.run.jobs import Train
 from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.run.rows import CHECKSUM, Template, checksum, intact
 from autoloss.run.store import FILE, Store, StoreError
 from autoloss.run.tally import FILE as TALLY
 from faults_file import synced
@@ -43,6 +44,25 @@ OUTCOMES = [
     Outcome(state=State.DIVERGED, step=19, reason="loss is nan", seconds=0.1),
     Outcome(state=State.FAILED, reason="killed: signal 9\nlast words 'x\"y'", seconds=3.0),
 ]
+
+
+TEXTS = ["", "p", "it's", 'a "b"', "'\"", "back\\slash", "line\nbreak", "50 %s %", "\x00", "ü √", "None", "1"]
+COLUMNS = {"text": "TEXT", "50 %s": "TEXT", "count": "INTEGER", "share": "REAL"}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("number", [None, 0, -3, 2**62])
+@pytest.mark.parametrize("share", [0.1 + 0.2, -1e-300, math.inf])
+def test_readers_of_many_rows_judge_them_as_readers_of_one(text, number, share):
+    template = Template({**COLUMNS, CHECKSUM: "TEXT"})
+    row = {"text": text, "50 %s": "'", "count": number, "share": share}
+    whole = {**row, CHECKSUM: checksum(row)}
+    assert intact(whole)
+    assert template.fits([whole[name] for name in template.names])
+    for name, other in (("text", text + "x"), ("50 %s", ""), ("count", 7), ("share", 0.5), (CHECKSUM, "0" * 16)):
+        changed = {**whole, name: other}
+        assert not intact(changed)
+        assert not template.fits([changed[name] for name in template.names])
 
 
 def test_children_and_outcomes_come_back_as_they_went_in(tmp_path):

@@ -60,7 +60,7 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
     from autoloss.report.failures import print_failures
     from autoloss.run.reading import glanced
 
-    values = found(glanced(directory))
+    values = found(glanced(directory, thorough=True))
     if as_json:
         print_json(values)
     else:

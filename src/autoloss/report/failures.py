@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,32 +11,40 @@ from autoloss.algorithm.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.numbers import counted
 from autoloss.run.reading import Reading
-from autoloss.run.records import Outcome, State
-from autoloss.run.store import Store
+from autoloss.run.records import State
 
 
 def failures(reading: Reading) -> dict[str, list[dict[str, Any]]]:
     """Return as plain values: `trainings` of the search, `trials` beside it, and `rejections`, the most frequent first."""
-    history = reading.search.history
-    trainings = [
-        (found.outcome, {"id": found.id, "formula": found.formula, "step": found.outcome.step})
-        for found in history
-        if found.child.source is None
-    ]
-    trials = [
-        (outcome, {"loss": job.loss, "seed": job.seed, "split": job.split, "step": outcome.step})
+    trainings = _grouped(
+        (found.state, found.reason, {"id": found.id, "step": found.step})
+        for found in reading.unscored
+        if found.id in reading.children
+    )
+    for group in trainings:
+        example = group["example"]
+        group["example"] = {
+            "id": example["id"],
+            "formula": reading.children[example["id"]].loss,
+            "step": example["step"],
+        }
+    trials = _grouped(
+        (
+            outcome.state,
+            (outcome.reason.splitlines() or [""])[0],
+            {"loss": job.loss, "seed": job.seed, "split": job.split, "step": outcome.step},
+        )
         for job, outcome in reading.trials.items()
-    ]
-    return {"trainings": _grouped(trainings), "trials": _grouped(trials), "rejections": rejections(reading)}
+    )
+    return {"trainings": trainings, "trials": trials, "rejections": rejections(reading)}
 
 
 def rejections(reading: Reading) -> list[dict[str, Any]]:
     """Return how many drawn losses went no further for which reason; one in a thousand was kept as an example."""
-    with Store(reading.directory) as store:
-        kept = list(store.sampled())
-    examples: dict[str, dict[str, Any]] = {}
-    for child, branch, formula, reason in kept:
-        examples.setdefault(reason, {"child": child, "branch": branch, "formula": formula})
+    examples = {
+        reason: {"child": child, "branch": branch, "formula": formula}
+        for reason, (child, branch, _, formula) in reading.examples.items()
+    }
     found = [
         {"reason": reason.value, "count": reading.totals[reason.name], "example": examples.get(reason.name)}
         for reason in Reason
@@ -45,13 +53,11 @@ def rejections(reading: Reading) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -row["count"])
 
 
-def _grouped(outcomes: Sequence[tuple[Outcome, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _grouped(trainings: Iterable[tuple[State, str, dict[str, Any]]]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for outcome, example in outcomes:
-        if outcome.state is not State.SCORED:
-            # What follows the first line is a traceback, which differs from one training to the next.
-            reason = (outcome.reason.splitlines() or ["no reason was given"])[0]
-            groups.setdefault((outcome.state.value, reason), []).append(example)
+    for state, reason, example in trainings:
+        if state is not State.SCORED:
+            groups.setdefault((state.value, reason or "no reason was given"), []).append(example)
     found = [
         {"state": state, "reason": reason, "count": len(examples), "example": examples[0]}
         for (state, reason), examples in groups.items()
@@ -63,10 +69,12 @@ def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, 
     """Print the groups as tables."""
     columns = {"count": "right", "what": "left", "reason": "left", "example": "left"}
     for title, name in (("Trainings of the search without a score", "trainings"), ("Trials without a score", "trials")):
-        rows = [(counted(row["count"]), row["state"], row["reason"], _training(row["example"])) for row in values[name]]
+        rows = [
+            (counted(row["count"], " "), row["state"], row["reason"], _training(row["example"])) for row in values[name]
+        ]
         if rows:
             console.print(table(title, columns, rows))
-    rows = [(counted(row["count"]), row["reason"], _rejected(row["example"])) for row in values["rejections"]]
+    rows = [(counted(row["count"], " "), row["reason"], _rejected(row["example"])) for row in values["rejections"]]
     if rows:
         console.print(
             table("Rejected without a training", {"count": "right", "reason": "left", "example": "left"}, rows)

@@ -34,8 +34,7 @@ def show_values(reading: Reading, number: int) -> dict[str, Any]:
     if number not in reading.children:
         raise RequestError(_none_such(reading, number))
     child = reading.children[number]
-    individual = next((found for found in search.history if found.id == number), None)
-    outcome = None if individual is None else individual.outcome
+    outcome = None if search.columns.state(number) is None else search.individual(number).outcome
     readable = readable_of(search, [child.loss])[child.loss]
     return {
         "id": child.id,
@@ -63,8 +62,8 @@ def show_values(reading: Reading, number: int) -> dict[str, Any]:
             }
             for step in lineage(search, reading.children, number)
         ],
-        "curve": [] if individual is None else [list(point) for point in reading.curve(individual)],
-        "command": training_command(search, reading.root(child).loss),
+        "curve": [] if outcome is None else [list(point) for point in outcome.curve],
+        "command": training_command(search, reading.children.get(search.columns.root(number), child).loss),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,10 @@ from autoloss.report.numbers import figure
 from autoloss.report.readable import readable_of
 from autoloss.run.evidence import Row
 from autoloss.run.reading import Running
-from autoloss.run.records import Individual
 from autoloss.run.results import NOTHING_GAINED, Found, Search
+
+LOOKED_AT = 20
+"""So many of the best, and of the latest, say which further metrics a run measured."""
 
 
 def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
@@ -40,11 +41,7 @@ def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
 
 def hall_of_fame(search: Search) -> list[Found]:
     """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
-    smallest: list[Found] = []
-    for found in sorted(search.top(len(search.history)), key=lambda found: (found.size, -found.score, found.id)):
-        if not smallest or found.score > smallest[-1].score:
-            smallest.append(found)
-    return smallest
+    return search.chosen(search.columns.best_by_size)
 
 
 def hall_rows(search: Search) -> list[dict[str, Any]]:
@@ -54,9 +51,8 @@ def hall_rows(search: Search) -> list[dict[str, Any]]:
 
 def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
     """Return losses of a run as plain values."""
-    found_again = times_found(search.history)
-    also = {individual.id: individual.outcome.also for individual in search.history}
-    last = search.history[-1].id if search.history else 0
+    found_again, finished = search.columns.found, search.columns.finished
+    last = finished[-1] if finished else 0
     readable = readable_of(search, [found.formula for found in chosen])
     return [
         {
@@ -69,7 +65,7 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
             "formula": found.formula,
             "simplified": readable[found.formula].text,
             "readable": readable[found.formula].line,
-            "also": dict(also[found.id]),
+            "also": dict(search.individual(found.id).outcome.also),
         }
         for found in chosen
     ]
@@ -131,7 +127,9 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
     """
     if also is None:
         return json.loads(search.settings.get("also", "[]"))
-    measured = dict.fromkeys(name for found in search.history for name in found.outcome.also)
+    # Trainings of one run measure the same; only a resumed one may have begun to measure more.
+    looked_at = [*search.columns.ranked[:LOOKED_AT], *search.columns.finished[-LOOKED_AT:]]
+    measured = dict.fromkeys(name for number in looked_at for name in search.individual(number).outcome.also)
     for metric in also:
         if metric not in measured and measured:
             raise unknown(f"further metric of the run in {search.directory}", metric, measured)
@@ -218,12 +216,3 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
 def _seeds(row: Row) -> str:
     failed = len(row.scores) - len(row.finite)
     return f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else "")
-
-
-def times_found(history: Sequence[Individual]) -> Counter[int]:
-    """Count how often each loss was found: itself, its twins and its copies."""
-    roots: dict[int, int] = {}
-    for individual in history:
-        source = individual.child.source
-        roots[individual.id] = individual.id if source is None else roots[source]
-    return Counter(roots.values())

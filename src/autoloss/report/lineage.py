@@ -7,7 +7,7 @@ draw is made again, and believed where it comes to the same tree.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoloss.run.records import Child
@@ -36,20 +36,14 @@ def lineage(search: Search, children: Mapping[int, Child], number: int) -> list[
     Args:
         children: All children of the run by number; one that is damaged ends the line.
     """
-    scores = {individual.id: individual.outcome.score for individual in search.history}
     steps: list[Step] = []
     at: int | None = number
     while at is not None and at in children:
         child = children[at]
         parent = None if child.parent is None else children.get(child.parent)
-        steps.append(Step(child, scores.get(at), _how(search, child, parent)))
+        steps.append(Step(child, search.columns.score(at), _how(search, child, parent)))
         at = None if set(child.kinds.values()) == {FRESH} else child.parent
     return steps
-
-
-def offspring(children: Mapping[int, Child], number: int) -> Sequence[Child]:
-    """Return the children of a loss, in order."""
-    return [child for child in children.values() if child.parent == number and set(child.kinds.values()) != {FRESH}]
 
 
 def _how(search: Search, child: Child, parent: Child | None) -> dict[str, str]:

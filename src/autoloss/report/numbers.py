@@ -14,9 +14,9 @@ def signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", "−")
 
 
-def counted(count: int) -> str:
-    """Write a count with thin spaces between thousands."""
-    return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+def counted(count: int, between: str = "\N{NARROW NO-BREAK SPACE}") -> str:
+    """Write a count with thin spaces between thousands; a terminal has plain ones."""
+    return f"{count:,}".replace(",", between)
 
 
 def share(part: int, whole: int) -> str:

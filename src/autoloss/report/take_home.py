@@ -10,7 +10,8 @@ from autoloss.report.export import to_json, to_python
 from autoloss.report.leaderboard import figure
 from autoloss.report.typeset import to_latex
 from autoloss.run.own_operators import known
-from autoloss.run.results import Search, opened
+from autoloss.run.reading import glanced
+from autoloss.run.results import Search
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
@@ -29,7 +30,7 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
-    found = opened(directory)
+    found = glanced(directory).search
     number, score, formula = _chosen(found, individual)
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
     loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, known(found.operators))
@@ -45,17 +46,17 @@ def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, s
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
         return found.best.id, found.best.score, found.best.formula
-    if not 0 <= individual < len(found.history):
+    if found.columns.state(individual) is None:
         raise RequestError(
-            f"There is no loss #{individual} in {found.directory}; it has {len(found.history)}, counted from 0."
+            f"There is no loss #{individual} with an outcome in {found.directory}; it has {len(found.history)}, counted from 0."
         )
-    chosen = found.history[individual]
+    chosen = found.individual(individual)
     return chosen.id, chosen.outcome.score, chosen.formula
 
 
 def _facts(found: Search, number: int, score: float | None) -> dict[str, str]:
     options = json.loads(found.settings["task"])["options"]
-    confirmed = next((best.confirmed for best in found.top(len(found.history)) if best.id == number), None)
+    confirmed = found.chosen([number])[0].confirmed
     facts = {
         "task": found.settings["title"],
         "metric": str(options.get("metric", "the task's own")),

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from autoloss.errors import RequestError, RunError
 from autoloss.run import migrations
 from autoloss.run.crashing import passing
-from autoloss.run.rows import Row, insert, intact
+from autoloss.run.rows import Row, Template, insert
 from autoloss.run.tally import Tally
 
 TABLES = ("setting", "child", "outcome", "rejected", "trial")
@@ -41,6 +43,11 @@ class StoreError(RunError):
 
 Damaged = Callable[[int, StoreError], object]
 """Told the number of a damaged row, and what is to be said of it."""
+
+
+def refused(number: int, error: StoreError) -> None:
+    """Take no damaged row."""
+    raise error
 
 
 def warn(text: str) -> None:
@@ -72,7 +79,6 @@ class Database:
         except sqlite3.Error as error:
             raise self._unopened(error) from error
         try:
-            self._connection.row_factory = sqlite3.Row
             self._prepare_to_write() if write else self._check_schema()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
@@ -181,53 +187,100 @@ class Database:
                     self._connection.execute("ROLLBACK")
         passing(f"{name}-committed")
 
-    def rows(self, table: str, order: str) -> Iterator[sqlite3.Row]:
+    def rows(self, table: str, order: str) -> Iterator[Row]:
         """Read a table.
 
         Raises:
             StoreError: A row is damaged, or rows are missing.
         """
         # Looked up first: rows that are appended meanwhile do no harm.
-        least = self._tally.read().get(table, 0)
+        least = self.written(table)
         found = 0
-        for row in self.select(f"SELECT * FROM {table} ORDER BY {order}"):
-            if not intact(dict(row)):
-                raise self._damaged(table, order, row[0])
+        for row in self.later(table, order, None, refused):
             found += 1
             yield row
         self._check_count(table, found, least)
 
-    def later(self, table: str, order: str, first: int, damaged: Damaged) -> Iterator[sqlite3.Row]:
+    def later(self, table: str, order: str, first: int | None, damaged: Damaged) -> Iterator[dict[str, Any]]:
         """Read the rows of a table from a number on; damaged ones are told and left out.
 
         Args:
-            order: The column that is numbered; `rowid` in a table without one, which the rows then have too.
+            order: Columns, of which the first is numbered; `rowid` in a table without one, which the rows then have too.
+            first: None for all rows.
 
         Raises:
             StoreError: The file is damaged.
         """
-        unnumbered = order == "rowid"
-        columns = "rowid AS rowid, *" if unnumbered else "*"
-        for row in self.select(f"SELECT {columns} FROM {table} WHERE {order} >= {int(first)} ORDER BY {order}"):
-            values = dict(row)
-            if unnumbered:
-                del values["rowid"]
-            if intact(values):
+        names, found = self._checked(table, order, "" if first is None else f"WHERE {order} >= {int(first)}", damaged)
+        for number, *values in found:
+            row = dict(zip(names, values, strict=True))
+            yield row if order != "rowid" else {**row, order: number}
+
+    def columns(
+        self, table: str, order: str, first: int, wanted: Sequence[str], damaged: Damaged
+    ) -> Iterator[tuple[Any, ...]]:
+        """Read some columns of the rows from a number on; whole rows are checked, and damaged ones are told and left out.
+
+        Args:
+            wanted: At least two.
+
+        Raises:
+            StoreError: The file is damaged.
+        """
+        names, found = self._checked(table, order, f"WHERE {order} >= {int(first)}", damaged)
+        names = (order, *names)
+        for name in wanted:
+            if name not in names:
+                raise StoreError(f"{self.path} has no column {name!r} of {table}. Restore the file from a copy.")
+        return map(itemgetter(*map(names.index, wanted)), found)
+
+    def row(self, table: str, order: str, number: int) -> dict[str, Any] | None:
+        """Read one row, or None where there is none.
+
+        Raises:
+            StoreError: It is damaged, or the file is.
+        """
+        names, found = self._checked(table, order, f"WHERE {order} = {int(number)}", refused)
+        return next((dict(zip(names, values, strict=True)) for _, *values in found), None)
+
+    def _checked(
+        self, table: str, order: str, where: str, damaged: Damaged
+    ) -> tuple[Sequence[str], Iterator[tuple[Any, ...]]]:
+        """Return the names of a table's columns, and its rows with what they are ordered by in front."""
+        template = Template({row["name"]: row["type"] for row in self.select(f"PRAGMA table_info({table})")})
+        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in template.names)
+        first = order.partition(",")[0]
+        return template.names, self._fitting(
+            f"SELECT {first}, {listed} FROM {table} {where} ORDER BY {order}", template, table, order, damaged
+        )
+
+    def _fitting(
+        self, query: str, template: Template, table: str, order: str, damaged: Damaged
+    ) -> Iterator[tuple[Any, ...]]:
+        fits = template.fits
+        for row in self.select(query, as_tuples=True):
+            if fits(row[1:]):
                 yield row
             else:
-                damaged(row[order], self._damaged(table, order, row[order]))
+                damaged(row[0], self._damaged(table, order, row[0]))
 
-    def select(self, query: str) -> Iterator[sqlite3.Row]:
-        """Read the rows of a query.
+    def select(self, query: str, *, as_tuples: bool = False) -> Iterator[Any]:
+        """Read the rows of a query, which have names unless they are to be tuples.
 
         Raises:
             StoreError: The file is damaged.
         """
         try:
-            yield from self._connection.execute(query)
+            cursor = self._connection.cursor()
+            cursor.row_factory = None if as_tuples else sqlite3.Row
+            yield from cursor.execute(query)
         # The name of a damaged column need not be text.
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
+
+    def written(self, table: str) -> int:
+        """Return how many rows a table has at least, as they were counted when they were written."""
+        return self._tally.read().get(table, 0)
 
     def _count(self, table: str) -> int:
         # An index may hold more than its damaged table.
@@ -235,11 +288,15 @@ class Database:
 
     def _check_count(self, table: str, found: int, least: int) -> None:
         if found < least:
-            raise StoreError(
-                f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
-                f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
-                "to go on from what is left."
-            )
+            raise self.lacking(table, found, least)
+
+    def lacking(self, table: str, found: int, least: int) -> StoreError:
+        """Return what is to be said of a table that lost rows."""
+        return StoreError(
+            f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
+            f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
+            "to go on from what is left."
+        )
 
     def _damaged(self, table: str, order: str, number: object) -> StoreError:
         return StoreError(

@@ -1,19 +1,21 @@
-"""A run while it grows: each look reads what is new, without what no table shows, and without disturbing the writer.
+"""A run while it grows: each look reads what is new, and keeps of it the numbers that a run is ranked, counted and drawn by.
 
-Rows are only ever appended, so a look costs what was added since the last one. Curves, keys and signatures are most of a
-run's bytes and stay in the file. What is damaged is left out and named.
+Rows are only ever appended, so a look costs what was added since the last one. Every row is held to its checksum when it is
+first read, and again when it is shown; what is damaged is left out and named.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, final, overload
 
+from autoloss.run.columns import Columns
 from autoloss.run.jobs import Train
 from autoloss.run.lock import owner_lives
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
@@ -21,6 +23,11 @@ from autoloss.run.results import Search, summary
 from autoloss.run.store import Store, StoreError
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_ORIGINS = {origin.value: origin for origin in Origin}
+_STATES = {state.value: state for state in State}
+_DECODED = json.JSONDecoder().raw_decode
+"""JSON → (value, where it ends); a third of what `json.loads` takes for a short text."""
+_CALL = re.compile(r"(\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +42,119 @@ class Running:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A training of the search without a score.
+
+    Args:
+        reason: The first line; what follows is a traceback, which differs from one training to the next.
+    """
+
+    id: int
+    state: State
+    reason: str
+    step: int | None
+
+
+@final
+class Children(Mapping[int, Child]):
+    """The children of a run by number, each read from the store when it is asked for, and then kept: rows never change."""
+
+    def __init__(self, directory: Path, columns: Columns) -> None:
+        self._directory = directory
+        self._columns = columns
+        self._known: dict[int, Child] = {}
+
+    def __getitem__(self, number: int) -> Child:
+        if number not in self._known:
+            if number not in self._columns:
+                raise KeyError(number)
+            with Store(self._directory) as store:
+                self._known[number] = _present(store.child(number), store, "child", number)
+        return self._known[number]
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and number in self._columns
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._columns.numbers)
+
+    def __len__(self) -> int:
+        return len(self._columns.numbers)
+
+
+@final
+class Individuals(Sequence[Individual]):
+    """The children that have an outcome, in order, each read from the store when it is asked for."""
+
+    def __init__(self, directory: Path, children: Children, columns: Columns) -> None:
+        self._directory = directory
+        self._children = children
+        self._columns = columns
+        self._numbers = columns.finished
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Individual: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Individual]: ...
+    def __getitem__(self, index: int | slice) -> Individual | Sequence[Individual]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        child = self._children[self._numbers[index]]
+        root = self._columns.root(child.id)
+        with Store(self._directory) as store:
+            return Individual(child, _present(store.outcome(root), store, "outcome", root))
+
+
 @final
 class Reading:
     """What is known of a run, look by look.
 
     Attributes:
-        children: All children so far by number, without signatures, keys and counts.
+        columns: All children so far, as numbers.
+        children: All children so far by number.
         totals: Sampled, simulated, passed, reused and rejections by the name of their reason, over all children.
+        operators: The names of the operators that each loss holds, in the order of their numbers.
+        examples: Name of a reason → (child, branch, attempt, formula) of the first loss that was kept of those rejected for it.
         damaged: What could not be read, each row once, in words.
         last_change: When the newest child, outcome or trial was written (Unix time), or None.
         alive: Whether the process that drives the run lives; None where that cannot be told.
 
     Args:
         directory: The run's folder.
+        thorough: Also gather totals, operators and examples, which tables of the best do not need.
 
     Raises:
         RequestError: There is no run in the directory, or it was stopped before it began.
         StoreError: The file is no store, or its settings are damaged.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, thorough: bool = True) -> None:
         self.directory = directory
-        self.children: dict[int, Child] = {}
+        self.columns = Columns()
+        self.children = Children(directory, self.columns)
         self.totals: Counter[str] = Counter()
+        self.operators: list[frozenset[str]] = []
+        self.examples: dict[str, tuple[int, str, int, str]] = {}
         self.damaged: dict[str, None] = {}
         self.last_change: float | None = None
         self.alive: bool | None = None
+        self._thorough = thorough
         self._settings: Mapping[str, str] = _NOTHING
-        self._born: dict[int, float] = {}
-        self._outcomes: dict[int, Outcome] = {}
         self._trials: dict[Train, Outcome] = {}
-        # Trained children without an outcome, in order; those whose outcome is damaged will never have one.
-        self._pending: dict[int, None] = {}
+        self._unscored: dict[int, Unscored] = {}
+        # Trained children without an outcome, in order, each with the time of its birth.
+        self._pending: dict[int, float] = {}
+        # Outcomes that are damaged, by child: these will never have one.
         self._lost: set[int] = set()
-        self._next_child = self._next_trial = 0
-        self._shared: dict[str, Mapping[str, Any]] = {}
+        # Outcomes whose child is damaged or missing; they are read again and again while an earlier one is waited for.
+        self._orphans: set[int] = set()
+        self._told = self._next_child = self._next_trial = self._next_rejected = 0
+        self._fresh: dict[str, bool] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
         self.look()
 
     def look(self) -> bool:
@@ -77,97 +162,99 @@ class Reading:
         before = self._state()
         with Store(self.directory) as store:
             self._settings = store.started()
+            least = {table: store.written(table) for table in ("child", "outcome")}
             # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
-            self._read_outcomes(store)
+            outcomes = self._read_outcomes(store)
             self._read_children(store)
+            self._settle(outcomes)
             self._read_trials(store)
+            if self._thorough:
+                self._read_rejected(store)
+            self._miss(store, least)
         self.alive = owner_lives(self.directory)
         return before != self._state()
 
     def _state(self) -> tuple[object, ...]:
-        counts = (self._next_child, len(self._outcomes), self._next_trial, len(self.damaged))
+        counts = (self._next_child, self._told, self._next_trial, len(self.damaged))
         return (*counts, self.alive, self._settings)
 
     @property
     def search(self) -> Search:
         """The run so far. Its history is that of all children with an outcome; children that still train leave gaps."""
-        outcomes: dict[int, Outcome] = {}
-        history: list[Individual] = []
-        for number, child in self.children.items():
-            outcome = self._outcomes.get(number) if child.source is None else outcomes.get(child.source)
-            if outcome is not None:
-                outcomes[number] = outcome
-                history.append(Individual(child, outcome))
-        return summary(self.directory, self._settings, history, self._trials)
+        history = Individuals(self.directory, self.children, self.columns)
+        return summary(self.directory, self._settings, history, self._trials, columns=self.columns)
 
     @property
     def running(self) -> list[Running]:
-        return [Running(self.children[number], self._born[number]) for number in self._pending]
+        return [Running(self.children[number], since) for number, since in self._pending.items()]
 
     @property
     def trials(self) -> Mapping[Train, Outcome]:
         """Trainings beside the search, with their curves."""
         return self._trials
 
-    def curve(self, individual: Individual) -> tuple[tuple[int, float], ...]:
-        """Read the training curve behind an individual's outcome: its own, or that of the child whose outcome it shares."""
-        with Store(self.directory) as store:
-            found = store.outcome(self.root(individual.child).id)
-        return () if found is None else found.curve
+    @property
+    def unscored(self) -> list[Unscored]:
+        """The trainings of the search without a score, in the order of their losses."""
+        return [self._unscored[number] for number in sorted(self._unscored)]
 
-    def root(self, child: Child) -> Child:
-        """Return the child whose training decided: itself, or the one whose outcome it shares."""
-        while child.source is not None and child.source in self.children:
-            child = self.children[child.source]
-        return child
+    def _read_outcomes(self, store: Store) -> list[tuple[int, State, float | None]]:
+        """Return the outcomes that are not known yet; their children are read after them."""
 
-    def _read_outcomes(self, store: Store) -> None:
         def lost(number: int, error: StoreError) -> None:
             self.damaged[str(error)] = None
             self._lost.add(number)
-            self._pending.pop(number, None)
 
+        found: list[tuple[int, State, float | None]] = []
+        wanted = ("child", "state", "score", "step", "reason", "finished_at")
         first = next(iter(self._pending), self._next_child)
-        for row in store.later("outcome", "child", first, lost):
-            if row["child"] not in self._outcomes:
-                self._outcomes[row["child"]] = Outcome(
-                    state=State(row["state"]),
-                    score=row["score"],
-                    also=json.loads(row["also"]),
-                    step=row["step"],
-                    reason=row["reason"],
-                    seconds=row["seconds"],
-                )
-                self._pending.pop(row["child"], None)
-                self.last_change = max(self.last_change or 0.0, row["finished_at"])
+        for number, state, score, step, reason, finished_at in store.columns("outcome", "child", first, wanted, lost):
+            if number in self._orphans or (number in self.columns and number not in self._pending):
+                continue
+            if state not in _STATES:
+                lost(number, _meaningless(store, "outcome", number, "state", state))
+                continue
+            found.append((number, _STATES[state], score))
+            if state != State.SCORED.value:
+                self._unscored[number] = Unscored(number, _STATES[state], (reason.splitlines() or [""])[0], step)
+            self.last_change = max(self.last_change or 0.0, finished_at)
+        return found
 
     def _read_children(self, store: Store) -> None:
         def lost(number: int, error: StoreError) -> None:
             self.damaged[str(error)] = None
             self._next_child = number + 1
 
-        for row in store.later("child", "id", self._next_child, lost):
-            number = row["id"]
+        wanted = ("id", "parent", "kinds", "loss", "origin", "source", "counts", "born_at")
+        rows = store.columns("child", "id", self._next_child, wanted, lost)
+        append, totals, latest = self.columns.add, self.totals, self.last_change or 0.0
+        for number, parent, kinds, loss, origin, source, counts, born_at in rows:
             if number > self._next_child:
                 self.damaged[f"{store.path}: child {self._next_child} is missing. Restore the file from a copy."] = None
-            self.children[number] = Child(
-                id=number,
-                parent=row["parent"],
-                kinds=self._once(row["kinds"]),
-                attempts=self._once(row["attempts"]),
-                loss=row["loss"],
-                origin=Origin(row["origin"]),
-                source=row["source"],
-                signature=_NOTHING,
-                scores={branch: tuple(scores) for branch, scores in json.loads(row["scores"]).items()},
-                counts=_NOTHING,
-            )
-            self.totals.update(json.loads(row["counts"]))
-            self._born[number] = row["born_at"]
+            if origin not in _ORIGINS:
+                lost(number, _meaningless(store, "child", number, "origin", origin))
+                continue
             self._next_child = number + 1
-            self.last_change = max(self.last_change or 0.0, row["born_at"])
-            if row["source"] is None and number not in self._outcomes and number not in self._lost:
-                self._pending[number] = None
+            append(number, parent, source, _ORIGINS[origin], self._is_fresh(kinds), loss)
+            if source is None and number not in self._lost:
+                self._pending[number] = born_at
+            if self._thorough:
+                held = frozenset(_CALL.findall(loss))
+                self.operators.append(self._sets.setdefault(held, held))
+                for name, count in _DECODED(counts)[0].items():
+                    totals[name] += count
+            latest = max(latest, born_at)
+        self.last_change = latest or None
+
+    def _settle(self, outcomes: Sequence[tuple[int, State, float | None]]) -> None:
+        for number, state, score in outcomes:
+            self.columns.tell(number, state, score)
+            self._pending.pop(number, None)
+            if number not in self.columns:
+                self._orphans.add(number)
+        for number in self._lost:
+            self._pending.pop(number, None)
+        self._told += len(outcomes)
 
     def _read_trials(self, store: Store) -> None:
         def lost(number: int, error: StoreError) -> None:
@@ -179,21 +266,56 @@ class Reading:
             self._next_trial = number + 1
             self.last_change = max(self.last_change or 0.0, finished_at)
 
-    def _once(self, text: str) -> Mapping[str, Any]:
-        """Return what JSON holds; equal texts share one value, since there are few."""
-        if text not in self._shared:
-            self._shared[text] = MappingProxyType(json.loads(text))
-        return self._shared[text]
+    def _read_rejected(self, store: Store) -> None:
+        def lost(number: int, error: StoreError) -> None:
+            self.damaged[str(error)] = None
+            self._next_rejected = number + 1
+
+        wanted = ("rowid", "child", "branch", "attempt", "formula", "reason")
+        for number, child, branch, attempt, formula, reason in store.columns(
+            "rejected", "rowid", self._next_rejected, wanted, lost
+        ):
+            example = (child, branch, attempt, formula)
+            self.examples[reason] = min(example, self.examples.get(reason, example))
+            self._next_rejected = number + 1
+
+    def _miss(self, store: Store, least: Mapping[str, int]) -> None:
+        """Name a table whose end is gone; what is missing before that was named where it is."""
+        if self._next_child < least["child"]:
+            self.damaged[str(store.lacking("child", self._next_child, least["child"]))] = None
+        elif (found := self._told + len(self._lost)) < least["outcome"]:
+            self.damaged[str(store.lacking("outcome", found, least["outcome"]))] = None
+
+    def _is_fresh(self, kinds: str) -> bool:
+        """Say whether all branches were drawn from nothing; there are few different texts."""
+        if kinds not in self._fresh:
+            self._fresh[kinds] = set(json.loads(kinds).values()) == {"fresh"}
+        return self._fresh[kinds]
 
 
-def glanced(directory: str | Path) -> Reading:
+def _present(row: Any, store: Store, table: str, number: int) -> Any:
+    if row is None:
+        raise StoreError(f"{store.path}: the row of {table} {number} is missing. Restore the file from a copy.")
+    return row
+
+
+def _meaningless(store: Store, table: str, number: int, column: str, value: str) -> StoreError:
+    return StoreError(
+        f"{store.path}: the row of {table} {number} is damaged (its {column} is {value!r}). Restore the file from a copy."
+    )
+
+
+def glanced(directory: str | Path, *, thorough: bool = False) -> Reading:
     """Read a run once, as far as it is.
+
+    Args:
+        thorough: As of a `Reading`.
 
     Raises:
         RequestError: There is no run in the directory, or it was stopped before it began.
         StoreError: A row is damaged.
     """
-    found = Reading(Path(directory))
+    found = Reading(Path(directory), thorough=thorough)
     for problem in found.damaged:
         raise StoreError(problem)
     return found

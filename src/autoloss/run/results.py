@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoloss.run.columns import Columns
 from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
 from autoloss.run.jobs import Train
-from autoloss.run.records import Individual, Origin, Outcome, State
+from autoloss.run.records import Individual, Outcome, State
 from autoloss.run.store import Store
 
 if TYPE_CHECKING:
@@ -79,10 +81,9 @@ class InVain:
     untrained: float | None
 
     @classmethod
-    def of(cls, history: Sequence[Individual], untrained: float | None) -> InVain:
-        own = [found for found in history if found.child.origin is Origin.TRAINED]
-        scores = [found.outcome.score for found in own if found.outcome.score is not None]
-        diverged = sum(found.outcome.state is State.DIVERGED for found in own)
+    def of(cls, columns: Columns, untrained: float | None) -> InVain:
+        scores = [columns.score(number) or 0.0 for number in columns.ranked]
+        diverged = columns.trained[State.DIVERGED]
         standing = None
         if untrained is not None and scores:
             enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
@@ -96,11 +97,13 @@ class Search:
 
     Args:
         settings: What the store keeps of the run: configuration, task, title, branches.
-        history: Its individuals in order, up to the first without an outcome.
+        history: Its individuals in order, up to the first without an outcome; a reader's has those after gaps too, and reads each
+            when it is asked for.
         end: Why it ended.
         confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
         comparison: The best of those and the baselines on the test split, the best first.
         own: Operators that were handed over in Python.
+        columns: The same history as numbers.
     """
 
     directory: Path
@@ -110,6 +113,7 @@ class Search:
     confirmed: Sequence[Row] = field(default=())
     comparison: Sequence[Row] = field(default=())
     own: Sequence[Operator] = field(default=(), repr=False)
+    columns: Columns = field(default_factory=Columns, repr=False, compare=False)
 
     @property
     def operators(self) -> Sequence[Operator | str]:
@@ -121,7 +125,7 @@ class Search:
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        return InVain.of(self.history, json.loads(self.settings.get(UNTRAINED, "null")))
+        return InVain.of(self.columns, json.loads(self.settings.get(UNTRAINED, "null")))
 
     @property
     def configuration(self) -> Configuration:
@@ -136,13 +140,18 @@ class Search:
         Raises:
             LookupError: No loss has a score.
         """
-        ranked = self.top(len(self.history))
+        # Nobody but the first few by score was trained on fresh seeds.
+        ranked = self.top(max(1, json.loads(self.settings["configuration"])["final"]["confirm"]))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
         return max(ranked, key=standing)
 
     def top(self, count: int) -> list[Found]:
         """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
+        return self.chosen(self.columns.ranked[:count])
+
+    def chosen(self, numbers: Sequence[int]) -> list[Found]:
+        """Return losses with a score by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
         operators = self.operators
@@ -150,8 +159,24 @@ class Search:
             Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves, operators)
             if (row := again.get(best.formula))
             else Found(best.id, best.score, best.formula, leaves=leaves, operators=operators)
-            for best in ranking(self.history)[:count]
+            for best in map(self.individual, numbers)
         ]
+
+    def individual(self, number: int) -> Individual:
+        """Return an individual of the history by its number.
+
+        Raises:
+            LookupError: There is none, or it has no outcome.
+        """
+        return _numbered(self.history, self.columns, number)
+
+
+def _numbered(history: Sequence[Individual], columns: Columns, number: int) -> Individual:
+    finished = columns.finished
+    place = bisect_left(finished, number)
+    if place == len(finished) or finished[place] != number:
+        raise LookupError(f"No loss #{number} has an outcome.")
+    return history[place]
 
 
 def standing(found: Found) -> tuple[int, float]:
@@ -161,13 +186,19 @@ def standing(found: Found) -> tuple[int, float]:
 
 def ranking(history: Sequence[Individual]) -> list[Individual]:
     """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
-    scored = [found for found in history if found.child.origin is Origin.TRAINED and found.outcome.score is not None]
-    return sorted(scored, key=lambda individual: (-individual.score, individual.id))
+    columns = Columns.of(history)
+    return [_numbered(history, columns, number) for number in columns.ranked]
 
 
-def confirmation(history: Sequence[Individual], count: int) -> list[Entrant]:
-    """Return the losses that are re-trained before a winner is named."""
-    return [Entrant(f"#{individual.id}", individual.formula) for individual in ranking(history)[:count]]
+def confirmation(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
+    """Return the losses that are re-trained before a winner is named.
+
+    Args:
+        columns: The same history as numbers, where these are at hand.
+    """
+    columns = columns or Columns.of(history)
+    best = (_numbered(history, columns, number) for number in columns.ranked[:count])
+    return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
 
 
 def confirmations(
@@ -208,19 +239,22 @@ def summary(
     history: Sequence[Individual],
     known: Mapping[Train, Outcome],
     end: str = "it is not finished",
+    columns: Columns | None = None,
 ) -> Search:
     """Put together what a run came to.
 
     Args:
         known: Trainings beside the search.
+        columns: The history as numbers, where these are at hand.
     """
+    columns = columns or Columns.of(history)
     configuration: dict[str, Any] = json.loads(settings["configuration"])
     seed, final = configuration["seed"], configuration["final"]
-    confirmed = confirmations(confirmation(history, final["confirm"]), seed, final, known)
+    confirmed = confirmations(confirmation(history, final["confirm"], columns), seed, final, known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
     comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison))
+    return Search(directory, settings, history, end, confirmed, by_mean(comparison), columns=columns)
 
 
 def individuals(store: Store) -> list[Individual]:

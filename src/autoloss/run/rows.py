@@ -7,8 +7,8 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
 from autoloss.run.jobs import Train
 from autoloss.run.records import Child, Origin, Outcome, State
@@ -38,6 +38,35 @@ def intact(row: Row) -> bool:
     return values.pop(CHECKSUM, None) == checksum(values)
 
 
+@final
+class Template:
+    """Tells the rows of one table that are what was written, a hundred thousand of them in about a second.
+
+    What a checksum is of is put together from a template, in which texts stand as they are: most of a run's bytes are JSON
+    without quotes or backslashes that `repr` would write differently. A row that does not fit is looked at as `intact` does, so
+    the verdict is the same.
+
+    Args:
+        columns: Name → declared type, as the table has them.
+
+    Attributes:
+        names: The columns in the order in which a row is given; the checksum is the last.
+    """
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        summed = sorted(name for name in columns if name != CHECKSUM)
+        self.names = (*summed, CHECKSUM)
+        written = (repr(name).replace("%", "%%") for name in summed)
+        values = ("'%s'" if columns[name] == "TEXT" else "%r" for name in summed)
+        self._text = f"[{', '.join(f'({name}, {value})' for name, value in zip(written, values, strict=True))}]"
+
+    def fits(self, row: Sequence[Any]) -> bool:
+        text = self._text % tuple(row[:-1])
+        if hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == row[-1]:
+            return True
+        return intact(dict(zip(self.names, row, strict=True)))
+
+
 def child_row(child: Child) -> dict[str, Any]:
     """Return all of a child but the time of its birth, which is for people."""
     return {
@@ -56,7 +85,7 @@ def child_row(child: Child) -> dict[str, Any]:
     }
 
 
-def child_of(row: sqlite3.Row) -> Child:
+def child_of(row: Row) -> Child:
     return Child(
         id=row["id"],
         parent=row["parent"],
@@ -85,7 +114,7 @@ def trial_row(job: Train) -> dict[str, Any]:
     }
 
 
-def trial_of(row: sqlite3.Row) -> Train:
+def trial_of(row: Row) -> Train:
     return Train(**{key: row[key] for key in TRIAL_KEY})
 
 
@@ -103,7 +132,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def outcome_of(row: sqlite3.Row) -> Outcome:
+def outcome_of(row: Row) -> Outcome:
     return Outcome(
         state=State(row["state"]),
         score=row["score"],

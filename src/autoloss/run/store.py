@@ -6,10 +6,10 @@ and what is finished is in the store. One process writes; readers disturb nobody
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.run.database import Damaged, Database, Say, StoreError, warn
@@ -143,18 +143,38 @@ class Store:
     def trials(self) -> dict[Train, Outcome]:
         return {trial_of(row): outcome_of(row) for row in self._database.rows("trial", "rowid")}
 
-    def later(self, table: str, order: str, first: int, damaged: Damaged) -> Iterator[sqlite3.Row]:
-        """Read the rows of a table from a number on, for who looks again and again; damaged ones are told and left out.
+    def columns(
+        self, table: str, order: str, first: int, wanted: Sequence[str], damaged: Damaged
+    ) -> Iterator[tuple[Any, ...]]:
+        """Read some columns of a table from a number on, for who looks again and again; damaged rows are told and left out.
 
         Args:
-            order: The column that is numbered; `rowid` in a table without one.
+            order: The column that is numbered.
+            wanted: At least two.
         """
-        return self._database.later(table, order, first, damaged)
+        return self._database.columns(table, order, first, wanted, damaged)
 
     def later_trials(self, first: int, damaged: Damaged) -> Iterator[tuple[int, Train, Outcome, float]]:
         """Read trials from a row's number on, each with that number and when it finished (Unix time)."""
-        for row in self.later("trial", "rowid", first, damaged):
+        for row in self._database.later("trial", "rowid", first, damaged):
             yield row["rowid"], trial_of(row), outcome_of(row), row["finished_at"]
+
+    def written(self, table: str) -> int:
+        """Return how many rows a table has at least."""
+        return self._database.written(table)
+
+    def lacking(self, table: str, found: int, least: int) -> StoreError:
+        """Return what is to be said of a table that lost rows."""
+        return self._database.lacking(table, found, least)
+
+    def child(self, number: int) -> Child | None:
+        """Read one child, or None where there is none.
+
+        Raises:
+            StoreError: Its row is damaged.
+        """
+        row = self._database.row("child", "id", number)
+        return None if row is None else child_of(row)
 
     def outcome(self, child: int) -> Outcome | None:
         """Read the outcome of one child, or None where it has none of its own yet.
@@ -162,14 +182,10 @@ class Store:
         Raises:
             StoreError: Its row is damaged.
         """
-        found = self._database.later("outcome", "child", child, _refused)
-        return next((outcome_of(row) for row in found if row["child"] == child), None)
+        row = self._database.row("outcome", "child", child)
+        return None if row is None else outcome_of(row)
 
     def sampled(self) -> Iterator[tuple[int, str, str, str]]:
         """Read what was kept of the rejected: (child, branch, formula, name of the reason)."""
         for row in self._database.rows("rejected", "child, branch, attempt"):
             yield row["child"], row["branch"], row["formula"], row["reason"]
-
-
-def _refused(number: int, error: StoreError) -> None:
-    raise error

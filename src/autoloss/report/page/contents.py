@@ -11,7 +11,7 @@ from typing import Any
 
 from autoloss.report.failures import failures
 from autoloss.report.leaderboard import hall_rows, rows_of, top_rows
-from autoloss.report.lineage import Step, lineage, offspring
+from autoloss.report.lineage import Step, lineage
 from autoloss.report.numbers import counted, duration, figure
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
@@ -54,11 +54,15 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A loss in a table."""
+    """A loss in a table.
+
+    Args:
+        badge: What it is called there; nothing for most.
+    """
 
     values: Mapping[str, Any]
     formula: Formula
-    winner: bool
+    badge: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +119,17 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     task = json.loads(search.settings["task"])
     configuration = json.loads(search.settings["configuration"])
     number = story.winner
-    born = [] if number is None else offspring(reading.children, number)
+    born = [] if number is None else reading.columns.offspring(number)
+    offspring = [reading.children[child] for child in born[:OFFSPRING]]
     steps = [] if number is None else lineage(search, reading.children, number)
     shown = [*(row["formula"] for row in (*top, *hall)), *(step.child.loss for step in steps)]
-    listed = [*born[:OFFSPRING], *(one.child for one in reading.running)]
+    running = reading.running
+    listed = [*offspring, *(one.child for one in running)]
     formulas = Formulas.of(search, [*shown, *(child.loss for child in listed)])
     winner = None if number is None else _winner(search, formulas, number)
-    scores = {found.id: found.outcome.score for found in search.history}
     compared, scale = _compared(search.comparison, number)
+    # One noisy score makes nobody a winner.
+    badge = "winner" if search.confirmed or compared else "best so far"
     return Contents(
         run=search.directory.absolute().name,
         task=search.settings["title"],
@@ -141,16 +148,16 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
         damaged=list(reading.damaged),
         running=[
             (one.child.id, duration(max(0.0, now - one.since)) if state.going else "", formulas[one.child.loss])
-            for one in reading.running
+            for one in running
         ],
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reading.trials)),
-        funnel=figures.funnel(reading.totals, search.history, len(reading.running)),
+        funnel=figures.funnel(reading.totals, search.columns, len(running)),
         failures={name: rows[:EXAMPLES] for name, rows in failures(reading).items()},
-        hall=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in hall],
-        top=[Listed(row, formulas[row["formula"]], row["id"] == number) for row in top],
-        operators=figures.operators(reading.children),
+        hall=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in hall],
+        top=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in top],
+        operators=figures.operators(reading.operators),
         family=[(step, formulas[step.child.loss]) for step in reversed(steps)],
-        offspring=[(child.id, figure(scores.get(child.id)), formulas[child.loss]) for child in born[:OFFSPRING]],
+        offspring=[(one.id, figure(search.columns.score(one.id)), formulas[one.loss]) for one in offspring],
         offspring_count=len(born),
         curves=_curves(reading, search, number),
         shapes=[] if winner is None else _shapes(search, winner),
@@ -159,8 +166,8 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
 
 
 def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
-    best = next(found for found in search.top(len(search.history)) if found.id == number)
-    return Listed(rows_of(search, [best])[0], formulas[best.formula], True)
+    (best,) = search.chosen([number])
+    return Listed(rows_of(search, [best])[0], formulas[best.formula])
 
 
 def _facts(reading: Reading, search: Search, state: State) -> dict[str, str]:
@@ -187,7 +194,12 @@ def _compared(rows: Sequence[Row], number: int | None) -> tuple[list[Compared], 
         return [_compared_row(row, number, None) for row in rows], None
     middle = means[len(means) // 2]
     reach = max(2 * (means[-1] - middle), *(high - low for low, high in ends[:1]), 1e-6)
-    low = max(min(low for low, _ in ends), middle - 2 * reach)
+    # The winner and the best baseline are what the table is looked at for.
+    kept = [row for row in rows if row.entrant.label == f"#{number}"][:1] + [
+        row for row in rows if row.entrant.baseline
+    ][:1]
+    asked = [row.mean - (row.interval or 0.0) for row in kept if row.mean is not None]
+    low = max(min(low for low, _ in ends), min(middle - 2 * reach, *asked))
     scale = axis(low, max(high for _, high in ends), "score on the test split", count=4)
     return [_compared_row(row, number, scale) for row in rows], scale
 
@@ -217,9 +229,8 @@ def _curves(reading: Reading, search: Search, number: int | None) -> list[Chart]
         return []
     if charts := figures.training_curves(search, reading.trials, number):
         return charts
-    individual = next(found for found in search.history if found.id == number)
-    curve = reading.curve(individual)
-    return [figures.training_curve(f"#{number}", curve, individual.outcome.score)] if curve else []
+    outcome = search.individual(number).outcome
+    return [figures.training_curve(f"#{number}", outcome.curve, outcome.score)] if outcome.curve else []
 
 
 def _shapes(search: Search, winner: Listed) -> list[Shape]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ from statistics import mean
 
 from autoloss.report.numbers import counted, figure, share
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
+from autoloss.run.columns import Columns
 from autoloss.run.evidence import COMPARISON, TEST, seeds
 from autoloss.run.jobs import Train
-from autoloss.run.records import Child, Individual, Outcome
+from autoloss.run.records import Outcome
 from autoloss.run.results import Search
 
 BINS = 24
@@ -24,7 +24,6 @@ BEST = 5
 """So many of the best make the mean that is drawn beside the best."""
 CURVES = 3
 """So many losses have their training curves drawn: the winner's, and the best baselines'."""
-CALL = re.compile(r"(\w+)\(")
 
 
 def over_time(search: Search, baseline: float | None) -> Chart | None:
@@ -33,7 +32,7 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     Args:
         baseline: Mean of the standard loss on the valid split, where it is known.
     """
-    scores = [found.score for found in search.history if found.child.source is None and found.outcome.score is not None]
+    scores = search.columns.scores
     if not scores:
         return None
     best, top = _running(scores)
@@ -41,15 +40,13 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     low = min(_typical_low(scores), baseline if baseline is not None else math.inf)
     y = axis(low, max(scores), "score on the valid split")
     numbered = [(float(at), score) for at, score in enumerate(scores, start=1)]
+    ordered = list(enumerate(zip(best, top, strict=True), start=1))
+    # The mean of fewer than five would fall as the others join.
+    means = [(float(at), mean_of_best) for at, (_, mean_of_best) in ordered[BEST - 1 :]]
     layers = [
         Layer("dots", dots(numbered, x, y), 4, "one training"),
-        Layer(
-            "line",
-            steps(list(zip(range(1, len(best) + 1), top, strict=True)), x, y),
-            2,
-            f"mean of the best {BEST} so far",
-        ),
-        Layer("line", steps(list(zip(range(1, len(best) + 1), best, strict=True)), x, y), 1, "best so far"),
+        *([Layer("line", steps(means, x, y), 2, f"mean of the best {BEST} so far")] if means else []),
+        Layer("line", steps([(float(at), score) for at, (score, _) in ordered], x, y), 1, "best so far"),
     ]
     if baseline is not None:
         name = f"standard loss ({figure(baseline)})"
@@ -58,7 +55,7 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     note = f"{counted(below)} trainings below {y.low:.2g} stand at the lower edge." if below else ""
     description = (
         f"Scores of {counted(len(scores))} trainings in their order. The best rises from {figure(best[0])} to "
-        f"{figure(best[-1])}, the mean of the best {BEST} to {figure(top[-1])}."
+        f"{figure(best[-1])}" + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
     )
     return Chart("Score over time", description, x, y, tuple(layers), note)
 
@@ -68,10 +65,14 @@ def _running(scores: Sequence[float]) -> tuple[list[float], list[float]]:
     best: list[float] = []
     top: list[float] = []
     kept: list[float] = []
+    mean_of_kept = 0.0
     for score in scores:
-        kept = nlargest(BEST, [*kept, score])
+        # Most scores are below the best five.
+        if len(kept) < BEST or score > kept[-1]:
+            kept = nlargest(BEST, [*kept, score])
+            mean_of_kept = math.fsum(kept) / len(kept)
         best.append(kept[0])
-        top.append(math.fsum(kept) / len(kept))
+        top.append(mean_of_kept)
     return best, top
 
 
@@ -97,17 +98,17 @@ class Stage:
     width: int
 
 
-def funnel(totals: Mapping[str, int], history: Sequence[Individual], running: int) -> list[Stage]:
+def funnel(totals: Mapping[str, int], columns: Columns, running: int) -> list[Stage]:
     """Count what was drawn and how far it came."""
-    origins = Counter(found.child.source is None for found in history)
+    own, finished = columns.own, len(columns.finished)
     stages = (
         ("sampled", "trees drawn", totals["sampled"]),
         ("simulated", "sent through the rejection protocol", totals["simulated"]),
         ("known", "decided by a verdict on the same gradients", totals["reused"]),
         ("passed", "accepted for a branch", totals["passed"]),
-        ("reused", "twins and copies, which share an outcome", origins[False]),
-        ("trained", "trained to an end" + (f"; {running} more are in training" if running else ""), origins[True]),
-        ("scored", "came to a score", sum(f.child.source is None and f.outcome.score is not None for f in history)),
+        ("reused", "twins and copies, which share an outcome", finished - own),
+        ("trained", "trained to an end" + (f"; {running} more not finished" if running else ""), own),
+        ("scored", "came to a score", len(columns.scores)),
     )
     most = math.log10(1 + max(1, totals["sampled"]))
     return [
@@ -131,21 +132,26 @@ class Trend:
     path: str
 
 
-def operators(children: Mapping[int, Child]) -> list[Trend]:
-    """Follow how many losses hold each operator, the most frequent at the end first."""
-    losses = [frozenset(CALL.findall(child.loss)) for child in children.values()]
+def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
+    """Follow how many losses hold each operator, the most frequent at the end first.
+
+    Args:
+        losses: The operators of each, in order.
+    """
     if not losses:
         return []
     names = sorted(set().union(*losses))
     bins = min(BINS, len(losses))
-    parts = [losses[len(losses) * at // bins : len(losses) * (at + 1) // bins] for at in range(bins)]
+    # Equal sets are counted once: a long search has many losses, and few different sets.
+    parts = [Counter(losses[len(losses) * at // bins : len(losses) * (at + 1) // bins]) for at in range(bins)]
     quarter = max(1, len(losses) // 4)
+    first, last = Counter(losses[:quarter]), Counter(losses[-quarter:])
     x, y = Axis(0, max(1, bins - 1), "losses"), Axis(0, 1, "share")
     trends = [
         Trend(
             name,
-            round(100 * _holding(name, losses[:quarter])),
-            round(100 * _holding(name, losses[-quarter:])),
+            round(100 * _holding(name, first)),
+            round(100 * _holding(name, last)),
             line([(float(at), _holding(name, part)) for at, part in enumerate(parts)], x, y),
         )
         for name in names
@@ -153,8 +159,8 @@ def operators(children: Mapping[int, Child]) -> list[Trend]:
     return sorted(trends, key=lambda trend: (-trend.last, trend.name))
 
 
-def _holding(name: str, losses: Sequence[frozenset[str]]) -> float:
-    return sum(name in loss for loss in losses) / len(losses)
+def _holding(name: str, losses: Counter[frozenset[str]]) -> float:
+    return sum(count for loss, count in losses.items() if name in loss) / losses.total()
 
 
 def training_curves(search: Search, trials: Mapping[Train, Outcome], winner: int) -> list[Chart]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from autoloss.report.numbers import figure
@@ -32,12 +32,14 @@ class Story:
         headline: The answer.
         sentences: What it rests on.
         winner: Number of the loss that it is about, or None.
+        advice: What to do next and the command that does it, where there is something.
     """
 
     headline: str
     tone: Tone
     sentences: tuple[str, ...] = ()
     winner: int | None = None
+    advice: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class State:
         going: Somebody drives it now.
         word: In one or two words.
         sentence: What is under way, or what to do.
+        command: What goes on with it, where it stopped.
     """
 
     going: bool
@@ -55,14 +58,14 @@ class State:
     sentence: str
     charged: int
     budget: int
-    facts: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
 
 
 def state_of(reading: Reading, search: Search) -> State:
     """Say how far a run is: searching, re-training, finished or stopped."""
     configuration = json.loads(search.settings["configuration"])
     budget = configuration["evaluations"]
-    charged = sum(found.outcome.score is not None and found.child.source is None for found in search.history)
+    charged = len(search.columns.scores)
     expected = _trials_expected(configuration["final"], search)
     known = len(reading.trials)
     again = shlex.join(["autoloss", "resume", str(search.directory)])
@@ -75,7 +78,7 @@ def state_of(reading: Reading, search: Search) -> State:
         return State(True, "on another machine", "Whether it still runs cannot be told from here.", charged, budget)
     if reading.alive:
         return State(True, "searching", f"{len(reading.running)} in training now", charged, budget)
-    return State(False, "stopped", f"Nothing is lost; go on with: {again}", charged, budget)
+    return State(False, "stopped", "Nothing is lost; go on with:", charged, budget, again)
 
 
 def _trials_expected(final: Mapping[str, int], search: Search) -> int:
@@ -91,7 +94,8 @@ def story_of(search: Search, state: State) -> Story:
     """Answer what a reader asks first."""
     best = search.best if search.top(1) else None
     if best is None:
-        return Story("Nothing yet: no loss has a score.", "open", (_next(state),))
+        ended = () if state.going or state.command else ("The run ended without a score.",)
+        return Story("Nothing yet: no loss has a score.", "open", (*_so_far(state), *ended))
     found = judged(search.comparison, f"#{best.id}")
     if found is None:
         return _untested(search, state)
@@ -114,7 +118,7 @@ def _evidence(search: Search, found: Judgement) -> tuple[str, ...]:
     fair = (
         f"That is the best of {rivals} baselines; their learning rates were tuned."
         if rivals > 1
-        else "It is the one baseline."
+        else "It is the only baseline of the comparison."
     )
     few = (
         " Three seeds show large differences only; autoloss compare takes more."
@@ -134,14 +138,10 @@ def _untested(search: Search, state: State) -> Story:
     so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split.{confirmed}"
     luck = "The best of many noisy scores is too good: only fresh seeds and held-out data tell."
     headline = "Not known yet: nothing was compared with the baselines."
-    return Story(headline, "open", (so_far, luck, _next(state, search)), best.id)
+    compare = ("Compare it:", shlex.join(["autoloss", "compare", str(search.directory)]))
+    advice = None if state.going or state.command else compare
+    return Story(headline, "open", (so_far, luck, *_so_far(state)), best.id, advice)
 
 
-def _next(state: State, search: Search | None = None) -> str:
-    if state.going:
-        return f"{state.charged} of {state.budget} trainings are done."
-    if state.word == "stopped":
-        return state.sentence
-    if search is None:
-        return "The run ended without a score."
-    return f"Compare it: {shlex.join(['autoloss', 'compare', str(search.directory)])}"
+def _so_far(state: State) -> tuple[str, ...]:
+    return (f"{state.charged} of {state.budget} trainings are done.",) if state.going else ()
