@@ -19,12 +19,14 @@ from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.columns import Columns
+from autoloss.run.configuration import Configuration
 from autoloss.run.evidence import Entrant, Row
 from autoloss.run.jobs import Train
 from autoloss.run.lock import Ownership
 from autoloss.run.records import Child, Individual, Origin, Outcome, State
 from autoloss.run.results import InVain, opened, ranking
 from autoloss.run.scoring import compare, score
+from autoloss.run.search import _idle
 from autoloss.run.store import Store
 from autoloss.run.trials import OF_CLASSES, OF_REGIONS, baselines
 from autoloss.run.workshop import Workshop
@@ -498,3 +500,11 @@ def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
     without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), 3)
     assert isinstance(without, Scored)
     assert task.untrained(3) == without.score
+
+
+def test_workers_that_will_never_train_are_told_of():
+    configuration = Configuration().changed({"evolution.lag": 4})
+    assert _idle(4, configuration) == []
+    (told,) = _idle(8, configuration)
+    assert told.startswith("At most 4 of the 8 workers will train at a time")
+    assert "--set evolution.lag=16" in told

@@ -123,8 +123,8 @@ def search(
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
         started_from = tested(starts, Workshop(loaded, drawn, configuration, operators=table))
-        for found in started_from:
-            (say or _silent)(found.line())
+        for told in (*_idle(workers, configuration), *(found.line() for found in started_from)):
+            (say or _silent)(told)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(
                 {
@@ -190,6 +190,17 @@ def resume(
         raise
     finally:
         owner.close()
+
+
+def _idle(workers: int, configuration: Configuration) -> list[str]:
+    """Say so when there are workers that will never train; docs/results.md shows what a lag costs."""
+    lag = configuration.evolution.lag
+    if workers <= lag:
+        return []
+    return [
+        f"At most {lag} of the {workers} workers will train at a time, since evolution.lag is {lag}; the others only test losses. "
+        f"--set evolution.lag={2 * workers} keeps nearly all busy, and each loss then knows less of the latest ones."
+    ]
 
 
 def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[str, str]:
