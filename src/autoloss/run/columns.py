@@ -9,8 +9,8 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, final
 
 from autoloss.run.records import Individual, Origin, State
 
@@ -21,6 +21,7 @@ TRAINED, OWN, FRESH = 1, 2, 4
 CODES: Mapping[State, int] = {state: code for code, state in enumerate(State, start=1)}
 """States as bytes; 0 where there is no outcome yet."""
 STATES: Mapping[int, State] = {code: state for state, code in CODES.items()}
+Found = TypeVar("Found")
 
 
 @final
@@ -40,8 +41,9 @@ class Columns:
         self._traits = bytearray()
         self._states = bytearray()
         self._scores = array("d")
-        self._finished: array[int] | None = None
-        self._ranked: list[int] | None = None
+        # What was worked out, until another child or outcome comes.
+        self._known: dict[str, Any] = {}
+        self._is_news = False
 
     @classmethod
     def of(cls, history: Iterable[Individual]) -> Columns:
@@ -73,7 +75,7 @@ class Columns:
         )
         self._states.append(0)
         self._scores.append(math.nan)
-        self._finished = self._ranked = None
+        self._is_news = True
 
     def tell(self, number: int, state: State, score: float | None) -> None:
         """Record what a training came to; of a child that is missing it says nothing."""
@@ -81,7 +83,7 @@ class Columns:
         if place != NONE:
             self._states[place] = CODES[state]
             self._scores[place] = math.nan if score is None else score
-            self._finished = self._ranked = None
+            self._is_news = True
 
     def place(self, number: int) -> int:
         """Return where a child stands, or `NONE`."""
@@ -108,23 +110,33 @@ class Columns:
         place = self.place(self.root(number))
         return None if place == NONE or math.isnan(self._scores[place]) else self._scores[place]
 
+    def _once(self, name: str, work_out: Callable[[], Found]) -> Found:
+        if self._is_news:
+            self._known.clear()
+            self._is_news = False
+        if name not in self._known:
+            self._known[name] = work_out()
+        return self._known[name]
+
     @property
     def finished(self) -> Sequence[int]:
         """The numbers of the children with an outcome, their own or a shared one."""
-        if self._finished is None:
+
+        def work_out() -> Sequence[int]:
             found = zip(self.numbers, self._roots, strict=True)
-            self._finished = array("q", (number for number, root in found if root != NONE and self._states[root]))
-        return self._finished
+            return array("q", (number for number, root in found if root != NONE and self._states[root]))
+
+        return self._once("finished", work_out)
 
     @property
     def ranked(self) -> Sequence[int]:
         """The numbers of the trained losses with a score, the best first; twins and copies are not listed again."""
-        if self._ranked is None:
+
+        def work_out() -> list[int]:
             scores = ((self._scores[root], self.numbers[place]) for place, root in self._having(TRAINED))
-            self._ranked = [
-                number for _, number in sorted((-score, at) for score, at in scores if not math.isnan(score))
-            ]
-        return self._ranked
+            return [number for _, number in sorted((-score, at) for score, at in scores if not math.isnan(score))]
+
+        return self._once("ranked", work_out)
 
     def _having(self, trait: int) -> Iterable[tuple[int, int]]:
         """Return place and root of the finished that have a trait."""
@@ -135,9 +147,13 @@ class Columns:
         )
 
     @property
-    def scores(self) -> list[float]:
+    def scores(self) -> Sequence[float]:
         """The scores of the trainings, in the order of their losses."""
-        return [score for _, root in self._having(OWN) if not math.isnan(score := self._scores[root])]
+
+        def work_out() -> list[float]:
+            return [score for _, root in self._having(OWN) if not math.isnan(score := self._scores[root])]
+
+        return self._once("scores", work_out)
 
     @property
     def trained(self) -> Counter[State]:
@@ -152,8 +168,12 @@ class Columns:
     @property
     def found(self) -> Counter[int]:
         """How often each loss was found: itself, its twins and its copies."""
-        places = Counter(root for root in self._roots if root != NONE and self._states[root])
-        return Counter({self.numbers[place]: count for place, count in places.items()})
+
+        def work_out() -> Counter[int]:
+            places = Counter(root for root in self._roots if root != NONE and self._states[root])
+            return Counter({self.numbers[place]: count for place, count in places.items()})
+
+        return self._once("found", work_out)
 
     @property
     def best_by_size(self) -> list[int]:
