@@ -174,7 +174,7 @@ def test_published_figures_are_the_papers():
 def test_only_searches_of_the_catalogues_tasks_have_settings():
     assert recipes.search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
     assert recipes.search_settings("coco-det")["rejection.unit"] == "relative"
-    assert recipes.search_settings("voc-r101-pspnet") == recipes.search_settings("digits-seg") == {}
+    assert recipes.search_settings("voc-r101-pspnet") == recipes.search_settings("worst_digit.py:task") == {}
     assert recipes.search_settings(object()) == {}
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):
         recipes.get("voc-sge")

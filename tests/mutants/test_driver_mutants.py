@@ -155,7 +155,7 @@ MUTANTS = {
         "autoloss.run.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}, damage, "silently wrong"
     ),
     "tally not looked at": Mutant(
-        "autoloss.run.database:Database._check_count", {"found < least": "False"}, damage, "silently wrong"
+        "autoloss.run.tally:Tally.read", {"json.loads(text) if text and": "{} if text and"}, damage, "silently wrong"
     ),
     "full disk not waited for": Mutant(
         "autoloss.run.database:Database._transact", {"_code(error) not in NO_ROOM": "True"}, full_disk, "ended with 1"

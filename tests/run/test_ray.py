@@ -59,7 +59,13 @@ class Cluster:
     folder: Path
     handlers: dict[int, Any]
 
+    def make_room(self) -> None:
+        """End the seats that wait for jobs to come; on a slow machine a lost one is back already and holds the last CPU."""
+        for place in self.workers._places:
+            self.workers._vacate(place)
+
     def start(self, perform: Callable[[Any], Any]) -> LeasedWorkers:
+        self.make_room()
         return ray_workers(perform, 1, self.address)
 
 
@@ -115,6 +121,7 @@ def what_cannot_be_loaded_is_told_with_its_reason(cluster: Cluster) -> None:
 
 
 def the_history_on_ray_is_the_one_of_this_process(cluster: Cluster) -> None:
+    cluster.make_room()
     lines = []
     for name, how in {"here": {"workers": 0}, "ray": {"workers": 2, "ray": cluster.address}}.items():
         found = autoloss.search(
