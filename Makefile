@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 	touch $@
 
 demo: .venv/installed
-	$(BIN)/autoloss search digits-seg --metric miou --evaluations 60 --seed 0
+	$(BIN)/autoloss search digits-seg --metric miou --evaluations 40 --seed 0 --set final.confirm=4 --set final.finalists=2 --set final.compare=1
 
 test: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal
