@@ -150,7 +150,10 @@ def test_failures_are_grouped_with_an_example_of_each(directory, capsys):
     assert json.loads(capsys.readouterr().out) == values
     console = Console(record=True, width=200)
     print_failures(console, values, directory)
-    assert "#4  exp(mul(inv(p), sqrt(y))) (step 3)" in console.export_text()
+    printed = console.export_text()
+    assert "#4  exp(mul(inv(p), sqrt(y))) (step 3)" in printed
+    print_failures(console, {**values, "rejections": [{**first, "count": 1_234_567}]}, directory)
+    assert "1 234 567" in console.export_text()
 
 
 def test_a_sparkline_goes_from_lowest_to_highest_and_leaves_gaps():

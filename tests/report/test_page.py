@@ -339,3 +339,31 @@ def test_the_mathematics_of_any_tree_is_well_formed():
             assert len(fraction) == 2
         for power in found.iter("msup"):
             assert len(power) == 2
+
+
+def test_the_winner_and_the_best_baseline_are_on_the_axis_however_far_apart(tmp_path):
+    directory = compared(searched(tmp_path / "run"), found=(0.9, 0.91, 0.92), standard=(0.1, 0.12, 0.11))
+    found = gathered(Reading(directory)).compared
+    assert [row.below for row in found] == [False, False]
+    assert all(0 < places < SIZE for row in found for places in row.places)
+
+
+def test_one_noisy_score_makes_no_winner(tmp_path):
+    directory = searched(tmp_path / "run")
+    text = words(text_of(directory))
+    assert "#1 best so far" in text
+    assert "winner" not in text
+    assert "#1 winner" in words(text_of(compared(directory, found=(0.9, 0.8), standard=(0.7, 0.75))))
+
+
+def test_a_mean_of_the_best_five_needs_five(tmp_path):
+    directory = begin(tmp_path / "run")
+    add(directory, *((child(number), scored(score)) for number, score in enumerate((0.9, 0.1, 0.1, 0.1))))
+    assert "mean of the best 5" not in text_of(directory)
+    add(directory, *((child(number), scored(0.2 * number / 10)) for number in range(4, 9)))
+    chart = gathered(Reading(directory)).over_time
+    (mean_line,) = (layer for layer in chart.layers if layer.name.startswith("mean of the best 5"))
+    heights = [int(height) for height in re.findall(r"V(\d+)", mean_line.path)]
+    # It begins at the fifth training, and never falls.
+    assert mean_line.path.startswith(f"M{chart.x.place(5)} ")
+    assert heights == sorted(heights, reverse=True)

@@ -98,7 +98,7 @@ class Database:
             self._transact("migration", self._step)
         self._rows.update({table: self._count(table) for table in TABLES})
         for table, least in self._tally.read().items():
-            self._check_count(table, self._rows[table], least)
+            self.check_count(table, self._rows[table], least)
 
     def _lay_out(self, connection: sqlite3.Connection) -> None:
         for statement in files("autoloss.run").joinpath("schema.sql").read_text().split(";\n"):
@@ -120,7 +120,7 @@ class Database:
         if found == migrations.EMPTY:
             # A file that lost its beginning looks as empty as one that never had any.
             for table, least in self._tally.read().items():
-                self._check_count(table, 0, least)
+                self.check_count(table, 0, least)
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
             )
@@ -199,7 +199,7 @@ class Database:
         for row in self.later(table, order, None, refused):
             found += 1
             yield row
-        self._check_count(table, found, least)
+        self.check_count(table, found, least)
 
     def later(self, table: str, order: str, first: int | None, damaged: Damaged) -> Iterator[dict[str, Any]]:
         """Read the rows of a table from a number on; damaged ones are told and left out.
@@ -286,17 +286,18 @@ class Database:
         # An index may hold more than its damaged table.
         return self._connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
 
-    def _check_count(self, table: str, found: int, least: int) -> None:
-        if found < least:
-            raise self.lacking(table, found, least)
+    def check_count(self, table: str, found: int, least: int) -> None:
+        """Hold what was found of a table to what was written.
 
-    def lacking(self, table: str, found: int, least: int) -> StoreError:
-        """Return what is to be said of a table that lost rows."""
-        return StoreError(
-            f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
-            f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
-            "to go on from what is left."
-        )
+        Raises:
+            StoreError: It lost rows.
+        """
+        if found < least:
+            raise StoreError(
+                f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
+                f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
+                "to go on from what is left."
+            )
 
     def _damaged(self, table: str, order: str, number: object) -> StoreError:
         return StoreError(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final, overload
+from typing import Any, final
 
 from autoloss.run.columns import Columns
 from autoloss.run.jobs import Train
 from autoloss.run.lock import owner_lives
-from autoloss.run.records import Child, Individual, Origin, Outcome, State
+from autoloss.run.on_demand import Children, Individuals
+from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.results import Search, summary
 from autoloss.run.store import Store, StoreError
 
@@ -54,59 +55,6 @@ class Unscored:
     state: State
     reason: str
     step: int | None
-
-
-@final
-class Children(Mapping[int, Child]):
-    """The children of a run by number, each read from the store when it is asked for, and then kept: rows never change."""
-
-    def __init__(self, directory: Path, columns: Columns) -> None:
-        self._directory = directory
-        self._columns = columns
-        self._known: dict[int, Child] = {}
-
-    def __getitem__(self, number: int) -> Child:
-        if number not in self._known:
-            if number not in self._columns:
-                raise KeyError(number)
-            with Store(self._directory) as store:
-                self._known[number] = _present(store.child(number), store, "child", number)
-        return self._known[number]
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and number in self._columns
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._columns.numbers)
-
-    def __len__(self) -> int:
-        return len(self._columns.numbers)
-
-
-@final
-class Individuals(Sequence[Individual]):
-    """The children that have an outcome, in order, each read from the store when it is asked for."""
-
-    def __init__(self, directory: Path, children: Children, columns: Columns) -> None:
-        self._directory = directory
-        self._children = children
-        self._columns = columns
-        self._numbers = columns.finished
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Individual: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Individual]: ...
-    def __getitem__(self, index: int | slice) -> Individual | Sequence[Individual]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        child = self._children[self._numbers[index]]
-        root = self._columns.root(child.id)
-        with Store(self._directory) as store:
-            return Individual(child, _present(store.outcome(root), store, "outcome", root))
 
 
 @final
@@ -281,22 +229,17 @@ class Reading:
 
     def _miss(self, store: Store, least: Mapping[str, int]) -> None:
         """Name a table whose end is gone; what is missing before that was named where it is."""
-        if self._next_child < least["child"]:
-            self.damaged[str(store.lacking("child", self._next_child, least["child"]))] = None
-        elif (found := self._told + len(self._lost)) < least["outcome"]:
-            self.damaged[str(store.lacking("outcome", found, least["outcome"]))] = None
+        try:
+            store.check_count("child", self._next_child, least["child"])
+            store.check_count("outcome", self._told + len(self._lost), least["outcome"])
+        except StoreError as error:
+            self.damaged[str(error)] = None
 
     def _is_fresh(self, kinds: str) -> bool:
         """Say whether all branches were drawn from nothing; there are few different texts."""
         if kinds not in self._fresh:
             self._fresh[kinds] = set(json.loads(kinds).values()) == {"fresh"}
         return self._fresh[kinds]
-
-
-def _present(row: Any, store: Store, table: str, number: int) -> Any:
-    if row is None:
-        raise StoreError(f"{store.path}: the row of {table} {number} is missing. Restore the file from a copy.")
-    return row
 
 
 def _meaningless(store: Store, table: str, number: int, column: str, value: str) -> StoreError:

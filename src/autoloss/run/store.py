@@ -163,9 +163,13 @@ class Store:
         """Return how many rows a table has at least."""
         return self._database.written(table)
 
-    def lacking(self, table: str, found: int, least: int) -> StoreError:
-        """Return what is to be said of a table that lost rows."""
-        return self._database.lacking(table, found, least)
+    def check_count(self, table: str, found: int, least: int) -> None:
+        """Hold what was found of a table to what was written.
+
+        Raises:
+            StoreError: It lost rows.
+        """
+        self._database.check_count(table, found, least)
 
     def child(self, number: int) -> Child | None:
         """Read one child, or None where there is none.
