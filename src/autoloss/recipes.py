@@ -42,6 +42,7 @@ class PaperRecipe:
         source: Where the paper says so.
         options: What differs from the task's defaults.
         settings: What differs from a run's defaults.
+        frozen: Branches that keep the task's standard loss, as `--frozen` takes them.
         published: The paper's figures.
     """
 
@@ -51,6 +52,7 @@ class PaperRecipe:
     source: str
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
 
     def values(self) -> dict[str, Any]:
@@ -185,8 +187,9 @@ _ROWS = (
         "coco-det",
         "proxy",
         "Section 4.2, Appendix A.2",
-        {**PRETRAINED, "frozen": "rpn"},
+        PRETRAINED,
         RELATIVE,
+        frozen=("rpn",),
     ),
     PaperRecipe("voc-det", "voc-det", "proxy", "Appendix A.2, on the data of Section 4.2", PRETRAINED, RELATIVE),
     PaperRecipe("coco-r50-faster-rcnn", "coco-det", "full", OF_DETECTION, FULL_PRETRAINED, published=ON_COCO),

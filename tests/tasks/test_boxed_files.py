@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
@@ -17,7 +18,6 @@ from autoloss.tasks.task import Scored
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
 boxed_files = pytest.importorskip("autoloss.tasks.boxed_files")
-branches = pytest.importorskip("autoloss.tasks.detector_branches")
 
 SMALL = {
     "backbone": "resnet18",
@@ -91,8 +91,7 @@ def test_coco_is_sampled_and_trained_on_both_schedules(tmp_path):
     assert task.classes == 2
     samples = task.samples(1, seed=0)
     assert samples["rcnn_cls"][0].prediction.shape[1] == 3
-    losses = {name: branches.standard_loss(name) for name in task.branches}
-    criterion = bind(losses, task.branches)
+    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     for schedule in ("proxy", "full"):
         outcome = task.train(criterion, seed=0, schedule=schedule, split="test")
         assert isinstance(outcome, Scored)
@@ -153,7 +152,7 @@ def test_what_cannot_be_is_refused(options, message):
 
 def test_the_final_figures_of_coco_are_its_own_tools(tmp_path):
     task = get("coco-det", data=str(coco_written(tmp_path)), **SMALL, loaders=1)
-    losses = {name: branches.standard_loss(name) for name in task.branches}
+    losses = zoo.resolve(task.standard, task.branches)[1]
     outcome = task.train(bind(losses, task.branches), seed=0, split="test")
     assert isinstance(outcome, Scored)
     # Of objects this size none is large; what is not there has no figure.

@@ -1,4 +1,4 @@
-"""Detection as a task: what each branch's samples hold, branches that keep a loss, crowds, mirrors, the scenes of digits."""
+"""Detection as a task: what each branch's samples hold, crowds, mirrors, the scenes of digits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
 
 
 @functools.cache
-def tiny(frozen: str = "", **options: object):
+def tiny(**options: object):
     given = {"train": 8, "valid": 4, "test": 4, "epochs": 1, "batch_size": 4, "size": 64, **options}
-    return get("digits-det", frozen=frozen, **given)
+    return get("digits-det", **given)
 
 
 @functools.cache
@@ -73,40 +73,6 @@ def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
     settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
     assert simulate(parse(formula), task.branches[branch], reference, settings).passed
     assert not simulate(parse(f"-({formula})"), task.branches[branch], reference, settings).passed
-
-
-def test_a_frozen_branch_keeps_its_loss_and_is_not_searched():
-    task = tiny("rpn")
-    assert tuple(task.branches) == tuple(task.standard) == ("rcnn_cls", "rcnn_reg")
-    assert tuple(task.samples(1, seed=0)) == ("rcnn_cls", "rcnn_reg")
-    every = bind({name: branches.standard_loss(name) for name in BRANCHES}, tiny().branches)
-    rest = {name: every[name] for name in task.branches}
-    assert task.train(rest, seed=1) == tiny().train(every, seed=1)
-
-
-def test_a_frozen_branch_may_keep_any_formula():
-    formula = "e / (i + u)"
-    task = tiny(f"rpn_cls; rpn_reg: {formula}; rcnn_cls")
-    losses = {name: branches.standard_loss(name) for name in BRANCHES}
-    every = bind({**losses, "rpn_reg": parse(formula)}, tiny().branches)
-    outcome = task.train({"rcnn_reg": every["rcnn_reg"]}, seed=1)
-    assert isinstance(outcome, Scored)
-    assert outcome == tiny().train(every, seed=1)
-    assert outcome.curve != tiny().train(bind(losses, tiny().branches), seed=1).curve
-
-
-@pytest.mark.parametrize(
-    ("frozen", "message"),
-    [
-        ("rnp", "'rpn'"),
-        ("rpn; rcnn", "leave at least one"),
-        ("rpn_reg: e / (i", "expected"),
-        ("rpn_cls: i", "leaf named 'i'"),
-    ],
-)
-def test_what_cannot_be_frozen_is_refused(frozen, message):
-    with pytest.raises(RequestError, match=message):
-        tiny(frozen)
 
 
 def test_a_criterion_needs_every_searched_branch():
@@ -200,7 +166,7 @@ class Killed(Exception):
 
 
 def standard(task):
-    return bind({name: branches.standard_loss(name) for name in task.branches}, task.branches)
+    return bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
 
 
 def kept(directory, **execution):

@@ -11,8 +11,6 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import bind
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
 
-OPTIONAL = ("steps", "recipes", "execution", "also")
-"""What a task may have besides, and what is passed on as it is."""
 CHANGING = ("at_learning_rate", "with_execution")
 """Methods that return the task changed."""
 
@@ -75,9 +73,10 @@ class FrozenTask(Task):
         self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (*OPTIONAL, *CHANGING):
+        """Pass on what a task may have besides, such as the steps of its schedules."""
+        if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = getattr(self.__dict__["_task"], name)
+        found = getattr(self._task, name)
         return self._changed(found) if name in CHANGING else found
 
     def _changed(self, change: Callable[[Any], Task]) -> Callable[[Any], Task]:

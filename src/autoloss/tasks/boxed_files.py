@@ -24,7 +24,7 @@ from autoloss.tasks.datasets.boxed import BoxedImages
 from autoloss.tasks.datasets.faults import refusal
 from autoloss.tasks.datasets.inspection import inspected_boxes
 from autoloss.tasks.detection import DetectionTask, Full
-from autoloss.tasks.detector_branches import BranchSettings, frozen_losses
+from autoloss.tasks.detector_branches import BranchSettings
 from autoloss.tasks.metrics.detection import Detections, Truth
 from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape
 from autoloss.tasks.networks.pyramids import all_levels, last_levels
@@ -100,7 +100,6 @@ class CommonOptions:
         held_out: Images of the training set that the search measures on.
         share: Of the others, how much the proxy trains on.
         seed: Decides both.
-        frozen: Branches that keep their loss, as in `rpn`.
         unit: Of areas: square pixels, or the area of the target box.
         device: Where networks are trained; auto: on a GPU if there is one.
         loaders: Processes that read images ahead; a GPU waits for its data without.
@@ -110,7 +109,6 @@ class CommonOptions:
     held_out: int | None = None
     share: float = 0.25
     seed: int = 0
-    frozen: str = ""
     unit: str = "pixels"
     device: str = "auto"
     loaders: int = 0
@@ -169,7 +167,6 @@ class BoxedFiles:
             full=Full(
                 network=functools.partial(full.network, classes), recipe=full.recipe, train=everything.with_objects()
             ),
-            frozen=frozen_losses(common.frozen),
             settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
             flip=0.5,
             final=_final if self.task == "coco-det" else None,

@@ -1,4 +1,4 @@
-"""Object detection as a task (Section 4.2): Faster R-CNN with four branches, any of which may keep a loss of its own."""
+"""Object detection as a task (Section 4.2): Faster R-CNN with four branches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from torch import Tensor
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.space.loss import bind
 from autoloss.tasks.course import Course, Figures, check_asked
 from autoloss.tasks.data import together
 from autoloss.tasks.datasets.box_examples import Example, Trained, moved
-from autoloss.tasks.detector_branches import STANDARD, BranchSettings, Kept, four_branches
+from autoloss.tasks.detector_branches import STANDARD, BranchSettings, four_branches
 from autoloss.tasks.detector_samples import drawn
 from autoloss.tasks.execution import Execution
 from autoloss.tasks.metrics.detection import COCO, VOC07, Detections, Setting, Truth, mean_average_precision
-from autoloss.tasks.networks.faster_rcnn import BRANCHES, FasterRCNN
+from autoloss.tasks.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
 from autoloss.tasks.training import Recipe, seeded
 
@@ -58,7 +57,6 @@ class DetectionTask(Task):
         metric: One of `METRICS`; the others are reported beside it.
         recipe: How the proxy is trained.
         full: What the schedule `full` trains and how; as the proxy when left out.
-        frozen: Branch → the loss that it keeps. The search has the other branches only.
         settings: Units and weights.
         flip: Probability that a training image is mirrored.
         final: Figures of the test split, instead of those of the same names.
@@ -81,7 +79,6 @@ class DetectionTask(Task):
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
         full: Full | None = None,
-        frozen: Mapping[str, Kept] | None = None,
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
         flip: float = 0.0,
         final: FinalFigures | None = None,
@@ -108,16 +105,8 @@ class DetectionTask(Task):
             if not len(data):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
         self.splits = tuple(split for split in self._data if split != "train")
-        every = four_branches(classes, settings)
-        for branch in frozen or {}:
-            if branch not in every:
-                raise unknown("branch", branch, every)
-        self._branches = {branch: every[branch] for branch in BRANCHES if branch not in (frozen or {})}
-        if not self._branches:
-            raise RequestError("All four branches are frozen; leave at least one to the search.")
-        kept = {branch: every[branch] for branch in frozen or {}}
-        self.frozen: Criterion = bind(frozen, kept) if frozen else {}
-        self.standard = {branch: STANDARD[branch] for branch in self._branches}
+        self._branches = four_branches(classes, settings)
+        self.standard = STANDARD
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -181,7 +170,7 @@ class DetectionTask(Task):
         trained = Trained(data, self.flip)
 
         def loss_of(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
-            return lambda batch: self._loss(network, batch, {**self.frozen, **criterion})
+            return lambda batch: self._loss(network, batch, criterion)
 
         def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
             return together(trained, order, seed, first, self._loaders)

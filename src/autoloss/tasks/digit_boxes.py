@@ -9,7 +9,7 @@ from autoloss.errors import RequestError
 from autoloss.space.boxes import AreaUnit
 from autoloss.tasks.datasets.digit_boxes import CLASSES, BoxScenery, box_scenes
 from autoloss.tasks.detection import DetectionTask
-from autoloss.tasks.detector_branches import BranchSettings, frozen_losses
+from autoloss.tasks.detector_branches import BranchSettings
 from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape
 from autoloss.tasks.networks.pyramids import small_levels
 from autoloss.tasks.training import Recipe
@@ -20,7 +20,6 @@ CHANNELS = 48
 def digits_det(
     metric: str = "map",
     *,
-    frozen: str = "",
     unit: AreaUnit = "pixels",
     size: int = 96,
     train: int = 1024,
@@ -39,7 +38,6 @@ def digits_det(
 
     Args:
         metric: map, ap50 or voc07.
-        frozen: Branches that keep their loss, as in `rpn`, the 2-branch variant, or `rpn_cls; rpn_reg: e / (i + u)`.
         unit: Of areas: square pixels, or the area of the target box.
         size: Pixels of a scene's side, a multiple of 32.
         train: Number of scenes; likewise `valid` and `test`.
@@ -50,7 +48,7 @@ def digits_det(
             areas have poles where boxes do not overlap.
 
     Raises:
-        RequestError: An unknown metric or branch, or a value outside its range.
+        RequestError: An unknown metric, or a value outside its range.
     """
     counts = {"train": train, "valid": valid, "test": test}
     for split, count in counts.items():
@@ -74,7 +72,6 @@ def digits_det(
             warmup_steps=warmup_steps,
             clip_norm=clip_norm,
         ),
-        frozen=frozen_losses(frozen),
         settings=BranchSettings(unit=unit),
         name="digits-det",
     )
