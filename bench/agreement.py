@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from autoloss import zoo
-from autoloss.algorithm.mutation import mutate
-from autoloss.algorithm.rejection.engine import Engine
-from autoloss.algorithm.rejection.protocol import Reason, Verdict, descend
-from autoloss.algorithm.rejection.screen import limits, screened
+from autoloss.rejection.compiled.engine import Engine
+from autoloss.rejection.protocol import Verdict, descend
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.screen import limits, screened
+from autoloss.search.mutation import mutate
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse
 from machine import machine

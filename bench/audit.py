@@ -20,16 +20,16 @@ from typing import Any
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import TEST, Entrant, Row, seeds
-from autoloss.run.jobs import Train
-from autoloss.run.lock import Ownership
-from autoloss.run.machines import Machines, started
-from autoloss.run.records import Outcome
-from autoloss.run.store import Store
-from autoloss.run.trials import baselines, compared, tuned
-from autoloss.run.workshop import Workshop
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome
+from autoloss.settings import Configuration
+from autoloss.store.lock import Ownership
+from autoloss.store.store import Store
+from autoloss.trainings.evidence import TEST, Entrant, Row, seeds
+from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.machines import Machines, started
 from digits import FEW
 from machine import machine
 from output import emit

@@ -15,18 +15,18 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.history import History, as_text
-from autoloss.run.injection import Injection, Mishaps, Rehearsing
 from autoloss.run.pipeline import run
-from autoloss.run.records import Child, Outcome, State
-from autoloss.run.samples import drawn
-from autoloss.run.workers import InlineWorkers, Workers
-from autoloss.run.workshop import Workshop
+from autoloss.search.history import History, as_text
+from autoloss.search.records import Child, Outcome, State
+from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.store.samples import drawn
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.injection import Injection, Mishaps, Rehearsing
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.pool import InlineWorkers, Workers
 from machine import machine
 from output import emit
 from searches import tell

@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from autoloss import zoo
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reference, measured
+from autoloss.rejection.protocol import Reference, measured
+from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
-from autoloss.tasks.datasets.digit_boxes import CLASSES, box_scenes
-from autoloss.tasks.detection import BranchSettings, DetectionTask
-from autoloss.tasks.metrics.regions import OfBoxes, OfScores
-from autoloss.tasks.networks.faster_rcnn import FasterRCNN, Shape, last_levels
+from autoloss.tasks.detection.data.digits import CLASSES, box_scenes
+from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
+from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape, last_levels
+from autoloss.tasks.detection.task import BranchSettings, DetectionTask
 from machine import machine
 from output import emit
 

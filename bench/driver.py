@@ -22,19 +22,19 @@ from typing import Any
 import cloudpickle
 
 import autoloss
-from autoloss.run import samples as sample_files
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.history import History
-from autoloss.run.jobs import Train
-from autoloss.run.messages import decode, encode
 from autoloss.run.pipeline import run
-from autoloss.run.records import Child, Outcome
-from autoloss.run.store import Store
-from autoloss.run.worker import attempt
-from autoloss.run.workers import Finished, ProcessWorkers, Workers
-from autoloss.run.workers import Outcome as JobOutcome
-from autoloss.run.workshop import Workshop
+from autoloss.search.history import History
+from autoloss.search.jobs import Train
+from autoloss.search.records import Child, Outcome
+from autoloss.settings import Configuration
+from autoloss.store import samples as sample_files
+from autoloss.store.store import Store
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.messages import decode, encode
+from autoloss.workers.pool import Finished, ProcessWorkers, Workers
+from autoloss.workers.pool import Outcome as JobOutcome
+from autoloss.workers.worker import attempt
 from digits import FEW
 from machine import machine
 from output import emit

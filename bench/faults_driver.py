@@ -17,12 +17,12 @@ from pathlib import Path
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.run import store as stores
-from autoloss.run.crashing import POINTS, VARIABLE
-from autoloss.run.history import as_text
 from autoloss.run.results import opened
-from autoloss.run.store import Store
-from autoloss.run.tally import FILE as TALLY
+from autoloss.search.history import as_text
+from autoloss.store import store as stores
+from autoloss.store.crash_points import POINTS, VARIABLE
+from autoloss.store.store import Store
+from autoloss.store.tally import FILE as TALLY
 from promise import Shown
 
 SEED = 3

@@ -18,13 +18,13 @@ from unittest import mock
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.run import database
-from autoloss.run import samples as sample_files
-from autoloss.run.migrations import SAMPLES, SAMPLES_DIGEST
 from autoloss.run.progress import Progress
 from autoloss.run.reading import glanced
 from autoloss.run.results import opened
-from autoloss.run.store import FILE, Store
+from autoloss.store import database
+from autoloss.store import samples as sample_files
+from autoloss.store.migrations import SAMPLES, SAMPLES_DIGEST
+from autoloss.store.store import FILE, Store
 from faults_driver import SEED, Clean, compared_with, driven, forked, waited, warm
 from promise import Shown
 

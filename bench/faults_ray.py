@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoloss.run.ray_access import ALONE, AUTH_MODE, QUIET
-from autoloss.run.ray_workers import complaints_to_stderr, ray_workers
-from autoloss.run.workers import Workers
+from autoloss.workers.pool import Workers
+from autoloss.workers.ray_access import ALONE, AUTH_MODE, QUIET
+from autoloss.workers.ray_workers import complaints_to_stderr, ray_workers
 from beside import Measure, beside_clean, main
 from searches import tell
 

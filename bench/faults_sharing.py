@@ -15,10 +15,10 @@ from statistics import median
 
 import toy
 from autoloss.cli import main
-from autoloss.run.history import as_text
-from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.results import opened
-from autoloss.run.store import Store, StoreError
+from autoloss.search.history import as_text
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.store.store import Store, StoreError
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
 

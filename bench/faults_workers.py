@@ -16,11 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from autoloss.run.child import memory_of_groups
-from autoloss.run.configuration import Configuration
-from autoloss.run.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
-from autoloss.run.messages import Finished, Lost
-from autoloss.run.workers import ProcessWorkers, Workers
+from autoloss.settings import Configuration
+from autoloss.workers.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
+from autoloss.workers.messages import Finished, Lost
+from autoloss.workers.pool import ProcessWorkers, Workers
+from autoloss.workers.process import memory_of_groups
 from beside import Measure, beside_clean, main, row
 
 GRACE_SECONDS = 2.0

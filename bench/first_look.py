@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import autoloss
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import Entrant, by_mean, seeds
-from autoloss.run.machines import Machines, started
-from autoloss.run.records import Individual
 from autoloss.run.results import Search, ranking
-from autoloss.run.trials import baselines, compared, tuned
-from autoloss.run.workshop import Workshop
+from autoloss.search.records import Individual
+from autoloss.settings import Configuration
+from autoloss.trainings.evidence import Entrant, by_mean, seeds
+from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.machines import Machines, started
 from machine import machine
 from output import emit
 from searches import ARMS, parser, searched

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from autoloss.algorithm.initialization import initial_expression
+from autoloss.search.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.loss import Loss

@@ -21,19 +21,19 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.algorithm.chance import keyed
-from autoloss.run import samples as sample_files
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import Entrant, Row, by_mean, rows, seeds
-from autoloss.run.history import History
-from autoloss.run.jobs import Job, Train
 from autoloss.run.pipeline import run
-from autoloss.run.records import Child, Outcome
 from autoloss.run.results import confirmation
-from autoloss.run.trials import compared
-from autoloss.run.workers import InlineWorkers
-from autoloss.run.workshop import Workshop
+from autoloss.search.chance import keyed
+from autoloss.search.history import History
+from autoloss.search.jobs import Job, Train
+from autoloss.search.records import Child, Outcome
+from autoloss.settings import Configuration
+from autoloss.store import samples as sample_files
+from autoloss.trainings.evidence import Entrant, Row, by_mean, rows, seeds
+from autoloss.trainings.trials import compared
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.pool import InlineWorkers
 from machine import machine
 from output import emit
 from searches import tell

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.tasks.data import Split
-from autoloss.tasks.datasets.augmentation import Augmented
-from autoloss.tasks.datasets.pictures import IGNORED, Pictures, read_indices
-from autoloss.tasks.datasets.shrinking import shrunk
+from autoloss.tasks.segmentation.data.augmentation import Augmented
+from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, read_indices
+from autoloss.tasks.segmentation.data.shrinking import shrunk
 from machine import machine
 from output import emit
 

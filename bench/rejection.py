@@ -31,11 +31,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import autoloss
-from autoloss.algorithm.evolution import EvolutionSettings, Plan, attempt
-from autoloss.algorithm.mutation import Kind, mutate
-from autoloss.algorithm.rejection.engine import Engine
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Verdict, measured, simulate
-from autoloss.algorithm.rejection.screen import screened
+from autoloss.rejection.compiled.engine import Engine
+from autoloss.rejection.protocol import Verdict, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.screen import screened
+from autoloss.search.evolution import Plan, attempt
+from autoloss.search.mutation import Kind, mutate
+from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression

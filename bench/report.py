@@ -22,15 +22,15 @@ from random import Random
 from typing import Any
 
 from autoloss import __version__
-from autoloss.algorithm.initialization import initial_expression
 from autoloss.report.page.serving import Live
-from autoloss.run.configuration import Configuration
 from autoloss.run.naming import TaskName
-from autoloss.run.records import Child, Origin, Outcome, State
-from autoloss.run.store import Store
+from autoloss.search.initialization import initial_expression
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
+from autoloss.store.store import Store
 from machine import machine
 from output import emit
 

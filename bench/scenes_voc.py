@@ -20,7 +20,7 @@ import torch
 import autoloss
 from autoloss import zoo
 from autoloss.space.loss import bind
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.task import Scored
 from machine import machine
 from output import emit

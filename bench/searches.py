@@ -12,9 +12,9 @@ from typing import Any
 import autoloss
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run import store
-from autoloss.run.configuration import Configuration
 from autoloss.run.results import Search, opened
+from autoloss.settings import Configuration
+from autoloss.store import store
 
 EVOLUTION, AS_PRINTED, RANDOM = "evolution", "evolution as printed", "random search"
 ARMS: Mapping[str, Mapping[str, Any]] = {

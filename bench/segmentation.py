@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 
 import autoloss
-from autoloss.algorithm.rejection.engine import Engine
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reference, Verdict, measured, simulate
+from autoloss.rejection.compiled.engine import Engine
+from autoloss.rejection.protocol import Reference, Verdict, measured, simulate
+from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, build
 from autoloss.tasks.task import Scored, Task

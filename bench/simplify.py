@@ -12,11 +12,11 @@ from random import Random
 from statistics import fmean, quantiles
 from typing import Any
 
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.mutation import mutate
+from autoloss.formulas.simplify import simplify
+from autoloss.search.initialization import initial_expression
+from autoloss.search.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
-from autoloss.space.simplify import simplify
 from autoloss.zoo.entries import ENTRIES
 from machine import machine
 from output import emit

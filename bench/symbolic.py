@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloss.algorithm.rejection.engine import Attempt, Engine
+from autoloss.rejection.compiled.engine import Attempt, Engine
 from autoloss.space.expression import Expression, build, leaf
 
 REPEATS = 5

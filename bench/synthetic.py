@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from autoloss.algorithm.evolution import Plan, attempt
-from autoloss.algorithm.mutation import Kind
-from autoloss.algorithm.rejection.protocol import Reason
-from autoloss.run.configuration import Configuration
-from autoloss.run.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.rejection.reasons import Reason
+from autoloss.search.evolution import Plan, attempt
+from autoloss.search.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.search.mutation import Kind
+from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
-from autoloss.tasks.training import CURVE_POINTS
+from autoloss.tasks.training.loop import CURVE_POINTS
 
 PASSING = 1 / 11
 """Of the trees that hold a prediction and a target."""

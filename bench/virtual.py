@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autoloss.run.jobs import Train
-from autoloss.run.worker import attempt
-from autoloss.run.workers import Outcome, Perform, Workers
+from autoloss.search.jobs import Train
+from autoloss.workers.pool import Outcome, Perform, Workers
+from autoloss.workers.worker import attempt
 
 
 class VirtualWorkers(Workers):

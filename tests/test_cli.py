@@ -15,9 +15,9 @@ import pytest
 
 import autoloss
 from autoloss.cli import main
-from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName
-from autoloss.run.store import Store
+from autoloss.store.lock import Ownership
+from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
 

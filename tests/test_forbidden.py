@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-UNPICKLING = "src/autoloss/run/messages.py"
+UNPICKLING = "src/autoloss/workers/messages.py"
 """The one module of the package that unpickles: what crosses the pipes between a driver and its own workers."""
 
 MODULES = frozenset({"pickle", "_pickle", "dill", "marshal", "shelve", "jsonpickle", "joblib", "pandas"})
@@ -41,7 +41,7 @@ CALLS = frozenset(
         "subprocess.getstatusoutput",
     }
 )
-OWN = {"src/autoloss/run/messages.py": {"cloudpickle.loads"}, "tests/mutants/mutating.py": {"compile", "exec"}}
+OWN = {"src/autoloss/workers/messages.py": {"cloudpickle.loads"}, "tests/mutants/mutating.py": {"compile", "exec"}}
 """Path → what it alone may call."""
 
 

@@ -12,8 +12,8 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.errors import RunError
-from autoloss.run.records import Child, Origin, Outcome, State
-from autoloss.run.store import Store
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
 ORDERS = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\u202e <script>alert(1)</script>"

@@ -6,7 +6,7 @@ import pytest
 
 from autoloss import recipes, tasks, zoo
 from autoloss.errors import RequestError
-from autoloss.run.configuration import Configuration
+from autoloss.settings import Configuration
 
 
 def test_the_search_on_voc_is_the_papers():

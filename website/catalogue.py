@@ -11,7 +11,7 @@ from typing import Any
 
 from autoloss.tasks import catalogue
 from autoloss.tasks.stages import PREFIXES
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.recipe import Recipe
 from website.documented import cell, code, docstring, fields_of, table, written
 
 INTRODUCTION = """\

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from autoloss.report.mathml import mathml
+from autoloss.formulas.mathml import mathml
+from autoloss.formulas.simplify import simplify
+from autoloss.formulas.terms import Term, translated
 from autoloss.space.operators import EPSILON, OPERATORS
 from autoloss.space.parsing import parse
-from autoloss.space.simplify import simplify
-from autoloss.space.terms import Term, translated
 from autoloss.zoo import ENTRIES
 from autoloss.zoo.entries import Entry
 from website.documented import cell, code, table

@@ -6,7 +6,7 @@ import dataclasses
 import typing
 
 from autoloss import recipes, tasks
-from autoloss.run.configuration import Configuration
+from autoloss.settings import Configuration
 from website.documented import cell, code, docstring, fields_of, named, table, written
 
 INTRODUCTION = """\

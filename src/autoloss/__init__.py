@@ -5,37 +5,39 @@ The public names; each is imported when it is first used, so that `import autolo
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloss import tasks, zoo
-    from autoloss.algorithm.initialization import initial_expression
-    from autoloss.algorithm.mutation import offspring
-    from autoloss.algorithm.rejection.protocol import correlation_score
     from autoloss.errors import OwnedError, RequestError, RunError
+    from autoloss.formulas.simplify import simplify
+    from autoloss.rejection.protocol import correlation_score
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search
     from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
+    from autoloss.search.initialization import initial_expression
+    from autoloss.search.mutation import offspring
     from autoloss.space.activated import ActivatedBranch
     from autoloss.space.branch import Branch, Role, Sample
     from autoloss.space.expression import Alphabet, Expression
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
-    from autoloss.space.simplify import simplify
-    from autoloss.tasks.execution import Execution
     from autoloss.tasks.supervised import SupervisedTask
     from autoloss.tasks.task import Diverged, Scored, Task
-    from autoloss.tasks.training import Recipe
+    from autoloss.tasks.training.execution import Execution
+    from autoloss.tasks.training.recipe import Recipe
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "autoloss.algorithm.initialization": ("initial_expression",),
-    "autoloss.algorithm.mutation": ("offspring",),
-    "autoloss.algorithm.rejection.protocol": ("correlation_score",),
+    "autoloss.search.initialization": ("initial_expression",),
+    "autoloss.search.mutation": ("offspring",),
+    "autoloss.rejection.protocol": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.replay": ("Replay", "replay"),
     "autoloss.run.results": ("Search",),
@@ -47,11 +49,11 @@ _HOMES = {
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
-    "autoloss.space.simplify": ("simplify",),
-    "autoloss.tasks.execution": ("Execution",),
+    "autoloss.formulas.simplify": ("simplify",),
+    "autoloss.tasks.training.execution": ("Execution",),
     "autoloss.tasks.supervised": ("SupervisedTask",),
     "autoloss.tasks.task": ("Diverged", "Scored", "Task"),
-    "autoloss.tasks.training": ("Recipe",),
+    "autoloss.tasks.training.recipe": ("Recipe",),
 }
 _NAMES = {name: module for module, names in _HOMES.items() for name in names}
 _PACKAGES = ("tasks", "zoo")
@@ -90,6 +92,25 @@ __all__ = [
     "tasks",
     "zoo",
 ]
+
+
+class _Package(ModuleType):
+    """The package, whose `search` is the function, also after the room of that name was imported.
+
+    Python binds a subpackage to its parent's attribute when it is imported; `from autoloss.search.history import History`
+    does not go through that attribute.
+    """
+
+    @property
+    def search(self) -> Any:
+        return __getattr__("search")
+
+    @search.setter
+    def search(self, value: object) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.algorithm.rejection.protocol import Reference, measured
+from autoloss.rejection.protocol import Reference, measured
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 

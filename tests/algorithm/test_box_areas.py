@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from autoloss import zoo
-from autoloss.algorithm import equivalence
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.mutation import mutate
-from autoloss.algorithm.rejection.engine import Engine
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, measured, simulate
-from autoloss.algorithm.rejection.screen import screened
+from autoloss.rejection import gradients as equivalence
+from autoloss.rejection.compiled.engine import Engine
+from autoloss.rejection.protocol import Reference, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.screen import screened
+from autoloss.search.initialization import initial_expression
+from autoloss.search.mutation import mutate
+from autoloss.settings import ProtocolSettings
 from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, areas
 from autoloss.space.branch import Sample
 from autoloss.space.expression import Alphabet, build

@@ -16,15 +16,18 @@ from numba import njit
 from numba.core import caching, config
 from torch import Tensor
 
-from autoloss.algorithm import equivalence
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.rejection import compiling, functions, interpreter, protocol
-from autoloss.algorithm.rejection.differentiation import FORWARD, record
-from autoloss.algorithm.rejection.engine import Attempt, Engine
-from autoloss.algorithm.rejection.layout import Layout
-from autoloss.algorithm.rejection.program import place
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, Reference, measured, simulate
 from autoloss.errors import RequestError
+from autoloss.rejection import gradients as equivalence
+from autoloss.rejection import protocol
+from autoloss.rejection.compiled import compiling, functions, interpreter
+from autoloss.rejection.compiled.differentiation import FORWARD, record
+from autoloss.rejection.compiled.engine import Attempt, Engine
+from autoloss.rejection.compiled.layout import Layout
+from autoloss.rejection.compiled.program import place
+from autoloss.rejection.protocol import Reference, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.search.initialization import initial_expression
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression, build, leaf
@@ -367,7 +370,7 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
 
 def test_importing_the_engine_compiles_nothing():
     code = (
-        "import autoloss.algorithm.rejection.engine, autoloss.algorithm.rejection.interpreter as i;"
+        "import autoloss.rejection.compiled.engine, autoloss.rejection.compiled.interpreter as i;"
         "assert not i.descent.cache_info().currsize; assert not i._run.signatures"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 import torch
 
-from autoloss.algorithm.equivalence import Gradient, Signatures, Verdicts, directions, gradient
-from autoloss.algorithm.initialization import initial_expression
+from autoloss.rejection.gradients import Gradient, directions, gradient
+from autoloss.search.equivalence import Signatures, Verdicts
+from autoloss.search.initialization import initial_expression
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
 from tests.algorithm.scenes import BRANCH, samples

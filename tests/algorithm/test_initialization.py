@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from autoloss.algorithm.initialization import initial_expression
+from autoloss.search.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.operators import OPERATORS

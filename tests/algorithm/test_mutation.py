@@ -6,20 +6,10 @@ from random import Random
 
 import pytest
 
-from autoloss.algorithm import mutation
-from autoloss.algorithm.mutation import (
-    MUTATIONS,
-    Kind,
-    OffspringSettings,
-    delete,
-    draw_kind,
-    insert,
-    make,
-    mutate,
-    offspring,
-    replace,
-)
 from autoloss.errors import RequestError
+from autoloss.search import mutation
+from autoloss.search.mutation import MUTATIONS, Kind, delete, draw_kind, insert, make, mutate, offspring, replace
+from autoloss.settings import OffspringSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.operators import OPERATORS

@@ -7,16 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from autoloss.algorithm.rejection.protocol import (
-    ProtocolSettings,
-    Reason,
-    Reference,
-    correlation_score,
-    descend,
-    measured,
-    simulate,
-)
 from autoloss.errors import RequestError
+from autoloss.rejection.protocol import Reference, correlation_score, descend, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 from autoloss.space.expression import build, leaf

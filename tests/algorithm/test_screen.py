@@ -12,22 +12,16 @@ from torch import Tensor
 
 import autoloss
 from autoloss import zoo
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.mutation import mutate
-from autoloss.algorithm.rejection import engine as engines
-from autoloss.algorithm.rejection import screen
-from autoloss.algorithm.rejection.engine import Attempt, Engine
-from autoloss.algorithm.rejection.interpreter import NO_GRADIENT
-from autoloss.algorithm.rejection.protocol import (
-    Descent,
-    ProtocolSettings,
-    Reason,
-    Reference,
-    Verdict,
-    measured,
-    simulate,
-)
-from autoloss.algorithm.rejection.screen import limits, screened
+from autoloss.rejection import screen
+from autoloss.rejection.compiled import engine as engines
+from autoloss.rejection.compiled.engine import Attempt, Engine
+from autoloss.rejection.compiled.interpreter import NO_GRADIENT
+from autoloss.rejection.protocol import Descent, Reference, Verdict, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.screen import limits, screened
+from autoloss.search.initialization import initial_expression
+from autoloss.search.mutation import mutate
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 from autoloss.space.expression import Alphabet, Expression, build

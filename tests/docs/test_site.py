@@ -17,7 +17,7 @@ from website import api, catalogue, commands, documented, losses, settings
 
 import autoloss
 from autoloss.cli import app
-from autoloss.run.configuration import setting_names
+from autoloss.settings import setting_names
 from autoloss.space.operators import OPERATORS
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.zoo import ENTRIES

@@ -92,7 +92,7 @@ class Mutant:
 
 MUTANTS = {
     "commit removed": Mutant(
-        "autoloss.run.database:Database._try",
+        "autoloss.store.database:Database._try",
         {'execute("COMMIT")': 'execute("ROLLBACK" if name == "outcome" else "COMMIT")'},
         kills("outcome-told"),
     ),
@@ -102,27 +102,30 @@ MUTANTS = {
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
-        "autoloss.run.database:Database._prepare_to_write",
+        "autoloss.store.database:Database._prepare_to_write",
         {"synchronous = FULL": "synchronous = NORMAL"},
         synced,
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.whole_files:settle", {"os.fsync(file.fileno())": "pass"}, synced, "samples are written by"
+        "autoloss.tasks.training.whole_files:settle",
+        {"os.fsync(file.fileno())": "pass"},
+        synced,
+        "samples are written by",
     ),
     "lock ignored": Mutant(
-        "autoloss.run.lock:Ownership.__init__",
+        "autoloss.store.lock:Ownership.__init__",
         {"fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)": "pass"},
         races_of_the_impatient,
     ),
     "owner not named": Mutant(
-        "autoloss.run.lock:_owner",
+        "autoloss.store.lock:_owner",
         {'return name or "another process"': 'return "another process"'},
         races,
         "does not name",
     ),
     "readers lock": Mutant(
-        "autoloss.run.database:Database.__init__",
+        "autoloss.store.database:Database.__init__",
         {
             "else 'ro'": "else 'rw'",
             "timeout=10": "timeout=0.01",
@@ -132,13 +135,13 @@ MUTANTS = {
         readers,
     ),
     "attempts keyed without their child": Mutant(
-        "autoloss.algorithm.evolution:attempt",
+        "autoloss.search.evolution:attempt",
         {'"attempt", plan.child, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.algorithm.evolution:Evolution.population",
+        "autoloss.search.evolution:Evolution.population",
         {"child - self._settings.lag": "len(self._told)"},
         replayed,
     ),
@@ -148,18 +151,21 @@ MUTANTS = {
         kills_of_one_code("outcome-received"),
     ),
     "keys forgotten by a resumed run": Mutant(
-        "autoloss.run.history:History.restore",
+        "autoloss.search.history:History.restore",
         {'self.learn(branch, child.rejected.get(branch, b""), False)': "pass"},
         kills("outcome-told", "outcome-told"),
     ),
     "checksums not looked at": Mutant(
-        "autoloss.run.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}, damage, "silently wrong"
+        "autoloss.store.rows:intact",
+        {"values.pop(CHECKSUM, None) == checksum(values)": "True"},
+        damage,
+        "silently wrong",
     ),
     "tally not looked at": Mutant(
-        "autoloss.run.tally:Tally.read", {"json.loads(text) if text and": "{} if text and"}, damage, "silently wrong"
+        "autoloss.store.tally:Tally.read", {"json.loads(text) if text and": "{} if text and"}, damage, "silently wrong"
     ),
     "full disk not waited for": Mutant(
-        "autoloss.run.database:Database._transact", {"_code(error) not in NO_ROOM": "True"}, full_disk, "ended with 1"
+        "autoloss.store.database:Database._transact", {"_code(error) not in NO_ROOM": "True"}, full_disk, "ended with 1"
     ),
 }
 
@@ -178,13 +184,13 @@ def test_a_mutant_is_caught(name, tmp_path):
 
 
 def test_a_mutant_that_changes_nothing_is_an_error():
-    with pytest.raises(LookupError, match="0 times"), mutated("autoloss.run.rows:intact", {"no such text": ""}):
+    with pytest.raises(LookupError, match="0 times"), mutated("autoloss.store.rows:intact", {"no such text": ""}):
         pass
 
 
 def test_the_honest_code_is_back_afterwards():
-    from autoloss.run.rows import intact
+    from autoloss.store.rows import intact
 
-    with mutated("autoloss.run.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}):
+    with mutated("autoloss.store.rows:intact", {"values.pop(CHECKSUM, None) == checksum(values)": "True"}):
         assert intact({"a": 1})
     assert not intact({"a": 1})

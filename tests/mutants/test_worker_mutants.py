@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from autoloss.run.dispatch import Again, Dispatcher
-from autoloss.run.jobs import Train
-from autoloss.run.leases import LeasedWorkers
-from autoloss.run.messages import Finished, Lost, Raised, decode
-from autoloss.run.records import Outcome, State
-from autoloss.run.slot import Slot
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome, State
+from autoloss.workers.dispatch import Again, Dispatcher
+from autoloss.workers.leases import LeasedWorkers
+from autoloss.workers.messages import Finished, Lost, Raised, decode
+from autoloss.workers.slot import Slot
 from tests.run.test_injection import (
     check_faults_do_not_change_the_history,
     check_three_failures_of_the_machine_are_no_score,

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from autoloss.algorithm.equivalence import NORM_DIGITS, PRODUCT_DIGITS
-from autoloss.algorithm.evolution import Evolution, EvolutionSettings, Plan, attempt
-from autoloss.algorithm.mutation import MUTATIONS, Kind, OffspringSettings
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason
-from autoloss.run.configuration import Configuration
+from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
+from autoloss.rejection.reasons import Reason
+from autoloss.search.evolution import Evolution, Plan, attempt
+from autoloss.search.mutation import MUTATIONS, Kind
+from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse

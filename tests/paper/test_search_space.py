@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, descend
+from autoloss.rejection.protocol import descend
+from autoloss.search.initialization import initial_expression
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch, activate
 from autoloss.space.branch import Branch, Role
 from autoloss.space.expression import Alphabet

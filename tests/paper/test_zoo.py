@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from autoloss import zoo
-from autoloss.algorithm.equivalence import directions, gradient
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, measured, simulate
 from autoloss.errors import RequestError
+from autoloss.rejection.gradients import directions, gradient
+from autoloss.rejection.protocol import measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Expression, build
 from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import FormulaError, parse
-from autoloss.tasks.metrics.segmentation import SegmentationMetric
+from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from tests.algorithm.scenes import BRANCH, CLASSES, samples
 from tests.paper.test_search_space import AreaBranch
 

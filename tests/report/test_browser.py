@@ -13,7 +13,7 @@ import pytest
 from autoloss.report.page.serving import Live, Server
 from autoloss.report.page.writing import write_report
 from autoloss.run.naming import TaskName
-from autoloss.run.store import Store
+from autoloss.store.store import Store
 from tests.report.written import CE, POOLED, add, child, compared, scored, searched
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 import autoloss
 from autoloss import zoo
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.mutation import mutate
 from autoloss.errors import RequestError
-from autoloss.report.export import to_json, to_python
-from autoloss.report.infix import infix
+from autoloss.formulas.export import to_json, to_python
+from autoloss.formulas.infix import infix
+from autoloss.search.initialization import initial_expression
+from autoloss.search.mutation import mutate
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf

@@ -10,8 +10,6 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from autoloss.algorithm.chance import keyed
-from autoloss.algorithm.mutation import MUTATIONS, mutate, mutated
 from autoloss.cli import main
 from autoloss.errors import RequestError
 from autoloss.report.failures import failures, print_failures
@@ -19,6 +17,8 @@ from autoloss.report.individual import print_show, show_values, sparkline
 from autoloss.report.leaderboard import hall_of_fame, top_rows
 from autoloss.report.lineage import lineage
 from autoloss.run.reading import glanced
+from autoloss.search.chance import keyed
+from autoloss.search.mutation import MUTATIONS, mutate, mutated
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse

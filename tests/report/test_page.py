@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import autoloss
-from autoloss.algorithm.initialization import initial_expression
 from autoloss.cli import main as command
 from autoloss.errors import RequestError
-from autoloss.report.mathml import mathml
+from autoloss.formulas.mathml import mathml
+from autoloss.formulas.simplify import simplify
 from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
@@ -27,13 +27,13 @@ from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
 from autoloss.run.naming import TaskName
 from autoloss.run.reading import Reading
-from autoloss.run.records import Outcome, State
-from autoloss.run.store import FILE, Store
+from autoloss.search.initialization import initial_expression
+from autoloss.search.records import Outcome, State
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
-from autoloss.space.simplify import simplify
+from autoloss.store.store import FILE, Store
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 
 

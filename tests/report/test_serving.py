@@ -11,7 +11,7 @@ import pytest
 from autoloss.errors import RequestError
 from autoloss.report.page.rendering import policy
 from autoloss.report.page.serving import Live, Server
-from autoloss.run.store import FILE, Store
+from autoloss.store.store import FILE, Store
 from tests.report.written import CE, add, begin, child, scored, searched
 
 

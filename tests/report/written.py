@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
-from autoloss.run.configuration import Configuration
-from autoloss.run.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
 from autoloss.run.naming import TaskName
-from autoloss.run.records import Child, Origin, Outcome, State
-from autoloss.run.store import Store
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
+from autoloss.store.store import Store
+from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
 COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoloss.run.leases import LeasedWorkers
-from autoloss.run.messages import sealed
-from autoloss.run.seats import Attendant, Cluster, Command, News, Opened
+from autoloss.workers.leases import LeasedWorkers
+from autoloss.workers.messages import sealed
+from autoloss.workers.seats import Attendant, Cluster, Command, News, Opened
 
 
 class LocalSeats(Cluster):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.run.configuration import Configuration
+from autoloss.settings import Configuration
 from tests.screens import screen
 
 LONG = "9" * 5_000

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from autoloss.run.columns import NONE, Columns
-from autoloss.run.records import Individual, Origin, Outcome, State
 from autoloss.run.results import ranking
+from autoloss.search.records import Individual, Origin, Outcome, State
 from tests.report.written import child
 
 TEXTS = ("p", "neg(p)", "mul(p, y)", "neg(neg(p))", "mul(neg(p), neg(y))")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.run.configuration import Configuration, setting_names
+from autoloss.settings import Configuration, setting_names
 
 
 def test_the_defaults_are_the_papers():

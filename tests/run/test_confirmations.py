@@ -1,8 +1,8 @@
 """A winner is named on fresh seeds: two for all that are re-trained, then more for the best of them."""
 
-from autoloss.run.evidence import CONFIRMATION, Entrant, seeds
-from autoloss.run.records import Outcome, State
 from autoloss.run.results import confirmations
+from autoloss.search.records import Outcome, State
+from autoloss.trainings.evidence import CONFIRMATION, Entrant, seeds
 
 FINAL = {"confirm": 3, "confirm_seeds": 2, "finalists": 2, "finalist_seeds": 3}
 STEADY, FICKLE, WEAK = (Entrant(label, label) for label in ("steady", "fickle", "weak"))

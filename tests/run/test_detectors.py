@@ -12,11 +12,11 @@ from autoloss.report.retrained import markdown
 from autoloss.run.naming import TaskName
 from autoloss.run.progress import Pace
 from autoloss.run.results import opened
-from autoloss.run.retrained import RESULT
 from autoloss.run.retraining import asked, retrain
-from autoloss.tasks.checkpoints import NETWORK, saved
+from autoloss.tasks.training.checkpoints import NETWORK, saved
+from autoloss.trainings.retrained import RESULT
 
-pytest.importorskip("autoloss.tasks.detection")
+pytest.importorskip("autoloss.tasks.detection.task")
 
 OPTIONS = {"train": 8, "valid": 2, "test": 2, "epochs": 1, "batch_size": 4, "size": 64}
 ANYTHING_PASSES = {"rejection.threshold": -9.0, "rejection.steps": 2, "rejection.samples": 1, "evolution.initial": 1}

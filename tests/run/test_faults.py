@@ -9,7 +9,7 @@ import faults_driver
 import faults_file
 import faults_sharing
 from autoloss.errors import RequestError
-from autoloss.run.crashing import POINTS, VARIABLE, passing
+from autoloss.store.crash_points import POINTS, VARIABLE, passing
 from promise import Shown
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.algorithm.rejection.protocol import measured
-from autoloss.run import ahead
-from autoloss.run.configuration import Configuration
-from autoloss.run.history import History, as_text
-from autoloss.run.records import Origin, State
+from autoloss.rejection.protocol import measured
 from autoloss.run.results import Search, opened
-from autoloss.run.store import Store
-from autoloss.run.workshop import TestedBranch
+from autoloss.search import ahead
+from autoloss.search.history import History, as_text
+from autoloss.search.records import Origin, State
+from autoloss.settings import Configuration
+from autoloss.store.store import Store
+from autoloss.workers.job_runner import TestedBranch
 
 from .quick import SETTINGS, TASK, QuickTask
 

@@ -14,18 +14,18 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run import dispatch, injection
-from autoloss.run.configuration import Configuration, LimitSettings
-from autoloss.run.dispatch import Dispatcher, run_all
-from autoloss.run.history import History, as_text
-from autoloss.run.injection import FAULTS, FAULTY_ATTEMPTS, HANGING, Fault, Injection, Rehearsing
-from autoloss.run.jobs import Job, TestAttempts, Train, Trained
-from autoloss.run.machines import Machines
 from autoloss.run.pipeline import run
-from autoloss.run.records import State
-from autoloss.run.samples import drawn
-from autoloss.run.workers import InlineWorkers, ProcessWorkers
-from autoloss.run.workshop import Workshop
+from autoloss.search.history import History, as_text
+from autoloss.search.jobs import Job, TestAttempts, Train, Trained
+from autoloss.search.records import State
+from autoloss.settings import Configuration, LimitSettings
+from autoloss.store.samples import drawn
+from autoloss.workers import dispatch, injection
+from autoloss.workers.dispatch import Dispatcher, run_all
+from autoloss.workers.injection import FAULTS, FAULTY_ATTEMPTS, HANGING, Fault, Injection, Rehearsing
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.machines import Machines
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 
 from .quick import SETTINGS, QuickTask
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autoloss.run.leases import LOOK_SECONDS, START_SECONDS, LeasedWorkers
-from autoloss.run.messages import Finished, Lost, Raised, pickled
-from autoloss.run.seats import Cluster, Command, Gone, News, Report, Unfit, build
+from autoloss.workers.leases import LOOK_SECONDS, START_SECONDS, LeasedWorkers
+from autoloss.workers.messages import Finished, Lost, Raised, pickled
+from autoloss.workers.seats import Cluster, Command, Gone, News, Report, Unfit, build
 
 LEASE_SECONDS = 3.0
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from autoloss.errors import OwnedError, RequestError
-from autoloss.run.lock import FILE, Ownership, refuse_owned
+from autoloss.store.lock import FILE, Ownership, refuse_owned
 
 NOBODY = 2**22 + 1
 """Beyond what Linux numbers processes with."""

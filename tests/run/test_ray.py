@@ -23,12 +23,12 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run import ray_access
-from autoloss.run.history import as_text
-from autoloss.run.leases import LeasedWorkers
-from autoloss.run.messages import Finished, Lost, Raised
-from autoloss.run.ray_access import refuse_unusable
-from autoloss.run.ray_workers import gpu_share, ray_workers
+from autoloss.search.history import as_text
+from autoloss.workers import ray_access
+from autoloss.workers.leases import LeasedWorkers
+from autoloss.workers.messages import Finished, Lost, Raised
+from autoloss.workers.ray_access import refuse_unusable
+from autoloss.workers.ray_workers import gpu_share, ray_workers
 
 from . import test_workers as contract
 from .quick import SETTINGS, QuickTask

@@ -9,12 +9,12 @@ import sqlite3
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.run.lock import FILE as LOCK
-from autoloss.run.lock import Ownership, owner_lives
 from autoloss.run.reading import Reading, glanced
 from autoloss.run.results import opened
-from autoloss.run.rows import CHECKSUM, insert
-from autoloss.run.store import FILE, Store, StoreError
+from autoloss.store.lock import FILE as LOCK
+from autoloss.store.lock import Ownership, owner_lives
+from autoloss.store.rows import CHECKSUM, insert
+from autoloss.store.store import FILE, Store, StoreError
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 
 

@@ -13,9 +13,9 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.errors import RequestError
-from autoloss.run.records import Origin
-from autoloss.run.rows import CHECKSUM, checksum
-from autoloss.run.store import FILE, Store
+from autoloss.search.records import Origin
+from autoloss.store.rows import CHECKSUM, checksum
+from autoloss.store.store import FILE, Store
 
 from .quick import SETTINGS, QuickTask
 

@@ -6,11 +6,11 @@ import os
 import signal
 import time
 
-from autoloss.run.configuration import LimitSettings
-from autoloss.run.dispatch import STARTS, TRIES, Dispatcher, Done
-from autoloss.run.jobs import Train, Trained
-from autoloss.run.records import State
-from autoloss.run.workers import InlineWorkers, ProcessWorkers
+from autoloss.search.jobs import Train, Trained
+from autoloss.search.records import State
+from autoloss.settings import LimitSettings
+from autoloss.workers.dispatch import STARTS, TRIES, Dispatcher, Done
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 
 
 def test_what_ends_during_a_rest_is_told_afterwards():

@@ -16,16 +16,16 @@ from autoloss import recipes
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
 from autoloss.run import retraining
-from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName
 from autoloss.run.progress import Pace
 from autoloss.run.results import opened
-from autoloss.run.retrained import RESULT, Retraining
 from autoloss.run.retraining import _rivals, retrain
-from autoloss.run.trials import baselines
-from autoloss.tasks.checkpoints import NETWORK, saved
+from autoloss.store.lock import Ownership
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.checkpoints import NETWORK, saved
+from autoloss.tasks.training.recipe import Recipe
+from autoloss.trainings.retrained import RESULT, Retraining
+from autoloss.trainings.trials import baselines
 from tests.run.quick import SETTINGS, QuickTask
 from tests.tasks.drawing import STEPS, Augmented, certainty, network
 

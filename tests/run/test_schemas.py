@@ -11,10 +11,10 @@ import pytest
 
 import autoloss
 from autoloss.errors import RunError
-from autoloss.run import migrations
-from autoloss.run.history import as_text
 from autoloss.run.results import opened
-from autoloss.run.store import FILE, Store
+from autoloss.search.history import as_text
+from autoloss.store import migrations
+from autoloss.store.store import FILE, Store
 
 from .quick import SETTINGS, QuickTask
 

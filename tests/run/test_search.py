@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 import autoloss
-from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.columns import Columns
-from autoloss.run.configuration import Configuration
-from autoloss.run.evidence import Entrant, Row
 from autoloss.run.frozen import with_frozen
-from autoloss.run.jobs import Train
-from autoloss.run.lock import Ownership
-from autoloss.run.records import Child, Individual, Origin, Outcome, State
 from autoloss.run.results import InVain, opened, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.search import _idle
-from autoloss.run.store import Store
-from autoloss.run.trials import OF_CLASSES, OF_REGIONS, baselines
-from autoloss.run.workshop import Workshop
+from autoloss.search.chance import derived_seed
+from autoloss.search.jobs import Train
+from autoloss.search.records import Child, Individual, Origin, Outcome, State
+from autoloss.settings import Configuration
 from autoloss.space.loss import bind
+from autoloss.store.lock import Ownership
+from autoloss.store.store import Store
 from autoloss.tasks.task import Scored
+from autoloss.trainings.evidence import Entrant, Row
+from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.workers.job_runner import Workshop
 
 from .quick import SETTINGS, QuickTask
 
@@ -71,7 +71,7 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
 
 def test_digits_trained_again_from_text_agree_exactly():
     task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
-    workshop = Workshop(task, {}, autoloss.run.configuration.Configuration())
+    workshop = Workshop(task, {}, autoloss.settings.Configuration())
     jobs = [Train("neg(mul(y, log(p)))", 5), Train("-y * log(p)", 5)]
     first, second = (workshop.perform(job) for job in jobs)
     assert first == second

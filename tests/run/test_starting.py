@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 import autoloss
-from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
 from autoloss.report.take_home import exported
 from autoloss.run.frozen import asked, with_frozen
-from autoloss.run.history import as_text
-from autoloss.run.records import Origin
 from autoloss.run.replay import replay
 from autoloss.run.results import opened, training_command
 from autoloss.run.scoring import score
-from autoloss.run.store import Store
+from autoloss.search.chance import derived_seed
+from autoloss.search.history import as_text
+from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
+from autoloss.store.store import Store
 from autoloss.tasks.task import Scored
 from autoloss.zoo import resolve
 

@@ -10,12 +10,12 @@ import threading
 import pytest
 
 from autoloss.errors import RequestError, RunError
-from autoloss.run import samples
-from autoloss.run.jobs import Train
-from autoloss.run.records import Child, Origin, Outcome, State
-from autoloss.run.rows import CHECKSUM, Template, checksum, intact
-from autoloss.run.store import FILE, Store, StoreError
-from autoloss.run.tally import FILE as TALLY
+from autoloss.search.jobs import Train
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.store import samples
+from autoloss.store.rows import CHECKSUM, Template, checksum, intact
+from autoloss.store.store import FILE, Store, StoreError
+from autoloss.store.tally import FILE as TALLY
 from faults_file import synced
 
 

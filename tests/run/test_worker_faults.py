@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autoloss.run.workers import Finished, Lost, ProcessWorkers
+from autoloss.workers.pool import Finished, Lost, ProcessWorkers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -273,7 +273,7 @@ def test_cancel_ends_the_whole_group_at_once():
 
 DRIVER = """
 import ctypes, os, subprocess, sys, time
-from autoloss.run.workers import ProcessWorkers
+from autoloss.workers.pool import ProcessWorkers
 
 def hang(job):
     kind, place = job
@@ -311,7 +311,7 @@ def test_workers_end_within_five_seconds_of_their_driver(kind: str, tmp_path: Pa
 SUBREAPER = """
 import ctypes, os, signal, subprocess, sys
 from pathlib import Path
-from autoloss.run.workers import ProcessWorkers
+from autoloss.workers.pool import ProcessWorkers
 
 def leave(_):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

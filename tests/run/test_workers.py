@@ -16,9 +16,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autoloss.run.child import Child
-from autoloss.run.interruption import held
-from autoloss.run.workers import Finished, InlineWorkers, Lost, Outcome, ProcessWorkers, Raised, Workers
+from autoloss.workers.interruption import held
+from autoloss.workers.pool import Finished, InlineWorkers, Lost, Outcome, ProcessWorkers, Raised, Workers
+from autoloss.workers.process import Child
 
 from .local_seats import leased_workers
 
@@ -264,7 +264,7 @@ def test_classes_of_the_users_own_script_and_modules_beside_it_work(tmp_path: Pa
     script = tmp_path / "script.py"
     script.write_text(
         "from dataclasses import dataclass\n"
-        "from autoloss.run.workers import ProcessWorkers\n"
+        "from autoloss.workers.pool import ProcessWorkers\n"
         "import beside\n"
         "@dataclass\n"
         "class Answer:\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from autoloss.algorithm.initialization import initial_expression
+from autoloss.search.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.operators import OPERATORS, Operator

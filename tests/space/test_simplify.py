@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autoloss
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.mutation import mutate
 from autoloss.errors import RequestError
-from autoloss.space import verification
+from autoloss.formulas import verification
+from autoloss.formulas.ranges import known_ranges
+from autoloss.formulas.rewriting import Rewriter
+from autoloss.formulas.simplify import latex, simplified, simplify, unicode
+from autoloss.formulas.terms import MINUS, call, number, product, total, translated, variable
+from autoloss.search.initialization import initial_expression
+from autoloss.search.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression, build, leaf
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
-from autoloss.space.ranges import known_ranges
-from autoloss.space.rewriting import Rewriter
-from autoloss.space.simplify import latex, simplified, simplify, unicode
-from autoloss.space.terms import MINUS, call, number, product, total, translated, variable
 from autoloss.zoo.entries import ENTRIES
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
@@ -434,7 +434,7 @@ def test_modes_of_autograd_make_no_difference():
 
 
 def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch):
-    monkeypatch.setattr("autoloss.space.rewriting.KEPT", 20)
+    monkeypatch.setattr("autoloss.formulas.rewriting.KEPT", 20)
     rewriter = Rewriter(known_ranges({"p", "y"}, "softmax", one_hot=False))
     found = [rewriter.shortest(translated(grown(seed, 2, 3))) for seed in range(12)]
     assert found == [simplify(grown(seed, 2, 3)) for seed in range(12)]

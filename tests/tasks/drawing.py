@@ -13,10 +13,10 @@ from torch.utils.data import Dataset
 
 from autoloss.space.branch import Criterion
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.checkpoints import Keep
-from autoloss.tasks.execution import Execution
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.checkpoints import Keep
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.recipe import Recipe
 
 STEPS = 24
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks import distribution
-from autoloss.tasks.checkpoints import Keep, saved
-from autoloss.tasks.execution import Execution
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training import distribution
+from autoloss.tasks.training.checkpoints import Keep, saved
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.drawing import certainty
 
 KILLED_AT, STEPS = 7, 12

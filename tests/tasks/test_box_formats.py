@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.coco import coco
-from autoloss.tasks.datasets.voc_boxes import joined, voc_boxes
+from autoloss.tasks.detection.data.coco import coco
+from autoloss.tasks.detection.data.voc import joined, voc_boxes
 
 WIDTH, HEIGHT = 40, 30
 

@@ -13,11 +13,11 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
 from autoloss.tasks.catalogue import inspect
-from autoloss.tasks.datasets.box_examples import trainable
+from autoloss.tasks.detection.data.examples import trainable
 from autoloss.tasks.task import Scored
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
-boxed_files = pytest.importorskip("autoloss.tasks.boxed_files")
+boxed_files = pytest.importorskip("autoloss.tasks.detection.files")
 
 SMALL = {
     "backbone": "resnet18",
@@ -113,7 +113,7 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
 def test_frozen_weights_come_from_a_file(tmp_path):
     from torchvision.models.resnet import resnet18
 
-    from autoloss.tasks.networks.pyramids import last_levels
+    from autoloss.tasks.detection.networks.pyramids import last_levels
 
     with torch.random.fork_rng():
         torch.manual_seed(3)

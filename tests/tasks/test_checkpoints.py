@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from autoloss.errors import RequestError, RunError
-from autoloss.tasks.checkpoints import KEPT, NETWORK, Keep, Training, forget, save_network, saved
-from autoloss.tasks.execution import Execution
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
-from autoloss.tasks.training import Recipe, fit
+from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, Training, forget, save_network, saved
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.loop import fit
+from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.drawing import STEPS, cross_entropy, drawing_task
 from tests.tasks.test_supervised import rows
 

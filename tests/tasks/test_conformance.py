@@ -13,7 +13,7 @@ from autoloss.run.frozen import with_frozen
 from autoloss.tasks import get
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.recipe import Recipe
 from tests.tasks import conformance
 from tests.tasks.toy import TwoHeadsTask, accuracy
 

@@ -9,20 +9,21 @@ import pytest
 import torch
 
 from autoloss import zoo
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured, simulate
 from autoloss.errors import RequestError
+from autoloss.rejection.protocol import measured, simulate
+from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
-from autoloss.tasks.checkpoints import NETWORK, Keep
-from autoloss.tasks.datasets.digit_boxes import BoxScenery, box_scenes
-from autoloss.tasks.execution import Execution
+from autoloss.tasks.detection.data.digits import BoxScenery, box_scenes
 from autoloss.tasks.task import Scored
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.checkpoints import NETWORK, Keep
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.recipe import Recipe
 
-detection = pytest.importorskip("autoloss.tasks.detection")
-branches = pytest.importorskip("autoloss.tasks.detector_branches")
-examples = pytest.importorskip("autoloss.tasks.datasets.box_examples")
+detection = pytest.importorskip("autoloss.tasks.detection.task")
+branches = pytest.importorskip("autoloss.tasks.detection.branches")
+examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
 BRANCHES = branches.BRANCHES
 RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
 

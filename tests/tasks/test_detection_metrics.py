@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from autoloss.tasks.metrics.detection import (
+from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
     COCO_AREAS,
     VOC07,
@@ -22,7 +22,7 @@ from autoloss.tasks.metrics.detection import (
     mean_average_precision,
     precisions,
 )
-from autoloss.tasks.metrics.regions import OfBoxes, OfScores
+from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
 
 CLASSES = 3
 
@@ -181,7 +181,7 @@ def test_the_default_setting_is_cocos():
 
 
 def test_the_final_figures_are_ours_and_pycocotools():
-    coco_figures = pytest.importorskip("autoloss.tasks.metrics.coco").coco_figures
+    coco_figures = pytest.importorskip("autoloss.tasks.detection.metrics.coco").coco_figures
     scenes = [scene(seed) for seed in range(12)]
     found, truths = zip(*scenes, strict=True)
     classes = range(1, CLASSES + 1)

@@ -10,9 +10,9 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks import get
-from autoloss.tasks.datasets.digits import CELL, CLASSES, SHARES, Scenery, handwritten, scenes
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS
-from autoloss.tasks.networks.small import SmallSegmenter
+from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, Scenery, handwritten, scenes
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
+from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.tasks.task import Scored
 
 

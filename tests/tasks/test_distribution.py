@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.tasks import distribution
+from autoloss.tasks.training import distribution
 from tests.tasks.sharing import STEPS, report, shared_task, train
 
 PROCESSES = 2

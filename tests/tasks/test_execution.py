@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.execution import Execution
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
-from autoloss.tasks.training import Recipe, fit
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.loop import fit
+from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.test_supervised import RECIPE, task
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)

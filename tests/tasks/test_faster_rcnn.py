@@ -12,8 +12,8 @@ from autoloss.space.boxes import BoxClassification, BoxRegression, decode, smoot
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 
-faster_rcnn = pytest.importorskip("autoloss.tasks.networks.faster_rcnn")
-pyramids = pytest.importorskip("autoloss.tasks.networks.pyramids")
+faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
+pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
 BRANCHES, FasterRCNN, Shape = faster_rcnn.BRANCHES, faster_rcnn.FasterRCNN, faster_rcnn.Shape
 
 CLASSES = 4

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from autoloss.errors import RequestError
-from autoloss.tasks.checkpoints import saved
-from autoloss.tasks.networks.weights import state_dict
+from autoloss.tasks.training.checkpoints import saved
+from autoloss.tasks.training.weights import state_dict
 from tests.tasks.drawing import cross_entropy, drawing_task
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}

@@ -14,9 +14,9 @@ from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.run.checking import check
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.datasets.parts import TRAIN_AUG, of_voc
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS
-from autoloss.tasks.segmentation import FULL, PROXY, voc_seg
+from autoloss.tasks.segmentation.data.parts import TRAIN_AUG, of_voc
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
+from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Task
 from tests.tasks import conformance
@@ -139,8 +139,8 @@ def test_sbd_is_used_where_it_is_there(tmp_path: Path):
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
     assert len(of_voc(str(tmp_path)).valid) == round(15 * 1500 / TRAIN_AUG) == 2
-    monkeypatch.setattr("autoloss.tasks.datasets.parts.TRAIN_AUG", 1)
-    monkeypatch.setattr("autoloss.tasks.datasets.parts.HELD_OUT", 7)
+    monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.TRAIN_AUG", 1)
+    monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.HELD_OUT", 7)
     assert len(of_voc(str(tmp_path)).valid) == 7
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from autoloss.errors import RequestError
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS, SegmentationMetric, Setting, confusion
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric, Setting, confusion
 
 CLASSES = 5
 

@@ -18,7 +18,7 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Split
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.toy import Items, Noisy, accuracy
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)

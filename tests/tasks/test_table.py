@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.rows import Table, build, fewer, split, spoiled, standardised
-from autoloss.tasks.datasets.table import read_csv
+from autoloss.tasks.tabular.data.rows import Table, build, fewer, split, spoiled, standardised
+from autoloss.tasks.tabular.data.table import read_csv
 
 ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
 

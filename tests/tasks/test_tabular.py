@@ -6,13 +6,15 @@ import cloudpickle
 import pytest
 import torch
 
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, Reason, correlation_score, measured, simulate
 from autoloss.errors import RequestError
+from autoloss.rejection.protocol import correlation_score, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import catalogue
-from autoloss.tasks.metrics.tabular import TABULAR_METRICS
-from autoloss.tasks.tabular import BUNDLED, tabular
+from autoloss.tasks.tabular.metrics import TABULAR_METRICS
+from autoloss.tasks.tabular.task import BUNDLED, tabular
 from autoloss.tasks.task import Scored
 from tests.tasks import conformance
 

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from sklearn import metrics as sk
 
-from autoloss.tasks.metrics.tabular import TABULAR_METRICS, Kind
+from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 
 SEEDS = range(20)
 

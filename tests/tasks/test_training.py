@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Diverged
-from autoloss.tasks.training import Recipe, clip, fit, seeded, shuffled, thinned
+from autoloss.tasks.training.loop import clip, fit, seeded, shuffled, thinned
+from autoloss.tasks.training.recipe import Recipe
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
 

@@ -15,7 +15,8 @@ from autoloss.errors import unknown
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Role, Sample
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
-from autoloss.tasks.training import Recipe, fit, seeded, shuffled
+from autoloss.tasks.training.loop import fit, seeded, shuffled
+from autoloss.tasks.training.recipe import Recipe
 
 SIDE = 4
 """Pixels of a heatmap's side."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
-from autoloss.tasks.metrics.segmentation import SEGMENTATION_METRICS, SegmentationMetric
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.zoo.auto_seg import PUBLISHED, SURROGATES, AutoSegLoss, Curve, published
 from autoloss.zoo.regions import RegionLoss
 from tests.zoo.test_region_losses import CLASSES, logits, scene

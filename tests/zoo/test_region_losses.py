@@ -16,9 +16,9 @@ import autoloss
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
-from autoloss.tasks.datasets import digits
-from autoloss.tasks.datasets.digits import scenes
-from autoloss.tasks.metrics.segmentation import SegmentationMetric
+from autoloss.tasks.segmentation.data import digits
+from autoloss.tasks.segmentation.data.digits import scenes
+from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from autoloss.zoo.cross_entropies import weighted_cross_entropy
 from autoloss.zoo.regions import RegionLoss, regions
 from autoloss.zoo.ssim import similarity

@@ -7,16 +7,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import (
-    AsJson,
-    Assignments,
-    Data,
-    Metric,
-    TaskName,
-    Workers,
-    assigned,
-    refuse_early,
-)
+from autoloss.cli.arguments import AsJson, Assignments, Data, Metric, TaskName, Workers, assigned, refuse_early
 
 
 @app.command()

@@ -11,9 +11,9 @@ from autoloss.cli.arguments import AsJson
 from autoloss.errors import RequestError
 
 if TYPE_CHECKING:
+    from autoloss.formulas.terms import Term
     from autoloss.space.branch import Activation
     from autoloss.space.loss import Loss
-    from autoloss.space.terms import Term
 
 
 # A formula may begin with a minus, which would else be taken for an option.
@@ -28,8 +28,8 @@ def simplify(
     as_json: AsJson = False,
 ) -> None:
     """Make a formula shorter, with the same value and gradient."""
+    from autoloss.formulas.simplify import latex, unicode
     from autoloss.space.loss import MAIN
-    from autoloss.space.simplify import latex, unicode
 
     loss = _read(formula)
     terms = shortened(formula, activation, one_hot=one_hot)
@@ -57,7 +57,7 @@ def shortened(text: str, activation: str | None = None, *, one_hot: bool = False
     Raises:
         RequestError: No formula, a hand-written loss, or an unknown activation.
     """
-    from autoloss.space.simplify import simplify as simplified
+    from autoloss.formulas.simplify import simplify as simplified
     from autoloss.zoo import ENTRIES
 
     found: dict[str, Term] = {}

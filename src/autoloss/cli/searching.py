@@ -66,7 +66,7 @@ def search(
     settings, options = assigned(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
     refuse_early(task, metric)
-    from autoloss.run.lock import refuse_owned
+    from autoloss.store.lock import refuse_owned
 
     if out is not None:
         refuse_owned(out)
@@ -112,7 +112,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run where it stopped."""
-    from autoloss.run.lock import refuse_owned
+    from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
     from autoloss.report.status import Status

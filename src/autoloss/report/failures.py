@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from autoloss.algorithm.rejection.reasons import Reason
+from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.numbers import counted
 from autoloss.run.reading import Reading
-from autoloss.run.records import State
+from autoloss.search.records import State
 
 
 def failures(reading: Reading) -> dict[str, list[dict[str, Any]]]:

@@ -15,8 +15,8 @@ from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
 from autoloss.report.readable import readable_of
 from autoloss.run.reading import Reading
-from autoloss.run.records import Origin
 from autoloss.run.results import training_command
+from autoloss.search.records import Origin
 
 RUNNING = "in training"
 BARS = "▁▂▃▄▅▆▇█"

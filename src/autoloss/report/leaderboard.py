@@ -12,9 +12,9 @@ from rich.table import Table
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import readable_of
-from autoloss.run.evidence import Row
 from autoloss.run.reading import Running
 from autoloss.run.results import NOTHING_GAINED, Found, Search
+from autoloss.trainings.evidence import Row
 
 LOOKED_AT = 20
 """So many of the best, and of the latest, say which further metrics a run measured."""

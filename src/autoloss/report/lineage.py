@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoloss.run.records import Child
 from autoloss.run.results import Search
+from autoloss.search.records import Child
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 FRESH, MUTATED = "fresh", "mutated"
@@ -57,8 +57,8 @@ def _how(search: Search, child: Child, parent: Child | None) -> dict[str, str]:
 
 def _mutations(search: Search, child: Child, parent: Child, branch: str) -> list[str]:
     """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
-    from autoloss.algorithm.chance import keyed
-    from autoloss.algorithm.mutation import mutated
+    from autoloss.search.chance import keyed
+    from autoloss.search.mutation import mutated
     from autoloss.space.branch import Role
     from autoloss.space.expression import Alphabet
     from autoloss.space.loss import Loss

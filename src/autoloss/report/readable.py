@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.run.retrained import write_whole
+from autoloss.trainings.retrained import write_whole
 
 if TYPE_CHECKING:
+    from autoloss.formulas.terms import Term
     from autoloss.run.results import Search
-    from autoloss.space.terms import Term
 
 FILE = "formulas.json"
 
@@ -52,10 +52,10 @@ def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
     Args:
         branches: Those of the run, as it stores them.
     """
+    from autoloss.formulas.simplify import simplified
     from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
-    from autoloss.space.simplify import simplified
 
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(branches).items()}
     try:
@@ -65,8 +65,8 @@ def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
 
 
 def _simplified(formula: str, branches: str) -> Readable:
+    from autoloss.formulas.simplify import unicode
     from autoloss.space.loss import MAIN
-    from autoloss.space.simplify import unicode
 
     terms = terms_of(formula, branches)
     if terms is None:

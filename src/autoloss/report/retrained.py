@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.table import Table
 
 from autoloss.report.leaderboard import figure, table
-from autoloss.run.retrained import Retrained, Retraining, write_whole
+from autoloss.trainings.retrained import Retrained, Retraining, write_whole
 
 STEM = "table"
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from autoloss.errors import RequestError, unknown
-from autoloss.report.export import to_json, to_python
+from autoloss.formulas.export import to_json, to_python
+from autoloss.formulas.typeset import to_latex
 from autoloss.report.leaderboard import figure
-from autoloss.report.typeset import to_latex
 from autoloss.run.own_operators import known
 from autoloss.run.reading import glanced
 from autoloss.run.results import Search

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from autoloss.report.numbers import figure, signed
-from autoloss.run.evidence import Paired, Row, by_mean, paired
+from autoloss.trainings.evidence import Paired, Row, by_mean, paired
 
 SURE = 0.05
 """The p-value below which a difference is called one."""

@@ -10,19 +10,19 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
-from autoloss.algorithm.initialization import initial_expression
-from autoloss.algorithm.rejection.protocol import Reference, Verdict, measured
-from autoloss.run import samples as sample_files
-from autoloss.run.configuration import Configuration, FinalSettings
+from autoloss.rejection.protocol import Reference, Verdict, measured
 from autoloss.run.naming import named, naming
 from autoloss.run.own_operators import known
-from autoloss.run.threads import one_thread
-from autoloss.run.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
-from autoloss.run.workshop import TestedBranch
+from autoloss.search.initialization import initial_expression
+from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
+from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Scored, Task
+from autoloss.tasks.training.threads import one_thread
+from autoloss.trainings.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
+from autoloss.workers.job_runner import TestedBranch
 
 STEPS = 2
 """Training steps that are tried at least."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, final
 
-from autoloss.run.records import Individual, Origin, State
+from autoloss.search.records import Individual, Origin, State
 
 NONE = -1
 """In place of a number or a place where there is none."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, final, overload
 
 from autoloss.run.columns import Columns
-from autoloss.run.records import Child, Individual
-from autoloss.run.store import Store, StoreError
+from autoloss.search.records import Child, Individual
+from autoloss.store.store import Store, StoreError
 
 
 @final

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import RunError
-from autoloss.run.ahead import Ahead
-from autoloss.run.crashing import passing
-from autoloss.run.dispatch import Dispatcher, Done
-from autoloss.run.history import Draft, History
-from autoloss.run.jobs import TestAttempts, Train
 from autoloss.run.progress import Progress
-from autoloss.run.records import Child, Origin, Outcome, State
+from autoloss.search.ahead import Ahead
+from autoloss.search.chance import derived_seed
+from autoloss.search.history import Draft, History
+from autoloss.search.jobs import TestAttempts, Train
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.store.crash_points import passing
+from autoloss.workers.dispatch import Dispatcher, Done
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoloss.algorithm.rejection.protocol import Reason
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.history import History
-from autoloss.run.records import Individual
+from autoloss.rejection.reasons import Reason
+from autoloss.search.history import History
+from autoloss.search.records import Individual
+from autoloss.workers.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any, final
 
 from autoloss.run.columns import Columns
-from autoloss.run.jobs import Train
-from autoloss.run.lock import owner_lives
 from autoloss.run.on_demand import Children, Individuals
-from autoloss.run.records import Child, Origin, Outcome, State
 from autoloss.run.results import Search, summary
-from autoloss.run.store import Store, StoreError
+from autoloss.search.jobs import Train
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.store.lock import owner_lives
+from autoloss.store.store import Store, StoreError
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _ORIGINS = {origin.value: origin for origin in Origin}

@@ -12,25 +12,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoloss.algorithm.evolution import attempt
-from autoloss.algorithm.rejection.protocol import Reason
-from autoloss.run import samples as sample_files
-from autoloss.run.ahead import TOLD
-from autoloss.run.configuration import Configuration
-from autoloss.run.history import Draft, History, came_about
-from autoloss.run.jobs import Attempt, TestAttempts
-from autoloss.run.migrations import SAMPLES_DIGEST
+from autoloss.rejection.reasons import Reason
 from autoloss.run.naming import TaskName
 from autoloss.run.own_operators import known
-from autoloss.run.records import Child, Origin, Outcome, State
-from autoloss.run.rows import child_row
 from autoloss.run.search import same_task
-from autoloss.run.store import Store
-from autoloss.run.workshop import Workshop, alphabet
+from autoloss.search.ahead import TOLD
+from autoloss.search.evolution import attempt
+from autoloss.search.history import Draft, History, came_about
+from autoloss.search.jobs import Attempt, TestAttempts
+from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.settings import Configuration
 from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
+from autoloss.store import samples as sample_files
+from autoloss.store.migrations import SAMPLES_DIGEST
+from autoloss.store.rows import child_row
+from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.workers.job_runner import Workshop, alphabet
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloss.run.columns import Columns
-from autoloss.run.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
-from autoloss.run.jobs import Train
-from autoloss.run.records import Individual, Outcome, State
-from autoloss.run.store import Store
+from autoloss.search.jobs import Train
+from autoloss.search.records import Individual, Outcome, State
+from autoloss.store.store import Store
+from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
 
 if TYPE_CHECKING:
-    from autoloss.run.configuration import Configuration
+    from autoloss.settings import Configuration
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
 
@@ -129,7 +129,7 @@ class Search:
 
     @property
     def configuration(self) -> Configuration:
-        from autoloss.run.configuration import Configuration
+        from autoloss.settings import Configuration
 
         return Configuration.from_json(self.settings["configuration"])
 

@@ -17,24 +17,34 @@ from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.errors import RequestError, RunError, unknown
-from autoloss.run.evidence import Entrant, seeds
-from autoloss.run.jobs import Trained
-from autoloss.run.lock import Ownership
 from autoloss.run.naming import TaskName, naming
 from autoloss.run.own_operators import known
 from autoloss.run.progress import Pace
 from autoloss.run.results import Found, Search, opened
-from autoloss.run.retrained import SCORE, Beside, Published, Retrained, Retraining, agree, ordered, result, write_result
-from autoloss.run.threads import one_thread
-from autoloss.run.trials import baselines
-from autoloss.run.workshop import stored
+from autoloss.search.jobs import Trained
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
-from autoloss.tasks import distribution
+from autoloss.store.lock import Ownership
 from autoloss.tasks.catalogue import CATALOGUE
-from autoloss.tasks.checkpoints import Keep, forget
-from autoloss.tasks.execution import Execution
 from autoloss.tasks.task import Task
+from autoloss.tasks.training import distribution
+from autoloss.tasks.training.checkpoints import Keep, forget
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.threads import one_thread
+from autoloss.trainings.evidence import Entrant, seeds
+from autoloss.trainings.retrained import (
+    SCORE,
+    Beside,
+    Published,
+    Retrained,
+    Retraining,
+    agree,
+    ordered,
+    result,
+    write_result,
+)
+from autoloss.trainings.trials import baselines
+from autoloss.workers.job_runner import stored
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""

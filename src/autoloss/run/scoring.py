@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.algorithm.chance import derived_seed
 from autoloss.errors import RequestError, unknown
-from autoloss.run import samples as sample_files
-from autoloss.run.configuration import Configuration
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import TEST, Entrant, Row, by_mean
-from autoloss.run.lock import Ownership
-from autoloss.run.machines import Machines, started
-from autoloss.run.migrations import SAMPLES_DIGEST
 from autoloss.run.naming import TaskName, named
 from autoloss.run.own_operators import known
 from autoloss.run.results import read, standing
 from autoloss.run.search import check_also
-from autoloss.run.store import Store
-from autoloss.run.trials import against_baselines, compared
-from autoloss.run.workshop import Workshop
+from autoloss.search.chance import derived_seed
+from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
+from autoloss.store import samples as sample_files
+from autoloss.store.lock import Ownership
+from autoloss.store.migrations import SAMPLES_DIGEST
+from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.trainings.evidence import TEST, Entrant, Row, by_mean
+from autoloss.trainings.trials import against_baselines, compared
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.machines import Machines, started
 
 BASELINES = ("usual", "all")
 """Those that close a search too, and all that fit the task."""

@@ -10,34 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__, recipes
-from autoloss.algorithm.chance import derived_seed
-from autoloss.algorithm.rejection.protocol import ProtocolSettings, measured
-from autoloss.algorithm.rejection.screen import limits
 from autoloss.errors import RequestError, unknown
-from autoloss.run import samples as sample_files
-from autoloss.run import store as stores
-from autoloss.run.configuration import Configuration
-from autoloss.run.crashing import passing
-from autoloss.run.database import warn
-from autoloss.run.dispatch import Dispatcher
-from autoloss.run.evidence import CONFIRMATION, TEST, by_mean, seeds
-from autoloss.run.history import History
-from autoloss.run.lock import Ownership
-from autoloss.run.machines import Machines, started
-from autoloss.run.migrations import SAMPLES_DIGEST, digest_of_samples
+from autoloss.rejection.protocol import measured
+from autoloss.rejection.screen import limits
 from autoloss.run.naming import TaskName, named
 from autoloss.run.own_operators import known, references
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
 from autoloss.run.starting import Start, given, tested
-from autoloss.run.store import Store
-from autoloss.run.threads import one_thread
-from autoloss.run.trials import against_baselines, compared
-from autoloss.run.workshop import Workshop
+from autoloss.search.chance import derived_seed
+from autoloss.search.history import History
+from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import drawn as drawn_from
+from autoloss.store import samples as sample_files
+from autoloss.store import store as stores
+from autoloss.store.crash_points import passing
+from autoloss.store.database import warn
+from autoloss.store.lock import Ownership
+from autoloss.store.migrations import SAMPLES_DIGEST, digest_of_samples
+from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.tasks.training.threads import one_thread
+from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
+from autoloss.trainings.trials import against_baselines, compared
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import Workshop
+from autoloss.workers.machines import Machines, started
 
 Say = Callable[[str], None]
 """Told what the run does next, in a sentence."""

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoloss import zoo
-from autoloss.algorithm.rejection.protocol import Reason
 from autoloss.errors import RequestError
-from autoloss.run.threads import one_thread
-from autoloss.run.workshop import Workshop
+from autoloss.rejection.reasons import Reason
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
+from autoloss.tasks.training.threads import one_thread
+from autoloss.workers.job_runner import Workshop
 
 COMMENT = "#"
 

@@ -43,48 +43,48 @@ CATALOGUE: Mapping[str, Row] = {
     "digits-seg": Row(
         "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
         SEGMENTATION,
-        "autoloss.tasks.digits:digits_seg",
+        "autoloss.tasks.segmentation.digits:digits_seg",
     ),
     "voc-seg": Row(
         "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
         SEGMENTATION,
-        "autoloss.tasks.segmentation:voc_seg",
+        "autoloss.tasks.segmentation.task:voc_seg",
         "vision",
     ),
     "cityscapes-seg": Row(
         "Segmentation of Cityscapes, 19 classes",
         SEGMENTATION,
-        "autoloss.tasks.segmentation:cityscapes_seg",
+        "autoloss.tasks.segmentation.task:cityscapes_seg",
         "vision",
     ),
     "folder-seg": Row(
         "Segmentation of a folder of one's own, with images and masks",
         SEGMENTATION,
-        "autoloss.tasks.segmentation:folder_seg",
+        "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
     ),
     "digits-det": Row(
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
         ("map", "ap50", "voc07"),
-        "autoloss.tasks.digit_boxes:digits_det",
+        "autoloss.tasks.detection.digits:digits_det",
         "vision",
     ),
     "coco-det": Row(
         "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
         ("map", "ap50", "voc07"),
-        "autoloss.tasks.boxed_files:coco_det",
+        "autoloss.tasks.detection.files:coco_det",
         "vision",
     ),
     "voc-det": Row(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
-        "autoloss.tasks.boxed_files:voc_det",
+        "autoloss.tasks.detection.files:voc_det",
         "vision",
     ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
-        "autoloss.tasks.tabular:tabular",
+        "autoloss.tasks.tabular.task:tabular",
     ),
 }
 

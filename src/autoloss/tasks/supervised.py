@@ -18,13 +18,14 @@ from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import raised
-from autoloss.tasks.course import Course, Figures, check_asked
 from autoloss.tasks.data import Split
-from autoloss.tasks.execution import Execution
-from autoloss.tasks.metrics.measure import Metric, Tally, checked, of_sample
+from autoloss.tasks.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe, several
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task
-from autoloss.tasks.training import Recipe, seeded
+from autoloss.tasks.training.course import Course, Figures, check_asked
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.loop import seeded
+from autoloss.tasks.training.recipe import Recipe
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.tasks.datasets.pictures import Pictures, read_indices
-from autoloss.tasks.datasets.shrinking import shrunk
+from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
+from autoloss.tasks.segmentation.data.shrinking import shrunk
 
 
 def read(file: Path) -> np.ndarray:

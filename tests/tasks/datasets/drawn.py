@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from autoloss.tasks.datasets.pictures import Pictures, read_indices
+from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
 from tests.tasks.datasets.generated import save_grey
 
 CLASSES = ("paper", "ink", "smudge")

@@ -17,9 +17,9 @@ from scipy.io import savemat
 from sklearn.datasets import load_sample_images
 from torch.nn import functional as F
 
-from autoloss.tasks.datasets.cityscapes import CLASSES as CITYSCAPES
-from autoloss.tasks.datasets.digits import CELL, CLASSES, Scenery, scenes
-from autoloss.tasks.datasets.pictures import IGNORED
+from autoloss.tasks.segmentation.data.cityscapes import CLASSES as CITYSCAPES
+from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, Scenery, scenes
+from autoloss.tasks.segmentation.data.pictures import IGNORED
 
 VALID_SHARE = 0.25
 """Of the images of VOC and Cityscapes, what val gets; its digits are other people's."""

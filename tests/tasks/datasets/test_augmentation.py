@@ -18,11 +18,11 @@ from torchvision.transforms import v2
 
 from autoloss.errors import RequestError
 from autoloss.tasks.data import Split
-from autoloss.tasks.datasets.augmentation import DEVIATION, MEAN, SCALES, Augmented, Whole, normalised
-from autoloss.tasks.datasets.pictures import IGNORED
-from autoloss.tasks.datasets.resizing import resized
-from autoloss.tasks.datasets.shrinking import shrunk
-from autoloss.tasks.training import seeded
+from autoloss.tasks.segmentation.data.augmentation import DEVIATION, MEAN, SCALES, Augmented, Whole, normalised
+from autoloss.tasks.segmentation.data.pictures import IGNORED
+from autoloss.tasks.segmentation.data.resizing import resized
+from autoloss.tasks.segmentation.data.shrinking import shrunk
+from autoloss.tasks.training.loop import seeded
 from tests.tasks.datasets.drawn import blocks, painted, pictures
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.folder import SPLITS, folder
+from autoloss.tasks.segmentation.data.folder import SPLITS, folder
 from tests.tasks.datasets import generated
 
 

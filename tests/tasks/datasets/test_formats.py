@@ -13,10 +13,10 @@ from PIL import Image
 from scipy.io import loadmat
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets import cityscapes as cityscapes_module
-from autoloss.tasks.datasets.cityscapes import cityscapes
-from autoloss.tasks.datasets.pictures import IGNORED, Pictures
-from autoloss.tasks.datasets.voc import voc
+from autoloss.tasks.segmentation.data import cityscapes as cityscapes_module
+from autoloss.tasks.segmentation.data.cityscapes import cityscapes
+from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures
+from autoloss.tasks.segmentation.data.voc import voc
 from tests.tasks.datasets import generated
 
 

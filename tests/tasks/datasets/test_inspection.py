@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.cityscapes import cityscapes
-from autoloss.tasks.datasets.inspection import FIRST, faults, inspected
-from autoloss.tasks.datasets.pictures import Pictures
-from autoloss.tasks.datasets.voc import voc
+from autoloss.tasks.files.inspection import FIRST, faults, inspected
+from autoloss.tasks.segmentation.data.cityscapes import cityscapes
+from autoloss.tasks.segmentation.data.pictures import Pictures
+from autoloss.tasks.segmentation.data.voc import voc
 from tests.tasks.datasets import generated
 from tests.tasks.datasets.drawn import blocks, painted, pictures
 

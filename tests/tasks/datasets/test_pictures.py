@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets.faults import FaultyFile
-from autoloss.tasks.datasets.pictures import Pictures, held_out, ranked, read_indices
+from autoloss.tasks.files.faults import FaultyFile
+from autoloss.tasks.segmentation.data.pictures import Pictures, held_out, ranked, read_indices
 from tests.tasks.datasets.drawn import CLASSES, blocks, painted, pictures
 
 

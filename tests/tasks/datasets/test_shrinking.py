@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.tasks.datasets import shrinking
-from autoloss.tasks.datasets.pictures import Pictures, read_indices
-from autoloss.tasks.datasets.resizing import resized
-from autoloss.tasks.datasets.shrinking import Shrunk, default_directory, shrunk
+from autoloss.tasks.segmentation.data import shrinking
+from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
+from autoloss.tasks.segmentation.data.resizing import resized
+from autoloss.tasks.segmentation.data.shrinking import Shrunk, default_directory, shrunk
 from tests.tasks.datasets.building import read
 from tests.tasks.datasets.drawn import CLASSES, blocks, pictures
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.datasets.augmentation import Augmented, Whole
-from autoloss.tasks.datasets.pictures import IGNORED, held_out
-from autoloss.tasks.datasets.shrinking import shrunk
-from autoloss.tasks.datasets.voc import voc
+from autoloss.tasks.segmentation.data.augmentation import Augmented, Whole
+from autoloss.tasks.segmentation.data.pictures import IGNORED, held_out
+from autoloss.tasks.segmentation.data.shrinking import shrunk
+from autoloss.tasks.segmentation.data.voc import voc
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored
-from autoloss.tasks.training import Recipe
+from autoloss.tasks.training.recipe import Recipe
 
 SIDE = 16
 

@@ -11,10 +11,11 @@ from torch import nn
 from torchvision.models import resnet18
 
 from autoloss.errors import RequestError
-from autoloss.tasks.networks.deeplab import RATES, deeplab
-from autoloss.tasks.networks.pspnet import pspnet
-from autoloss.tasks.networks.segmenter import Segmenter, backbone, parameter_groups
-from autoloss.tasks.training import Recipe, fit, seeded
+from autoloss.tasks.segmentation.networks.deeplab import RATES, deeplab
+from autoloss.tasks.segmentation.networks.pspnet import pspnet
+from autoloss.tasks.segmentation.networks.segmenter import Segmenter, backbone, parameter_groups
+from autoloss.tasks.training.loop import fit, seeded
+from autoloss.tasks.training.recipe import Recipe
 
 NETWORKS = pytest.mark.parametrize("build", [deeplab, pspnet], ids=lambda build: build.__name__)
 
@@ -147,7 +148,7 @@ def test_imagenet_weights_that_cannot_be_had_ask_for_a_path(monkeypatch: pytest.
     def offline(*arguments: object, **options: object) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr("autoloss.tasks.networks.segmenter.get_encoder", offline)
+    monkeypatch.setattr("autoloss.tasks.segmentation.networks.segmenter.get_encoder", offline)
     with pytest.raises(RequestError, match=r"ImageNet weights of resnet50.*no route to host.*weights=none"):
         backbone("resnet50", 16, "imagenet")
 

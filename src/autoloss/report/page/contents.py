@@ -19,9 +19,9 @@ from autoloss.report.page.formulas import Formula, Formulas
 from autoloss.report.page.scenes import Scenes, kept
 from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
-from autoloss.run.evidence import Row
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
+from autoloss.trainings.evidence import Row
 
 TOP = 20
 """Losses in the table of the best."""

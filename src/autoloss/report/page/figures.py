@@ -13,10 +13,10 @@ from statistics import mean
 from autoloss.report.numbers import counted, figure, share
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
 from autoloss.run.columns import Columns
-from autoloss.run.evidence import COMPARISON, TEST, seeds
-from autoloss.run.jobs import Train
-from autoloss.run.records import Outcome
 from autoloss.run.results import Search
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome
+from autoloss.trainings.evidence import COMPARISON, TEST, seeds
 
 BINS = 24
 """Stretches of a search over which operators are counted."""

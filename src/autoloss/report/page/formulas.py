@@ -40,7 +40,7 @@ class Formulas(dict[str, Formula]):
 @functools.lru_cache(maxsize=2000)
 def _set(formula: str, branches: str) -> Markup:
     """Set a formula, simplified; one with an operator of somebody's own stays text."""
-    from autoloss.report.mathml import mathml
+    from autoloss.formulas.mathml import mathml
     from autoloss.space.loss import MAIN
 
     terms = terms_of(formula, branches)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError
-from autoloss.run.evidence import COMPARISON, TEST, seeds
 from autoloss.run.results import Search
-from autoloss.run.retrained import write_whole
+from autoloss.trainings.evidence import COMPARISON, TEST, seeds
+from autoloss.trainings.retrained import write_whole
 
 FILE = "scenes.json"
 COUNT = 6
@@ -112,9 +112,9 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
 
 def _pictures(task: Any, pictures: Callable[..., Any], loss: Any, seed: int, name: str) -> Any:
     from autoloss import zoo
-    from autoloss.run.threads import one_thread
     from autoloss.space.loss import bind
     from autoloss.tasks.task import Diverged
+    from autoloss.tasks.training.threads import one_thread
 
     with one_thread():
         criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)

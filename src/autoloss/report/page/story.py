@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from autoloss.report.numbers import figure
 from autoloss.report.verdict import SURE, Judgement, Standing, judged
-from autoloss.run.evidence import TEST
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
+from autoloss.trainings.evidence import TEST
 
 Tone = Literal["good", "open", "bad"]
 

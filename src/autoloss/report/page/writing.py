@@ -10,7 +10,7 @@ from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.reading import Reading
-from autoloss.run.retrained import write_whole
+from autoloss.trainings.retrained import write_whole
 
 FILE = "report.html"
 

@@ -1,1 +1,0 @@
-"""Section 3.2, Search Algorithm: how losses are found."""

@@ -1,0 +1,1 @@
+"""A formula for people: simplified, written, and exported to Python."""

@@ -1,0 +1,169 @@
+"""Whether two terms agree in value and gradient, on positions where the leaves are 0, 1, nearly 0, and anything between.
+
+Each node is computed once, together with its derivative along one random direction of all leaves that are no targets. Directions
+are drawn for each element, so where two derivatives along them agree, the gradients do. The derivatives of operators are those
+of autograd: there is no second definition of what they mean, at kinks and ties neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+from torch import Tensor
+
+from autoloss.formulas.ranges import BINARY, POSITIVE, UNIT, Range, of_boxes
+from autoloss.formulas.terms import Term, apply
+from autoloss.space.operators import Operator
+
+RELATIVE, ABSOLUTE = 1e-6, 1e-9
+"""How far value and derivative may differ in double precision. ε itself, 1e-12, is below this."""
+
+SHAPE = (2, 2, 4, 4)
+"""(N, C, H, W) with more than one of each, so that means and pools join different elements."""
+
+SHAPE_OF_BOXES = (64, 1, 1, 1)
+"""Likewise for areas, where `mean_nhw` alone joins anything."""
+
+TARGETS = frozenset({"y"})
+"""Leaves that no gradient goes to."""
+
+ELEMENTWISE = ("abs", "inv", "log", "exp", "tanh", "sqrt")
+LINEAR = ("mean_nhw", "mean_c")
+
+_ENDS: Mapping[Range, tuple[float, ...]] = {
+    UNIT: (0, 1, 0, 1, 1e-6, 1e-3, 0.5, 0.999),
+    BINARY: (0, 1),
+    POSITIVE: (0, 1, 1e-6, 1e-3, 0.5, 3, 40),
+}
+_REAL_ENDS = (0, 1, -1, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
+
+Dual = tuple[Tensor, Tensor | None]
+"""A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Positions at which terms are compared."""
+
+    leaves: Mapping[str, Dual]
+    like: Tensor
+
+
+def scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
+    """Draw the positions, always the same ones: inside the ranges, and at their ends.
+
+    They are apart, since what is large at an end would swamp the rest in a mean.
+    """
+    generator = torch.Generator("cpu").manual_seed(0)
+    like = torch.zeros(SHAPE_OF_BOXES if of_boxes(leaves) else SHAPE, dtype=torch.float64, device="cpu")
+    return tuple(
+        Scene({name: _drawn(name, known, like.shape, at_ends, generator) for name, known in leaves.items()}, like)
+        for at_ends in (False, True)
+    )
+
+
+def _drawn(name: str, known: Range, shape: torch.Size, at_ends: bool, generator: torch.Generator) -> Dual:
+    if at_ends or known == BINARY:
+        ends = torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
+        value = ends[torch.randint(len(ends), shape, generator=generator, device="cpu")]
+    elif known == UNIT:
+        value = 0.02 + 0.96 * _uniform(shape, generator)
+    elif known == POSITIVE:
+        value = 0.2 * 100 ** _uniform(shape, generator)
+    else:
+        value = 6 * _uniform(shape, generator) - 3
+    slope = 0.5 + _uniform(shape, generator)
+    if name in TARGETS:
+        return value, None
+    # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
+    if known == UNIT:
+        slope = slope * ((value > 0) & (value < 1))
+    elif known == POSITIVE:
+        slope = slope * (value > 0)
+    return value, slope
+
+
+def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+
+def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+    """Return value and derivative of a node from those of its parts."""
+    if term.head == "leaf":
+        return scene.leaves[term.name]
+    if term.head == "call":
+        return _called(term, parts, scene)
+    values = [value for value, _ in parts]
+    value = apply(term, values, scene.like)
+    sloping = [(at, slope) for at, (_, slope) in enumerate(parts) if slope is not None]
+    if not sloping:
+        return value, None
+    match term.head:
+        case "sum":
+            each = [slope for _, slope in sloping]
+        case "product":
+            each = [apply(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in sloping]
+        case _:
+            each = [term.exponent * values[0].pow(term.exponent - 1) * sloping[0][1]]
+    return value, sum(each[1:], start=each[0])
+
+
+def _called(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+    assert term.operator is not None
+    operator = term.operator
+    value, slope = parts[0]
+    if all(each is None for _, each in parts):
+        return operator.function(*(each for each, _ in parts)), None
+    if slope is not None and any(term.is_call(name) for name in LINEAR):
+        return operator.function(value), operator.function(slope)
+    with torch.inference_mode(False), torch.enable_grad():
+        if slope is not None and any(term.is_call(name) for name in ELEMENTWISE):
+            return _elementwise(operator, value, slope)
+        try:
+            return _of_any_operator(operator, parts)
+        except RuntimeError:
+            # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
+            unknown = torch.full_like(scene.like, torch.nan)
+            return unknown, unknown
+
+
+def _elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
+    inner = value.clone().requires_grad_()
+    found = operator.function(inner)
+    (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
+    return found.detach(), factor * slope
+
+
+def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
+    """Differentiate twice: what backward passes on is linear in what it is given, and its factor is the derivative."""
+    inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
+    value = operator.function(*inputs)
+    if not value.requires_grad:
+        return value, None
+    sloping = [(place, slope) for place, (_, slope) in zip(inputs, parts, strict=True) if slope is not None]
+    given = torch.ones_like(value).requires_grad_()
+    found = torch.autograd.grad(value, [place for place, _ in sloping], given, create_graph=True, allow_unused=True)
+    passed = cast("tuple[Tensor | None, ...]", found)
+    used = [(factor, slope) for factor, (_, slope) in zip(passed, sloping, strict=True) if factor is not None]
+    slopes = torch.autograd.grad([factor for factor, _ in used], given, [slope for _, slope in used])
+    return value.detach(), slopes[0]
+
+
+def agree(first: Dual, second: Dual) -> bool:
+    """Say whether value and derivative are the same, also where they are not finite; nothing can be said where none is."""
+    (value, slope), (other_value, other_slope) = first, second
+    if not _close(value, other_value):
+        return False
+    if slope is None and other_slope is None:
+        return True
+    still = torch.zeros_like(value)
+    return _close(still if slope is None else slope, still if other_slope is None else other_slope)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    near = torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+    return near and bool(one.isfinite().any())

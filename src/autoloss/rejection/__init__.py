@@ -1,0 +1,1 @@
+"""Section 3.2: the loss-rejection protocol and the gradient-equivalence keys."""

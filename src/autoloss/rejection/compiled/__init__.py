@@ -1,0 +1,1 @@
+"""The rejection protocol in compiled loops."""

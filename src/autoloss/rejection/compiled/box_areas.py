@@ -1,0 +1,158 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
+"""The areas i, u and e of boxes in compiled loops, and a step of SGD on the deltas through them (Section 3.1).
+
+Plain autograd takes thirty small operations for them; `space/boxes.py` remains the definition.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from autoloss.rejection.compiled.functions import INLINED, OPTIONS, constant, exponential
+from autoloss.rejection.compiled.kernels import U, step
+from autoloss.space.boxes import CLAMP
+
+RAW = 4
+"""Channels of the raw prediction: the deltas x, y, width and height."""
+AREAS = 3
+"""i, u and e, each of them one channel."""
+REFERENCE, TARGET, DEVIATIONS, UNIT, GIVEN = 0, 4, 8, 12, 13
+"""Rows of what is given of each box: reference box, target box, deviations of the deltas, unit of its areas; their number."""
+
+
+@njit(**INLINED)
+def _predicted(w, z, given, axis, i, count):
+    """Return where a predicted box begins and ends along an axis, half its length, and the shift that a delta of 1 makes."""
+    low, high = w[given + axis * count + i], w[given + (axis + U(2)) * count + i]
+    deviations = given + (U(DEVIATIONS) + axis) * count + i
+    size = high - low
+    two, clamp = constant(size, 2), constant(size, CLAMP)
+    growth = w[z + (axis + U(2)) * count + i] * w[deviations + U(2) * count]
+    half = exponential(growth if growth < clamp else clamp) * size / two
+    centre = low + size / two + w[z + axis * count + i] * w[deviations] * size
+    return centre - half, centre + half, half, size * w[deviations]
+
+
+@njit(**INLINED)
+def _targeted(w, given, axis, i, count):
+    target = given + (U(TARGET) + axis) * count + i
+    return w[target], w[target + U(2) * count]
+
+
+@njit(**INLINED)
+def _common(first, last, low, high):
+    """Return how far two stretches overlap, and how long the shortest is that holds both; NaN stays NaN."""
+    inner = (high if last > high else last) - (low if first < low else first)
+    return inner, (last if last > high else high) - (first if first < low else low)
+
+
+@njit(**INLINED)
+def _none_below(x):
+    zero = constant(x, 0)
+    return zero if x < zero else x
+
+
+@njit(**OPTIONS)
+def measure_boxes(w, z, i_to, u_to, e_to, given, count):
+    """Compute the areas of a tile of boxes."""
+    for i in range(count):
+        left, right, _, _ = _predicted(w, z, given, U(0), i, count)
+        top, bottom, _, _ = _predicted(w, z, given, U(1), i, count)
+        target_left, target_right = _targeted(w, given, U(0), i, count)
+        target_top, target_bottom = _targeted(w, given, U(1), i, count)
+        across, around_x = _common(left, right, target_left, target_right)
+        along, around_y = _common(top, bottom, target_top, target_bottom)
+        common = _none_below(across) * _none_below(along)
+        unit = w[given + U(UNIT) * count + i]
+        own = (right - left) * (bottom - top)
+        w[i_to + i] = common / unit
+        w[u_to + i] = (own + (target_right - target_left) * (target_bottom - target_top) - common) / unit
+        w[e_to + i] = around_x * around_y / unit
+
+
+@njit(**INLINED)
+def _bounding(first, last, low, high):
+    """Return 1 where the predicted end, and beginning, bound the overlap, 1/2 where they lie on the target's, else 0."""
+    zero, half, one = constant(first, 0), constant(first, 0.5), constant(first, 1)
+    end = one if last < high else (zero if last > high else half)
+    return end, one if first > low else (zero if first < low else half)
+
+
+@njit(**INLINED)
+def _descend_axis(w, z, velocity, given, axis, i, count, slopes, own, along, around, half, shift, ends, momentum, rate):
+    """Step on the two deltas of an axis.
+
+    Args:
+        slopes: Of the loss by overlap, own area and enclosing area.
+        own, along, around: Length of the predicted box, of overlap and of enclosing box along the other axis.
+        ends: What `_bounding` says of this axis; its overlap.
+    """
+    end, begin, inner = ends
+    zero, one, two = constant(end, 0), constant(end, 1), constant(end, 2)
+    by_overlap = slopes[0] * _none_below(along) if inner >= zero else zero
+    by_around = slopes[2] * around
+    by_centre = (by_overlap - by_around) * (end - begin)
+    by_half = by_overlap * (end + begin) + by_around * (two - end - begin) + two * slopes[1] * own
+    deviation = w[given + (U(DEVIATIONS + 2) + axis) * count + i]
+    growth = w[z + (axis + U(2)) * count + i] * deviation
+    grows = one if growth <= constant(end, CLAMP) else zero
+    bad = step(w, z, velocity, axis * count + i, by_centre * shift, momentum, rate)
+    return bad | step(w, z, velocity, (axis + U(2)) * count + i, grows * by_half * half * deviation, momentum, rate)
+
+
+@njit(**OPTIONS)
+def descend_boxes(w, z, velocity, given, di, du, de, factors, count, momentum, rate):
+    """Step against the derivatives by i, u and e, each times its factor."""
+    bad = np.int32(0)
+    for i in range(count):
+        left, right, half_width, shift_x = _predicted(w, z, given, U(0), i, count)
+        top, bottom, half_height, shift_y = _predicted(w, z, given, U(1), i, count)
+        target_left, target_right = _targeted(w, given, U(0), i, count)
+        target_top, target_bottom = _targeted(w, given, U(1), i, count)
+        across, around_x = _common(left, right, target_left, target_right)
+        along, around_y = _common(top, bottom, target_top, target_bottom)
+        unit = w[given + U(UNIT) * count + i]
+        by_u = factors[1] * w[du + i] / unit
+        slopes = (factors[0] * w[di + i] / unit - by_u, by_u, factors[2] * w[de + i] / unit)
+        right_bounds, left_bounds = _bounding(left, right, target_left, target_right)
+        bottom_bounds, top_bounds = _bounding(top, bottom, target_top, target_bottom)
+        x, y = (right_bounds, left_bounds, across), (bottom_bounds, top_bounds, along)
+        width, height = right - left, bottom - top
+        bad |= _descend_axis(
+            w,
+            z,
+            velocity,
+            given,
+            U(0),
+            i,
+            count,
+            slopes,
+            height,
+            along,
+            around_y,
+            half_width,
+            shift_x,
+            x,
+            momentum,
+            rate,
+        )
+        bad |= _descend_axis(
+            w,
+            z,
+            velocity,
+            given,
+            U(1),
+            i,
+            count,
+            slopes,
+            width,
+            across,
+            around_x,
+            half_height,
+            shift_y,
+            y,
+            momentum,
+            rate,
+        )
+    return bad != 0

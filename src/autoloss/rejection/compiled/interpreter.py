@@ -1,0 +1,275 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
+"""The compiled loop: runs a program's blocks, takes the steps of SGD on the raw prediction, and stops at what is not finite.
+
+One function is called from outside, `descent()`, in single precision for the protocol and in double for the signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from autoloss.rejection.compiled import kernels as k
+from autoloss.rejection.compiled.box_areas import GIVEN, descend_boxes, measure_boxes
+from autoloss.rejection.compiled.compiling import kept
+from autoloss.rejection.compiled.functions import OPTIONS
+from autoloss.rejection.compiled.kernels import U
+from autoloss.rejection.compiled.pools import pool, pool_slope
+from autoloss.rejection.compiled.program import A_STRIDE, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES, A, B
+from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
+
+DONE, NOT_FINITE, NO_GRADIENT = range(3)
+"""How a descent ends."""
+
+SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
+"""What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z). Of a box the deltas are raw,
+and the areas i, u and e stand where p would."""
+
+_SOURCES = (
+    *("functions.py", "kernels.py", "pools.py", "box_areas.py", "interpreter.py"),
+    *("layout.py", "program.py", "tape.py"),
+)
+
+(ABS, INV, LOG, EXP, TANH, SQRT, SIGN, LOG_SLOPE, TANH_SLOPE, SQRT_SLOPE, MULTIPLY, COMBINE, SHIFT, FILL, SPREAD) = (
+    int(op) for op in list(Op)[:15]
+)
+SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) for op in list(Op)[15:])
+
+
+@njit(**OPTIONS)
+def _run(w, code, factors, begin, end, tile, shape, positions):
+    """Run some instructions, on one tile or, at odd times, on the sample; return what they add to the loss."""
+    channels, rows, height, width, rows_per_tile, scratch, _ = shape
+    loss = 0.0
+    for row in range(begin, end):
+        op, varies = code[row, OP], code[row, VARIES]
+        to = code[row, TO] + tile * code[row, TO_STRIDE]
+        a = code[row, A] + tile * code[row, A_STRIDE]
+        b = code[row, B] + tile * code[row, B_STRIDE]
+        factor, second = factors[row, 0], factors[row, 1]
+        across = channels if varies & CHANNEL else U(1)
+        along = positions if varies & POSITION else U(1)
+        count = across * along
+        if op == ABS:
+            k.absolute(w, to, a, count, factor)
+        elif op == INV:
+            k.inverse(w, to, a, count, factor)
+        elif op == LOG:
+            k.signed_log(w, to, a, count, factor)
+        elif op == EXP:
+            k.exp(w, to, a, count, factor)
+        elif op == TANH:
+            k.tanh(w, to, a, count, factor)
+        elif op == SQRT:
+            k.signed_sqrt(w, to, a, count, factor)
+        elif op == SIGN:
+            k.sign(w, to, a, count, factor)
+        elif op == LOG_SLOPE:
+            k.log_slope(w, to, a, count, factor)
+        elif op == TANH_SLOPE:
+            k.tanh_slope(w, to, a, count, factor)
+        elif op == SQRT_SLOPE:
+            k.sqrt_slope(w, to, a, count, factor)
+        elif op == MULTIPLY:
+            k.multiply(w, to, a, b, count)
+        elif op == COMBINE:
+            k.combine(w, to, a, b, count, factor, second)
+        elif op == SHIFT:
+            k.shift(w, to, a, count, factor, second)
+        elif op == FILL:
+            k.fill(w, to, count, second)
+        elif op == SPREAD:
+            k.spread(w, to, a, across, along, b & U(CHANNEL), b & U(POSITION))
+        elif op == SUM_CHANNELS:
+            k.sum_channels(w, to, a, across, along)
+        elif op == SUM_POSITIONS:
+            k.sum_positions(w, to, a, across, along, tile == 0)
+        elif op == TOTAL:
+            loss += factor * k.sum_of(w, a, count)
+        elif op == MASKED_TOTAL:
+            loss += factor * k.masked_sum_of(w, a, b, count)
+        elif op == POOL:
+            pool(w, to, a, scratch, (across, rows, height, width, rows_per_tile), factor)
+        elif op == POOL_SLOPE:
+            pool_slope(w, to, a, b, scratch, (across, rows, height, width, rows_per_tile), factor)
+    return loss
+
+
+@njit(**OPTIONS, inline="always")
+def _activate(w, activation, places, shape, positions):
+    channels, scratch = shape[0], shape[5]
+    z, _, p, given = places
+    if activation == BOX:
+        whole = shape[1] * shape[3]
+        measure_boxes(w, z, p, p + whole, p + whole + whole, given, positions)
+    elif activation == SIGMOID:
+        k.sigmoid(w, p, z, channels * positions)
+    elif activation != PLAIN:
+        k.softmax(w, p, z, scratch, channels, positions)
+
+
+@njit(**OPTIONS, inline="always")
+def _step(w, activation, places, slopes, factors, tile, shape, positions, momentum, rate):
+    """Take one step of SGD on one tile; return whether the gradient was not finite."""
+    channels, scratch = shape[0], shape[5]
+    z, velocity, p, given = places
+    count = channels * positions
+    slope, factor = slopes[0, 0] + tile * slopes[0, 1], factors[0]
+    if activation == BOX:
+        by_u, by_e = slopes[1, 0] + tile * slopes[1, 1], slopes[2, 0] + tile * slopes[2, 1]
+        bad = descend_boxes(w, z, velocity, given, slope, by_u, by_e, factors, positions, momentum, rate)
+    elif activation == SIGMOID:
+        bad = k.descend_sigmoid(w, z, velocity, p, slope, factor, count, momentum, rate)
+    elif activation == PLAIN:
+        bad = k.descend_plain(w, z, velocity, slope, factor, count, momentum, rate)
+    else:
+        first = U(1) if activation == ONE_LOGIT else U(0)
+        bad = k.descend_softmax(w, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate)
+    return bad
+
+
+@njit(**OPTIONS, inline="always")
+def _places(areas, shape, first):
+    """Return where raw prediction, velocity, p and what is given begin of the tile that begins with a position."""
+    channels, moving = shape[0], shape[6]
+    return (
+        areas[0] + first * moving,
+        areas[1] + first * moving,
+        areas[2] + first * channels,
+        areas[3] + first * U(GIVEN),
+    )
+
+
+@njit(**OPTIONS, inline="always")
+def _run_block(w, code, factors, block, shape):
+    """Run one block over the whole sample."""
+    whole, tile = shape[1] * shape[3], shape[3] * shape[4]
+    tiled = block[TILED] > U(0)
+    loss = 0.0
+    for first in range(U(0), whole if tiled else U(1), tile):
+        positions = min(tile, whole - first) if tiled else U(1)
+        loss += _run(w, code, factors, block[BEGIN], block[END], first // tile, shape, positions)
+    return loss
+
+
+@njit(**OPTIONS, inline="always")
+def _descend(
+    w,
+    code,
+    factors,
+    blocks,
+    once,
+    areas,
+    slopes,
+    slope_factors,
+    activation,
+    shape,
+    portion,
+    span,
+    momentum,
+    rate,
+    losses,
+):
+    """Take a portion of the positions through all steps; return how that ended.
+
+    Only where no position depends on another may a portion be less than the whole sample.
+    """
+    moving, tile = shape[6], shape[3] * shape[4]
+    last = blocks[len(blocks) - 1]
+    for step in range(span[0], span[1]):
+        loss, bad, moved = 0.0, False, step > 0
+        for row in range(once, len(blocks) - 1):
+            loss += _run_block(w, code, factors, blocks[row], shape)
+        for first in range(portion[0], portion[1], tile):
+            number, positions = first // tile, min(tile, portion[1] - first)
+            places = _places(areas, shape, first)
+            loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
+            bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, momentum, rate)
+            moved = moved or not k.is_zero(w, places[1], moving * positions)
+            if step + 1 < span[1]:
+                _activate(w, activation, places, shape, positions)
+        losses[step - span[0]] += loss
+        if bad or not abs(loss) < np.inf:
+            return NOT_FINITE
+        if not moved:
+            return NO_GRADIENT
+    return DONE
+
+
+def _stamp() -> str:
+    """Return what changes with any source that is compiled: numba itself looks at the outermost function's file only."""
+    folder = Path(__file__).parent
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in _SOURCES)).hexdigest()
+
+
+@cache
+def descent() -> Callable[..., int]:
+    """Return the compiled descent, loaded from the cache where there is one.
+
+    Its arguments: workspace; code, factors, blocks and number of blocks that run once, of a program; places of z, its
+    velocity, p, and what is given of boxes; places and strides of the derivatives, and their factors; activation; shape
+    (channels, rows, height, width, rows per tile, place of scratch, channels of z); first step and last; momentum; learning
+    rate; an array of zeros, one per step, for the loss; its largest finite value. It returns how the descent ended.
+    """
+    stamp = _stamp()
+
+    def descend(
+        w,
+        code,
+        factors,
+        blocks,
+        once,
+        areas,
+        slopes,
+        slope_factors,
+        activation,
+        shape,
+        span,
+        momentum,
+        rate,
+        losses,
+        limit,
+    ):
+        stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
+        whole, tile = shape[1] * shape[3], shape[3] * shape[4]
+        for row in range(once):
+            _run_block(w, code, factors, blocks[row], shape)
+        for first in range(U(0), whole, tile):
+            _activate(w, activation, _places(areas, shape, first), shape, min(tile, whole - first))
+        # A tile that can go through all steps alone lies in the cache all the while.
+        size = tile if len(blocks) == once + 1 else whole
+        end = NO_GRADIENT
+        for first in range(U(0), whole, size):
+            portion = (first, min(first + size, whole))
+            found = _descend(
+                w,
+                code,
+                factors,
+                blocks,
+                once,
+                areas,
+                slopes,
+                slope_factors,
+                activation,
+                shape,
+                portion,
+                span,
+                momentum,
+                rate,
+                losses,
+            )
+            if found == NOT_FINITE:
+                return NOT_FINITE
+            if found == DONE:
+                end = DONE
+        for loss in losses:
+            if not abs(loss) <= limit:
+                return NOT_FINITE
+        return end
+
+    return kept(descend)

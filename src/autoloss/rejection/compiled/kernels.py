@@ -1,0 +1,302 @@
+# type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
+"""Table 1 in compiled loops: each operator and its derivative over one stretch of a flat workspace.
+
+Every loop reads and writes `workspace` at unsigned offsets, which LLVM vectorises. A result never overlaps an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from autoloss.rejection.compiled.functions import (
+    OPTIONS,
+    constant,
+    disordered,
+    exponential,
+    hyperbolic_tangent,
+    logarithm,
+    ordered,
+)
+from autoloss.space.operators import EPSILON
+
+Loop = Callable[..., Any]
+
+U = np.uint64
+
+
+@njit(**OPTIONS)
+def _inverse(x):
+    return constant(x, 1) / (x + constant(x, EPSILON))
+
+
+@njit(**OPTIONS)
+def _sign(x):
+    # As in torch, the sign of NaN is 0.
+    zero, one = constant(x, 0), constant(x, 1)
+    return (one if x > zero else zero) - (one if x < zero else zero)
+
+
+@njit(**OPTIONS)
+def _log(x):
+    return _sign(x) * logarithm(abs(x) + constant(x, EPSILON))
+
+
+@njit(**OPTIONS)
+def _sqrt(x):
+    return _sign(x) * np.sqrt(abs(x) + constant(x, EPSILON))
+
+
+@njit(**OPTIONS)
+def _log_slope(x):
+    return abs(_sign(x)) / (abs(x) + constant(x, EPSILON))
+
+
+@njit(**OPTIONS)
+def _tanh_slope(result):
+    return constant(result, 1) - result * result
+
+
+@njit(**OPTIONS)
+def _sqrt_slope(result):
+    zero, half = constant(result, 0), constant(result, 0.5)
+    return zero if result == zero else half / abs(result)
+
+
+def _unary(function: Callable[[Any], Any]) -> Loop:
+    @njit(**OPTIONS)
+    def loop(workspace, to, a, count, factor):
+        for i in range(count):
+            workspace[to + i] = function(factor * workspace[a + i])
+
+    return loop
+
+
+@njit(**OPTIONS)
+def _magnitude(x):
+    return abs(x)
+
+
+absolute = _unary(_magnitude)
+inverse = _unary(_inverse)
+signed_log = _unary(_log)
+exp = _unary(exponential)
+tanh = _unary(hyperbolic_tangent)
+signed_sqrt = _unary(_sqrt)
+sign = _unary(_sign)
+log_slope = _unary(_log_slope)
+tanh_slope = _unary(_tanh_slope)
+sqrt_slope = _unary(_sqrt_slope)
+
+
+@njit(**OPTIONS)
+def multiply(workspace, to, a, b, count):
+    for i in range(count):
+        workspace[to + i] = workspace[a + i] * workspace[b + i]
+
+
+@njit(**OPTIONS)
+def combine(workspace, to, a, b, count, factor, second):
+    for i in range(count):
+        workspace[to + i] = factor * workspace[a + i] + second * workspace[b + i]
+
+
+@njit(**OPTIONS)
+def shift(workspace, to, a, count, factor, second):
+    for i in range(count):
+        workspace[to + i] = factor * workspace[a + i] + second
+
+
+@njit(**OPTIONS)
+def fill(workspace, to, count, value):
+    for i in range(count):
+        workspace[to + i] = value
+
+
+@njit(**OPTIONS)
+def spread(workspace, to, a, channels, positions, by_channel, by_position):
+    """Repeat a, one number per channel, per position, or a single one, over channels × positions."""
+    for c in range(channels):
+        row = to + c * positions
+        if by_position:
+            for i in range(positions):
+                workspace[row + i] = workspace[a + i]
+        else:
+            fill(workspace, row, positions, workspace[a + c] if by_channel else workspace[a])
+
+
+@njit(**{**OPTIONS, "fastmath": {"reassoc"}})
+def sum_of(workspace, a, count):
+    """Add up one stretch. Only the order of addition is free: a non-finite element gives a non-finite sum."""
+    total = constant(workspace[a], 0)
+    for i in range(count):
+        total += workspace[a + i]
+    return total
+
+
+@njit(**{**OPTIONS, "fastmath": {"reassoc"}})
+def masked_sum_of(workspace, a, mask, count):
+    """Add up what counts, by selection, since 0·NaN would be NaN."""
+    zero = constant(workspace[mask], 0)
+    total = zero
+    for i in range(count):
+        total += workspace[a + i] if workspace[mask + i] != zero else zero
+    return total
+
+
+@njit(**OPTIONS)
+def sum_channels(workspace, to, a, channels, positions):
+    for i in range(positions):
+        workspace[to + i] = workspace[a + i]
+    for c in range(U(1), channels):
+        row = a + c * positions
+        for i in range(positions):
+            workspace[to + i] += workspace[row + i]
+
+
+@njit(**OPTIONS)
+def sum_positions(workspace, to, a, channels, positions, begin):
+    """Add one tile's sum to each channel's; `begin` with the first tile."""
+    for c in range(channels):
+        found = sum_of(workspace, a + c * positions, positions)
+        workspace[to + c] = found if begin else workspace[to + c] + found
+
+
+LEAST = 1e-8
+"""Of a position's sum of exponentials: above it, a p that vanishes would have been below e⁻⁸⁵, which no operator tells from 0
+but by its sign."""
+
+
+@njit(**OPTIONS)
+def softmax(workspace, to, z, scratch, channels, positions):
+    """Softmax over channels; `scratch` holds two numbers per position.
+
+    Any shift of z gives the same result but for rounding, as long as no sum overflows or vanishes. One shift for the whole
+    stretch saves most of the loops; where it will not do, each position gets its own.
+    """
+    count = channels * positions
+    high, whole = _largest(workspace, z, count), scratch
+    for i in range(count):
+        workspace[to + i] = exponential(workspace[z + i] - high)
+    sum_channels(workspace, whole, to, channels, positions)
+    if not _all_above(workspace, whole, positions, constant(high, LEAST)):
+        _softmax_each(workspace, to, z, scratch, channels, positions)
+        return
+    _divide(workspace, to, whole, channels, positions)
+
+
+@njit(**OPTIONS)
+def _largest(workspace, a, count):
+    most = ordered(workspace[a])
+    for i in range(count):
+        rank = ordered(workspace[a + i])
+        most = rank if rank > most else most
+    return disordered(most)
+
+
+@njit(**OPTIONS)
+def _all_above(workspace, a, count, least):
+    found = np.int32(1)
+    for i in range(count):
+        found &= np.int32(workspace[a + i] > least)
+    return found != 0
+
+
+@njit(**OPTIONS)
+def _divide(workspace, to, whole, channels, positions):
+    for i in range(positions):
+        workspace[whole + i] = constant(workspace[whole + i], 1) / workspace[whole + i]
+    for c in range(channels):
+        out = to + c * positions
+        for i in range(positions):
+            workspace[out + i] *= workspace[whole + i]
+
+
+@njit(**OPTIONS)
+def _softmax_each(workspace, to, z, scratch, channels, positions):
+    """Softmax with each position's own largest z as its shift, as torch has it."""
+    high, whole = scratch, scratch + positions
+    for i in range(positions):
+        workspace[high + i] = workspace[z + i]
+        workspace[whole + i] = 0
+    for c in range(U(1), channels):
+        row = z + c * positions
+        for i in range(positions):
+            x, most = workspace[row + i], workspace[high + i]
+            workspace[high + i] = x if x > most else most
+    for c in range(channels):
+        row, out = z + c * positions, to + c * positions
+        for i in range(positions):
+            e = exponential(workspace[row + i] - workspace[high + i])
+            workspace[out + i] = e
+            workspace[whole + i] += e
+    _divide(workspace, to, whole, channels, positions)
+
+
+@njit(**OPTIONS)
+def sigmoid(workspace, to, z, count):
+    for i in range(count):
+        x = workspace[z + i]
+        one = constant(x, 1)
+        workspace[to + i] = one / (one + exponential(-x))
+
+
+@njit(**OPTIONS)
+def step(workspace, z, velocity, i, slope, momentum, rate):
+    """Take one step of SGD with momentum; return whether the slope was not finite."""
+    v = momentum * workspace[velocity + i] + slope
+    workspace[velocity + i] = v
+    workspace[z + i] -= rate * v
+    return np.int32(not (abs(slope) < constant(slope, np.inf)))
+
+
+@njit(**OPTIONS)
+def descend_softmax(workspace, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate):
+    """Step against `factor` · `slope`, the derivative by p, through the softmax over channels.
+
+    Args:
+        scratch: One number per position.
+        first: The first channel that moves; 1 when the first stands for a constant logit 0.
+    """
+    for i in range(positions):
+        workspace[scratch + i] = 0
+    for c in range(channels):
+        at = c * positions
+        for i in range(positions):
+            workspace[scratch + i] += factor * workspace[slope + at + i] * workspace[p + at + i]
+    bad = np.int32(0)
+    for c in range(first, channels):
+        at = c * positions
+        for i in range(positions):
+            dz = (factor * workspace[slope + at + i] - workspace[scratch + i]) * workspace[p + at + i]
+            bad |= step(workspace, z, velocity, at + i, dz, momentum, rate)
+    return bad != 0
+
+
+@njit(**OPTIONS)
+def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, rate):
+    bad = np.int32(0)
+    for i in range(count):
+        q = workspace[p + i]
+        dz = factor * workspace[slope + i] * (constant(q, 1) - q) * q
+        bad |= step(workspace, z, velocity, i, dz, momentum, rate)
+    return bad != 0
+
+
+@njit(**OPTIONS)
+def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
+    bad = np.int32(0)
+    for i in range(count):
+        bad |= step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate)
+    return bad != 0
+
+
+@njit(**OPTIONS)
+def is_zero(workspace, a, count):
+    found = np.int32(0)
+    for i in range(count):
+        found |= np.int32(workspace[a + i] != 0)
+    return found == 0

@@ -1,0 +1,162 @@
+"""A tape with places for its registers: the arrays that compiled code runs on."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloss.rejection.compiled.layout import MASK, Layout, P, Y, Z, padded
+from autoloss.rejection.compiled.tape import (
+    AREA_REGISTERS,
+    CHANNEL,
+    MASK_REGISTER,
+    P_REGISTER,
+    POSITION,
+    Y_REGISTER,
+    Instruction,
+    Op,
+    Tape,
+)
+
+OP, VARIES, TO, TO_STRIDE, A, A_STRIDE, B, B_STRIDE = range(8)
+"""Columns of `Program.code`; a register lies at its place plus the number of the tile times its stride.
+
+SPREAD has no second operand; its B says what the first one varies over.
+"""
+
+TILED, BEGIN, END = range(3)
+"""Columns of `Program.blocks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the interpreter needs to know of one tree.
+
+    Args:
+        code: One row per instruction, with columns as named above.
+        single: Factor and second constant of each instruction, float32.
+        double: The same in float64.
+        blocks: Rows of `code` that run together, tile by tile or at once.
+        once: How many of the blocks run once, before the steps.
+        slopes: Places and strides of the derivative by p, or of those by i, u and e; three rows in any case.
+        single_factors: What they are multiplied by, float32.
+        double_factors: The same in float64.
+        size: Elements of the workspace.
+    """
+
+    code: NDArray[np.uint64]
+    single: NDArray[np.float32]
+    double: NDArray[np.float64]
+    blocks: NDArray[np.uint64]
+    once: int
+    slopes: NDArray[np.uint64]
+    single_factors: NDArray[np.float32]
+    double_factors: NDArray[np.float64]
+    size: int
+
+    @property
+    def separable(self) -> bool:
+        """Say whether no position depends on another, so that each tile can run all steps alone."""
+        return len(self.blocks) == self.once + 1
+
+
+def place(tape: Tape, layout: Layout, plain: bool) -> Program:
+    """Give each register its place.
+
+    Args:
+        plain: The prediction is p itself; nothing is activated.
+    """
+    instructions = sorted(tape.instructions, key=lambda one: one[:2])
+    places = _places(instructions, tape, layout, plain)
+    code = np.zeros((len(instructions), 8), np.uint64)
+    for row, one in zip(code, instructions, strict=True):
+        row[OP], row[VARIES] = one.op, one.varies
+        for column, register in ((TO, one.to), (A, one.a), (B, one.b)):
+            row[column : column + 2] = places.get(register, (0, 0))
+        if one.op is Op.SPREAD and one.a is not None:
+            row[B] = tape.varies[one.a]
+    factors = [(one.factor, one.second) for one in instructions]
+    blocks, once = _blocks(instructions, tape.end)
+    slopes = [*tape.slopes, *[tape.slopes[0]] * (len(AREA_REGISTERS) - len(tape.slopes))]
+    return Program(
+        code=code,
+        single=np.array([[factor.single for factor in pair] for pair in factors], np.float32).reshape(-1, 2),
+        double=np.array([[factor.double for factor in pair] for pair in factors], np.float64).reshape(-1, 2),
+        blocks=blocks,
+        once=once,
+        slopes=np.array([places[slope.register] for slope in slopes], np.uint64),
+        single_factors=np.array([slope.single for slope in slopes], np.float32),
+        double_factors=np.array([slope.double for slope in slopes], np.float64),
+        size=max(layout.head, *(place for place, _ in places.values())) + layout.area,
+    )
+
+
+def _blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint64], int]:
+    """Cut the instructions where their time changes; the block at `end`, which takes the step, is always there."""
+    times = [one[:2] for one in instructions]
+    starts = sorted({*times, (1, end)})
+    rows = [
+        (time % 2 == 0, bisect_left(times, (stage, time)), bisect_right(times, (stage, time))) for stage, time in starts
+    ]
+    return np.array(rows, np.uint64), sum(stage == 0 for stage, _ in starts)
+
+
+def _places(
+    instructions: list[Instruction], tape: Tape, layout: Layout, plain: bool
+) -> dict[int | None, tuple[int, int]]:
+    """Give each register a place and a stride: a tile's own where one block makes and uses it, else the whole sample's."""
+    stride = layout.channels * layout.tile
+    places: dict[int | None, tuple[int, int]] = {
+        P_REGISTER: ((Z if plain else P) * layout.area, stride),
+        Y_REGISTER: (Y * layout.area, stride),
+        MASK_REGISTER: (MASK * layout.area, stride),
+    }
+    # One after the other where p would be; each is one channel.
+    for number, register in enumerate(AREA_REGISTERS):
+        places[register] = (P * layout.area + number * layout.positions, layout.tile)
+    last, shared = _lifetimes(instructions, tape)
+    free: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    size = layout.head
+    for index, one in enumerate(instructions):
+        kind = (one.to in shared, tape.varies[one.to])
+        if one.op not in (Op.TOTAL, Op.MASKED_TOTAL):
+            if free.get(kind):
+                places[one.to] = free[kind].pop()
+            else:
+                places[one.to], size = _new(kind, layout, size)
+        for register in {register for register in (one.a, one.b) if register is not None}:
+            if last.get(register) == index and tape.varies[register] & POSITION:
+                free.setdefault((register in shared, tape.varies[register]), []).append(places[register])
+    return places
+
+
+def _new(kind: tuple[bool, int], layout: Layout, size: int) -> tuple[tuple[int, int], int]:
+    whole, varies = kind
+    channels = layout.channels if varies & CHANNEL else 1
+    positions = (layout.positions if whole else layout.tile) if varies & POSITION else 1
+    stride = channels * layout.tile if whole and varies & POSITION else 0
+    return (size, stride), size + padded(channels * positions)
+
+
+def _lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, int], set[int]]:
+    """Return where each register is used last, and which are needed whole: by a pool, or in another block.
+
+    What is made once and used in the steps is needed to the end.
+    """
+    made = {one.to: one[:2] for one in instructions}
+    uses = [(one.a, one[:2], index) for index, one in enumerate(instructions)]
+    uses += [(one.b, one[:2], index) for index, one in enumerate(instructions)]
+    uses += [(slope.register, (1, tape.end), len(instructions)) for slope in tape.slopes]
+    last: dict[int, int] = {}
+    shared: set[int] = set()
+    for register, when, index in uses:
+        if register is None or register not in made:
+            continue
+        if made[register] != when or when[1] % 2:
+            shared.add(register)
+        outlives = made[register][0] != when[0]
+        last[register] = max(last.get(register, 0), len(instructions) if outlives else index)
+    return last, shared

@@ -1,0 +1,340 @@
+"""All settings of a run in one value, grouped by the paper's headings; `--set group.name=value` changes any of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autoloss.errors import RequestError, shown, unknown
+
+Threshold = Literal["relative", "absolute"]
+THRESHOLDS = ("relative", "absolute")
+EngineName = Literal["fast", "reference"]
+ENGINES = ("fast", "reference")
+MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
+"""Beyond these a slip of the finger fills the memory, or tests the first loss for days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolSettings:
+    """Appendix A's values.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    samples: int = 5
+    """B."""
+    threshold: float = 0.6
+    """η, the least correlation score g that passes."""
+    unit: Threshold = "relative"
+    """`absolute`: g in the metric's unit, the paper's; `relative`: as a share of what the samples can gain."""
+    steps: int = 500
+    learning_rate: float = 0.001
+    """Step of SGD on the *sum* over all elements; Appendix A normalises nothing here."""
+    momentum: float = 0.9
+    engine: EngineName = "fast"
+    """`fast` is the compiled engine, `reference` plain autograd; both decide alike."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown("engine", str(self.engine), ENGINES)
+        if self.unit not in THRESHOLDS:
+            raise unknown("unit of the threshold", str(self.unit), THRESHOLDS)
+        for name, value, most in (("samples", self.samples, MOST_SAMPLES), ("steps", self.steps, MOST_STEPS)):
+            if not 1 <= value <= most:
+                raise RequestError(f"rejection.{name} is {value}; it needs to be at least 1 and at most {most}.")
+        if not self.learning_rate > 0:
+            raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
+        if not 0 <= self.momentum < 1:
+            raise RequestError(f"rejection.momentum is {self.momentum}; it needs to be in [0, 1).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolutionSettings:
+    """Appendix A's values, and what the paper leaves open.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    initial: int = 20
+    """K, the number of children drawn from nothing."""
+    start: tuple[str, ...] = ()
+    """Losses to start from; they take the place of the first of the K draws. One that does not pass is drawn after all."""
+    depth: int = 3
+    """D, operators on every path of a tree drawn from nothing."""
+    tournament: float = 0.05
+    """T, the share of the population that takes part in a tournament. With K = 20 that is one contestant."""
+    population: int = 2500
+    """P, the most recent scored losses among which parents are found."""
+    lag: int = 4
+    """Child k sees the outcomes up to child k − lag; at most so many trainings run at a time."""
+    one_branch: bool = False
+    """Change one random branch of a child only, instead of drawing for each branch."""
+    maximum_operators: int = 64
+    """Larger trees are rejected; the paper states no limit, this one guards memory."""
+    mutation_attempts: int = 10_000
+    """After so many rejected attempts a mutation becomes a fresh tree."""
+    attempts: int = 1_000_000
+    """After so many rejected attempts at one branch the run ends."""
+    idle_children: int = 1_000
+    """So many children in a row that cost no training end the run."""
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"evolution.{name} is {getattr(self, name)}; it needs to be at least 1.")
+        if len(self.start) > self.initial:
+            raise RequestError(
+                f"The search starts from {len(self.start)} losses, but evolution.initial is {self.initial}: they take the place "
+                "of the first of those. Raise evolution.initial, or give fewer."
+            )
+        if not 1 <= self.maximum_operators <= 64:
+            raise RequestError(
+                f"evolution.maximum_operators is {self.maximum_operators}; it needs to be from 1 to 64: texts of deeper "
+                "trees are not read, and memory grows with the tree."
+            )
+        if self.depth < 1 or self.depth > 6:
+            raise RequestError(f"evolution.depth is {self.depth}; it needs to be from 1 to 6.")
+        if self.maximum_operators < self.depth:
+            raise RequestError(
+                f"evolution.maximum_operators is {self.maximum_operators}, and a tree drawn from nothing has at least "
+                f"evolution.depth = {self.depth}. Raise the one, or lower the other."
+            )
+        if not 0 < self.tournament <= 1:
+            raise RequestError(f"evolution.tournament is {self.tournament}; a share is in (0, 1].")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffspringSettings:
+    """Section 3.2's probabilities.
+
+    Raises:
+        RequestError: A probability is outside [0, 1].
+    """
+
+    copy: float = 0.1
+    """A child is its parent's copy."""
+    fresh: float = 0.5
+    """A child that is no copy is a random tree instead of a mutation."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("copy", self.copy), ("fresh", self.fresh)):
+            if not 0 <= value <= 1:
+                raise RequestError(f"offspring.{name} is {value}; a probability is in [0, 1].")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """When a run ends before its budget, and when a training does.
+
+    Raises:
+        RequestError: A limit is not above 0.
+    """
+
+    wall_clock_seconds: float | None = None
+    """Ends the search at its first unfinished loss."""
+    explored: int | None = None
+    """Ends the search when so many losses were drawn."""
+    training_seconds: float = 3600.0
+    """Deadline of one proxy training; past it the training is killed and counts as failed."""
+    testing_seconds: float = 900.0
+    """Deadline of one batch of rejection tests."""
+    memory_gigabytes: float | None = None
+    """Resident memory of one worker with all its processes, in 2**30 bytes; past it the worker is killed and its job is tried
+    again. None: what the machine has."""
+    charge_diverged: bool = False
+    """Count diverged trainings into the budget."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory_gigabytes is None else round(self.memory_gigabytes * 2**30)
+
+    def __post_init__(self) -> None:
+        for name in ("wall_clock_seconds", "explored", "training_seconds", "testing_seconds", "memory_gigabytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RequestError(f"limits.{name} is {value}; it needs to be above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSettings:
+    """Section 3.1: what trees are drawn from besides the branch's leaves."""
+
+    without: tuple[str, ...] = ()
+    """Operators that are switched off."""
+    operators: tuple[str, ...] = ()
+    """A person's own: `file.py:name`, or the name of one that was handed over in Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalSettings:
+    """What is trained again when the budget is spent, before a winner is named.
+
+    Raises:
+        RequestError: A count is negative.
+    """
+
+    confirm: int = 10
+    """So many of the best are re-trained on fresh seeds, on the valid split."""
+    confirm_seeds: int = 2
+    finalists: int = 4
+    """So many of the best on those seeds are trained on further ones: a loss that fails one training in five shows it."""
+    finalist_seeds: int = 3
+    compare: int = 3
+    """So many of these stand beside the baselines on the test split."""
+    compare_seeds: int = 3
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            if getattr(self, setting.name) < 0:
+                raise RequestError(f"final.{setting.name} is {getattr(self, setting.name)}; it cannot be negative.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a run's history is a function of, with its limits.
+
+    Raises:
+        RequestError: `evaluations` is below 1, or the seed negative.
+    """
+
+    evaluations: int = 500
+    """N, the number of proxy trainings that are charged."""
+    seed: int = 0
+    """Decides everything that is drawn."""
+    space: SpaceSettings = field(default_factory=SpaceSettings)
+    evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
+    offspring: OffspringSettings = field(default_factory=OffspringSettings)
+    rejection: ProtocolSettings = field(default_factory=ProtocolSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    final: FinalSettings = field(default_factory=FinalSettings)
+
+    def __post_init__(self) -> None:
+        if self.evaluations < 1:
+            raise RequestError(f"evaluations is {self.evaluations}; a search needs at least 1.")
+        if not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed is {self.seed}; it needs to be from 0 to 2**63 - 1.")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Configuration:
+        """Read what `to_json` wrote; what this release does not know is an error.
+
+        Raises:
+            RequestError: It is no configuration, or has an unknown group or setting.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"This is no configuration of a run: {error}; found {shown(text)}.") from None
+        groups = _groups()
+        for part in (values, *(values.get(name, {}) for name in groups)) if isinstance(values, dict) else (values,):
+            if not isinstance(part, dict):
+                raise RequestError(
+                    f"This is no configuration of a run: expected groups of settings, found {shown(part)}."
+                )
+        changes = {name: values.pop(name) for name in list(values) if name not in groups}
+        for group, settings in values.items():
+            changes.update({f"{group}.{name}": value for name, value in settings.items()})
+        return cls().changed(changes)
+
+    def changed(self, settings: Mapping[str, Any]) -> Configuration:
+        """Return a configuration with some settings changed; texts are read as the setting's type.
+
+        Args:
+            settings: `evolution.lag` and the like → value or its text.
+
+        Raises:
+            RequestError: An unknown setting, or a value that does not fit.
+        """
+        top: dict[str, Any] = {}
+        groups: dict[str, dict[str, Any]] = {}
+        for key, value in settings.items():
+            group, dot, name = key.rpartition(".")
+            if dot:
+                groups.setdefault(group, {})[name] = _read(key, value)
+            else:
+                top[name] = _read(key, value)
+        for group, values in groups.items():
+            top[group] = dataclasses.replace(getattr(self, group), **values)
+        return dataclasses.replace(self, **top)
+
+
+def setting_names() -> list[str]:
+    """Return every setting as `--set` names it."""
+    plain = [setting.name for setting in dataclasses.fields(Configuration) if setting.name not in _groups()]
+    grouped = [f"{group}.{setting.name}" for group, kind in _groups().items() for setting in dataclasses.fields(kind)]
+    return plain + grouped
+
+
+def _groups() -> dict[str, type]:
+    hints = typing.get_type_hints(Configuration)
+    return {name: kind for name, kind in hints.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
+
+
+def _read(key: str, value: Any) -> Any:
+    """Return a value as its setting's type."""
+    if key not in setting_names():
+        raise unknown("setting", key, setting_names())
+    group, _, name = key.rpartition(".")
+    hint = typing.get_type_hints(_groups()[group] if group else Configuration)[name]
+    alternatives = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for kind in alternatives:
+        try:
+            return _converted(kind, value)
+        except (ValueError, TypeError, KeyError):
+            continue
+    expected = " or ".join(_described(kind) for kind in alternatives)
+    raise RequestError(f"{key} takes {expected}; found {shown(value)}.")
+
+
+def _converted(kind: Any, value: Any) -> Any:
+    if kind is type(None):
+        if value in (None, "none", ""):
+            return None
+        raise ValueError
+    if typing.get_origin(kind) is typing.Literal:
+        if value in typing.get_args(kind):
+            return value
+        raise ValueError
+    if typing.get_origin(kind) is tuple:
+        return _texts(value)
+    if kind is bool:
+        return {"true": True, "false": False, True: True, False: False}[
+            value.lower() if isinstance(value, str) else value
+        ]
+    if value is None or isinstance(value, bool):
+        raise ValueError
+    found = kind(value)
+    if (kind is int and float(value) != found) or (kind is float and not math.isfinite(found)):
+        raise ValueError
+    return found
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Read a list of texts; a text is one with commas between."""
+    if isinstance(value, str):
+        value = [part for part in map(str.strip, value.strip("()").split(",")) if part]
+    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+        raise ValueError
+    return tuple(value)
+
+
+def _described(kind: Any) -> str:
+    if kind is type(None):
+        return "none"
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return "texts with commas between"
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")

@@ -1,1 +1,0 @@
-"""Data sets in their original formats, and those that need no download."""

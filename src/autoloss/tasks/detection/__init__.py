@@ -1,0 +1,1 @@
+"""Object detection (Section 4.2)."""

@@ -1,0 +1,227 @@
+"""COCO's instances (Section 4.2): boxes with polygons, run lengths and crowds, in the original JSON.
+
+Source: Lin et al., 2014, Microsoft COCO, and the data format of cocodataset.org. As with COCO's own tools, a box without width
+or height stays in the evaluation, where nothing can find it; a training cannot use it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoloss.errors import shown
+from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing, refusal, undecodable
+from autoloss.tasks.files.layout import leaves, present
+
+NAME = "COCO"
+LAYOUT = """\
+  annotations/instances_train2017.json, instances_val2017.json
+  train2017/000000000009.jpg, …
+  val2017/000000000139.jpg, …"""
+LEAST_NUMBERS = 6
+"""Of a polygon: three points."""
+LARGEST = 1e7
+"""Beyond it no coordinate is one: 32 bits would round it, or make it infinite."""
+GROUPS = ("images", "annotations", "categories")
+AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
+MEND = "Mend it in the file, or take it out."
+
+
+def coco(directory: Path | str, split: str) -> BoxedImages:
+    """Read the instances of a split, such as train2017; images are read later.
+
+    Raises:
+        RequestError: The folder lacks a part, or annotations are faulty: the first twenty are named, each by its id.
+    """
+    root = present(Path(directory), NAME, LAYOUT)
+    return instances(root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}")
+
+
+def instances(file: Path, folder: Path, name: str) -> BoxedImages:
+    """Read a file of instances whose images lie in a folder.
+
+    Raises:
+        RequestError: It cannot be read, or annotations are faulty.
+    """
+    content = _content(file)
+    faults: list[Fault] = []
+    categories = _identified(file, content["categories"], "category", ("name",), faults)
+    images = _identified(file, content["images"], "image", ("file_name", "width", "height"), faults)
+    labels = {identity: label for label, identity in enumerate(sorted(categories), start=1)}
+    of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
+    seen: Counter[Any] = Counter()
+    flat = 0
+    for number, annotation in enumerate(content["annotations"]):
+        identity = annotation.get("id") if isinstance(annotation, Mapping) else None
+        identity = identity if isinstance(identity, int) else None
+        seen[identity] += 1
+        problems = [*_problems(annotation, images, labels)]
+        if identity is None:
+            problems.append(("lacks an id", "a whole number of its own"))
+        elif seen[identity] > 1:
+            problems.append(("has the id of another", "ids that differ"))
+        place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
+        faults += [Fault(file, f"{place} {found}", expected, MEND) for found, expected in problems]
+        if not problems:
+            of_image[annotation["image_id"]].append(annotation)
+            flat += not all(annotation["bbox"][2:])
+    if faults:
+        raise refusal(name, faults)
+    notes = [
+        f"{name}: {flat} boxes have no width or no height; training leaves them out, evaluation counts them."
+    ] * bool(flat)
+    return BoxedImages(
+        name,
+        tuple(folder / str(image["file_name"]) for image in images.values()),
+        tuple(_boxes(images[identity], rows, labels) for identity, rows in of_image.items()),
+        tuple(str(categories[identity]["name"]) for identity in sorted(categories)),
+        tuple(notes),
+    )
+
+
+def _content(file: Path) -> dict[str, list[Any]]:
+    if not file.is_file():
+        raise FaultyFile(missing(file, AN_INSTANCES_FILE))
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FaultyFile(undecodable(file, error, AN_INSTANCES_FILE)) from None
+    lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
+    if lacking:
+        remedy = "Files of captions and of keypoints are others; take the one of instances."
+        raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", AN_INSTANCES_FILE, remedy))
+    return content
+
+
+def _identified(
+    file: Path, rows: Sequence[Any], kind: str, needed: Sequence[str], faults: list[Fault]
+) -> dict[int, Mapping[str, Any]]:
+    """Return images or categories by their ids, in the file's order; what is wrong with any is added to the faults."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for number, row in enumerate(rows, start=1):
+        identity = row.get("id") if isinstance(row, Mapping) else None
+        place = f"{kind} {identity if isinstance(identity, int) else f'number {number}'}"
+        lacking = [name for name in ("id", *needed) if not isinstance(row, Mapping) or name not in row]
+        if lacking:
+            faults.append(
+                Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", MEND)
+            )
+        elif unfit := [name for name in ("id", *needed) if not _fits(name, row[name])]:
+            expected = " and ".join(EXPECTED[name] for name in unfit)
+            faults.append(
+                Fault(
+                    file,
+                    f"{place} has the {unfit[0]} {shown(row[unfit[0]])}",
+                    f"{' and '.join(unfit)}: {expected}",
+                    MEND,
+                )
+            )
+        elif identity in found:
+            faults.append(Fault(file, f"{place} comes twice", "ids that differ", MEND))
+        else:
+            found[row["id"]] = row
+    return found
+
+
+EXPECTED = {
+    "id": "a whole number",
+    "width": "pixels, at least 1",
+    "height": "pixels, at least 1",
+    "file_name": "a path inside the split's folder",
+    "name": "text",
+}
+"""What the entries of images and categories are."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    match name:
+        case "id":
+            return isinstance(value, int)
+        case "width" | "height":
+            return isinstance(value, int) and 1 <= value < LARGEST
+        case "file_name":
+            return isinstance(value, str) and not leaves(value)
+        case _:
+            return isinstance(value, str)
+
+
+def _problems(
+    annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with an annotation, and what was expected."""
+    if not isinstance(annotation, Mapping):
+        yield f"is a {type(annotation).__name__}", "an object"
+        return
+    place, category = annotation.get("image_id"), annotation.get("category_id")
+    image = images.get(place) if isinstance(place, int) else None
+    if image is None:
+        yield f"is of image {shown(place)}, which is not listed", "an image of the file"
+    if not isinstance(category, int) or category not in labels:
+        yield f"has the category {shown(category)}", f"one of the {len(labels)} that the file lists"
+    if not _is_finite(annotation.get("area", 0)):
+        yield f"has the area {shown(annotation['area'])}", "a number of pixels"
+    box = annotation.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
+        yield (
+            ("has no box" if box is None else f"has the box {shown(box)}"),
+            "a box of four numbers: left, top, width, height",
+        )
+        return
+    left, top, width, height = box
+    if min(width, height) < 0:
+        yield f"has a box of {width:g}×{height:g} pixels", "a width and a height of at least 0"
+    elif image is not None and not (
+        left <= image["width"] and top <= image["height"] and left + width >= 0 and top + height >= 0
+    ):
+        yield (
+            f"has the box {box}, outside image {annotation['image_id']} of {image['width']}×{image['height']} pixels",
+            "a box that touches its image",
+        )
+    if image is not None and "segmentation" in annotation:
+        yield from _outline_problems(annotation["segmentation"], image)
+
+
+def _is_finite(side: Any) -> bool:
+    # A comparison takes whole numbers of any length, and no NaN passes it.
+    return isinstance(side, int | float) and abs(side) < LARGEST
+
+
+def _outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if isinstance(outline, list):
+        for polygon in outline:
+            if isinstance(polygon, list) and not all(map(_is_finite, polygon)):
+                yield "has a polygon with what is no number", "points of two numbers"
+            elif not isinstance(polygon, list) or len(polygon) < LEAST_NUMBERS or len(polygon) % 2:
+                count = len(polygon) if isinstance(polygon, list) else 0
+                yield f"has a polygon of {count} numbers", "at least three points of two numbers"
+        return
+    size = [image["height"], image["width"]]
+    if not isinstance(outline, Mapping) or "counts" not in outline or outline.get("size") != size:
+        found = outline.get("size") if isinstance(outline, Mapping) else type(outline).__name__
+        yield f"has run lengths of size {shown(found)}", f"counts and the size {size}, height and width of its image"
+    elif isinstance(outline["counts"], list) and not all(
+        isinstance(run, int) and run >= 0 for run in outline["counts"]
+    ):
+        yield "has run lengths that are no lengths", "whole numbers of at least 0"
+    elif isinstance(outline["counts"], list) and sum(outline["counts"]) != size[0] * size[1]:
+        yield f"has run lengths that cover {sum(outline['counts'])} pixels", f"{size[0] * size[1]}, all of its image"
+
+
+def _boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int]) -> Boxes:
+    corners = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
+    size = corners[:, 2] * corners[:, 3]
+    return Boxes(
+        (int(image["width"]), int(image["height"])),
+        np.concatenate([corners[:, :2], corners[:, :2] + corners[:, 2:]], axis=1).astype(np.float32),
+        np.array([labels[row["category_id"]] for row in rows], dtype=np.int64),
+        np.array([bool(row.get("iscrowd", 0)) for row in rows], dtype=bool),
+        np.zeros(len(rows), dtype=bool),
+        np.array([row.get("area", area) for row, area in zip(rows, size, strict=True)], dtype=np.float64),
+        np.array([row["id"] for row in rows], dtype=np.int64),
+    )

@@ -1,0 +1,139 @@
+"""Scenes of real handwritten digits with their boxes: a detection data set that needs no download.
+
+Digits come from the splits of `datasets/digits.py`, so that no handwriting occurs in two splits. They are scaled by up to a
+factor of two, stretched a little, laid where they overlap others hardly, and joined by pieces of digits that count as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError
+from autoloss.tasks.segmentation.data.digits import SHARES, handwritten
+
+CLASSES = 10
+"""Digit d is class d + 1."""
+PLACES = 16
+"""Tries to find a free place; then a scene has one digit less."""
+
+Example = tuple[Tensor, dict[str, Tensor]]
+"""An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxScenery:
+    """What scenes look like.
+
+    Args:
+        size: Pixels of a scene's side, a multiple of 32.
+        digits: The least and the largest number of digits in a scene.
+        side: The least and the largest side of a digit's square in pixels; its box, that of the ink, is narrower.
+        stretch: Width over height lies within this factor of the original's.
+        pieces: Pieces of digits in a scene, at most.
+        overlap: Of another's square, the share that a digit may cover.
+        noise: Standard deviation, ink being 1.
+        ink: Grey above which a pixel belongs to the digit.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    size: int = 96
+    digits: tuple[int, int] = (2, 7)
+    side: tuple[int, int] = (18, 36)
+    stretch: float = 1.25
+    pieces: int = 3
+    overlap: float = 0.1
+    noise: float = 0.06
+    ink: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.size < 32 or self.size % 32:
+            raise RequestError(f"A scene's size is {self.size} pixels; it needs to be a multiple of 32.")
+        if not 1 <= self.digits[0] <= self.digits[1]:
+            raise RequestError(
+                f"From {self.digits[0]} to {self.digits[1]} digits cannot be drawn; expected 1 ≤ least ≤ most."
+            )
+        if not 8 <= self.side[0] <= self.side[1] <= self.size:
+            raise RequestError(
+                f"Digits of {self.side[0]} to {self.side[1]} pixels do not fit; expected 8 ≤ least ≤ most ≤ {self.size}."
+            )
+
+
+def box_scenes(split: str, count: int, seed: int, scenery: BoxScenery = BoxScenery()) -> list[Example]:
+    """Compose scenes: images (1, H, W) in [0, 1], 1 for ink, with at least one digit each.
+
+    Args:
+        split: train, valid or test: whose digits.
+        seed: Decides all that is drawn; another split with the same seed has other digits.
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    images, labels = handwritten(split)
+    rng = np.random.default_rng([seed, list(SHARES).index(split), scenery.size])
+    return [_scene(images, labels, scenery, rng) for _ in range(count)]
+
+
+def _scene(
+    images: NDArray[np.float64], labels: NDArray[np.int64], scenery: BoxScenery, rng: np.random.Generator
+) -> Example:
+    canvas = np.zeros((scenery.size, scenery.size))
+    boxes: list[list[float]] = []
+    classes: list[int] = []
+    wanted = int(rng.integers(scenery.digits[0], scenery.digits[1] + 1))
+    pieces = int(rng.integers(0, scenery.pieces + 1))
+    for number, (top, left, height, width) in enumerate(_squares(wanted + pieces, scenery, rng)):
+        chosen = int(rng.integers(len(images)))
+        grey = _scaled(images[chosen], height, width) * rng.uniform(0.7, 1.0)
+        spot = canvas[top : top + height, left : left + width]
+        if number >= wanted:
+            np.maximum(spot, _half(grey), out=spot)
+            continue
+        np.maximum(spot, grey, out=spot)
+        rows, columns = (np.flatnonzero((grey > scenery.ink).any(axis=axis)) for axis in (1, 0))
+        boxes.append([left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1])
+        classes.append(int(labels[chosen]) + 1)
+    noisy = (canvas + rng.normal(0, scenery.noise, canvas.shape)).clip(0, 1)
+    return torch.from_numpy(noisy[None].astype(np.float32)), {
+        "boxes": torch.tensor(boxes, dtype=torch.float32),
+        "labels": torch.tensor(classes, dtype=torch.int64),
+    }
+
+
+def _squares(count: int, scenery: BoxScenery, rng: np.random.Generator) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (top, left, height, width) of squares that hardly overlap; fewer where there is no room."""
+    laid = np.zeros((0, 4))
+    for _ in range(count):
+        side = rng.uniform(*scenery.side, size=PLACES)
+        stretch = scenery.stretch ** rng.uniform(-0.5, 0.5, size=PLACES)
+        extent = np.stack([side / stretch, side * stretch], axis=1).round().clip(max=scenery.size).astype(int)
+        corner = (rng.random((PLACES, 2)) * (scenery.size - extent + 1)).astype(int)
+        squares = np.concatenate([corner, corner + extent], axis=1)
+        inner = np.minimum(laid[:, None, 2:], squares[:, 2:]) - np.maximum(laid[:, None, :2], squares[:, :2])
+        free = (inner.clip(min=0).prod(axis=2) <= scenery.overlap * extent.prod(axis=1)).all(axis=0)
+        if free.any():
+            first = int(free.argmax())
+            laid = np.concatenate([laid, squares[None, first]])
+            (top, left), (height, width) = corner[first].tolist(), extent[first].tolist()
+            yield top, left, height, width
+
+
+def _scaled(digit: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    source = torch.from_numpy(digit)[None, None]
+    return F.interpolate(source, (height, width), mode="bilinear", align_corners=False)[0, 0].numpy()
+
+
+def _half(grey: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Keep the upper half of a digit, upside down and mirrored, so that it reads as no digit."""
+    half = np.zeros_like(grey)
+    middle = len(grey) // 2
+    half[:middle] = grey[:middle][::-1, ::-1]
+    return half

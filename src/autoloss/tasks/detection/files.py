@@ -1,0 +1,222 @@
+"""The tasks coco-det and voc-det: detection as in Section 4.2 and Appendix A, on the original files.
+
+The paper's values are the defaults: of the proxy in `Stage`, of retraining in `FULL`; all of them are options of the tasks,
+retraining's behind `full_`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Signature, signature
+from pathlib import Path
+from random import Random
+from typing import Any, final
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.boxes import AREA_UNITS
+from autoloss.tasks import stages
+from autoloss.tasks.detection.branches import BranchSettings
+from autoloss.tasks.detection.data import coco as coco_files
+from autoloss.tasks.detection.data import voc as voc_files
+from autoloss.tasks.detection.data.boxed import BoxedImages
+from autoloss.tasks.detection.metrics.average_precision import Detections, Truth
+from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
+from autoloss.tasks.detection.task import DetectionTask, Full
+from autoloss.tasks.files.faults import refusal
+from autoloss.tasks.files.inspection import inspected_boxes
+from autoloss.tasks.training.recipe import Recipe
+
+LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
+"""Which part of the pyramid → what makes it, and the anchors' sides in pixels."""
+PAPER_HELD_OUT = {"coco-det": (5000, 118287), "voc-det": (1500, 16551)}
+"""Images that the search measures on, of so many; of a smaller data set the same share. The paper names no number for VOC."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a schedule trains; the defaults, with those of `RECIPE`, are the paper's proxy.
+
+    Raises:
+        RequestError: Unknown levels.
+    """
+
+    backbone: str = "resnet50"
+    levels: str = "P4-P6"
+    channels: int = 128
+    """Of the pyramid, and so of the RPN's head; half of the usual."""
+    head_width: int = 512
+    """Of the R-CNN head; half of the usual."""
+    weights: str = "none"
+    """Of the backbone: none, imagenet, or the path of a state dict."""
+    short_side: int = 800
+    long_side: int = 1333
+    recipe: Recipe = field(default_factory=lambda: RECIPE)
+
+    def __post_init__(self) -> None:
+        if self.levels not in LEVELS:
+            raise unknown("choice of levels", self.levels, LEVELS)
+
+    def network(self, classes: int) -> FasterRCNN:
+        """Make the network."""
+        backbone, anchors = LEVELS[self.levels]
+        shape = Shape(
+            short_side=self.short_side, long_side=self.long_side, anchor_sizes=anchors, head_width=self.head_width
+        )
+        return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape)
+
+
+RECIPE = Recipe(epochs=1, batch_size=32, learning_rate=0.04, weight_decay=1e-4, schedule="constant", warmup_steps=250)
+"""Appendix A's proxy of detection. It names no decay within its one epoch."""
+PROXY = Stage()
+FULL = Stage(
+    levels="P2-P6",
+    channels=256,
+    head_width=1024,
+    recipe=Recipe(
+        epochs=12,
+        batch_size=16,
+        learning_rate=0.02,
+        weight_decay=1e-4,
+        schedule="steps",
+        minimum_learning_rate=0.0,
+        warmup_steps=500,
+    ),
+)
+STAGES = {"proxy": PROXY, "full": FULL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """What else can be set of these tasks.
+
+    Args:
+        data: The data set's folder.
+        held_out: Images of the training set that the search measures on.
+        share: Of the others, how much the proxy trains on.
+        seed: Decides both.
+        unit: Of areas: square pixels, or the area of the target box.
+        device: Where networks are trained; auto: on a GPU if there is one.
+        loaders: Processes that read images ahead; a GPU waits for its data without.
+    """
+
+    data: str | None = None
+    held_out: int | None = None
+    share: float = 0.25
+    seed: int = 0
+    unit: str = "pixels"
+    device: str = "auto"
+    loaders: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise RequestError(f"The option share is {self.share}; it needs to be above 0 and at most 1.")
+        if self.loaders < 0:
+            raise RequestError(f"The option loaders is {self.loaders}; it needs to be at least 0.")
+        if self.unit not in AREA_UNITS:
+            raise unknown("unit of areas", self.unit, AREA_UNITS)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoxedFiles:
+    """Makes the task of one data set; callable with the options that its signature lists.
+
+    Args:
+        task: The name in the catalogue.
+        metric: The default.
+    """
+
+    task: str
+    metric: str
+
+    @property
+    def __signature__(self) -> Signature:
+        """All options, for `help` and for the catalogue."""
+
+        listed = [stages.option("metric", "str", self.metric), *stages.parameters(CommonOptions(), STAGES)]
+        return Signature(listed, return_annotation=DetectionTask)
+
+    def __call__(self, metric: str | None = None, **options: Any) -> DetectionTask:
+        """Make the task.
+
+        Raises:
+            RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
+        """
+        common = self._common(options)
+        proxy, full = stages.changed(STAGES, options)
+        everything, test = self._read(common)
+        for note in (*everything.notes, *test.notes):
+            _log.warning(note)
+        rest, valid = everything.divided(self._held_out(common, len(everything)), common.seed)
+        train = _part(rest.with_objects(), common)
+        classes = len(everything.classes)
+        return DetectionTask(
+            functools.partial(proxy.network, classes),
+            train=train,
+            valid=valid,
+            test=test,
+            classes=classes,
+            metric=metric or self.metric,
+            recipe=proxy.recipe,
+            full=Full(
+                network=functools.partial(full.network, classes), recipe=full.recipe, train=everything.with_objects()
+            ),
+            settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
+            flip=0.5,
+            final=_final if self.task == "coco-det" else None,
+            name=self.task,
+            device=stages.device(common.device),
+            loaders=common.loaders,
+        )
+
+    def inspect(self, **options: Any) -> None:
+        """Look the data over, before anything is made of it.
+
+        Raises:
+            RequestError: It is not there, annotations are faulty, or images are; up to twenty are named.
+        """
+        looks = [inspected_boxes(images) for images in self._read(self._common(options))]
+        if found := [fault for look in looks for fault in look.faults]:
+            raise refusal(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+
+    def _common(self, options: Mapping[str, Any]) -> CommonOptions:
+        stages.check_known(self.task, options, signature(self))
+        return CommonOptions(**stages.chosen(CommonOptions, options))
+
+    def _read(self, common: CommonOptions) -> tuple[BoxedImages, BoxedImages]:
+        """Return the training images and those of final figures."""
+        layout = coco_files.LAYOUT if self.task == "coco-det" else voc_files.LAYOUT
+        if common.data is None:
+            raise RequestError(f"{self.task} needs the folder of its data: give --data DIR, which holds\n{layout}")
+        place = Path(common.data)
+        if self.task == "coco-det":
+            return coco_files.coco(place, "train2017"), coco_files.coco(place, "val2017")
+        years = [voc_files.voc_boxes(place, year, "trainval") for year in (2007, 2012)]
+        return voc_files.joined(years), voc_files.voc_boxes(place, 2007, "test")
+
+    def _held_out(self, common: CommonOptions, count: int) -> int:
+        held, of = PAPER_HELD_OUT[self.task]
+        return common.held_out if common.held_out is not None else max(1, round(held * min(1.0, count / of)))
+
+
+coco_det = BoxedFiles("coco-det", "map")
+voc_det = BoxedFiles("voc-det", "voc07")
+
+
+def _part(images: BoxedImages, common: CommonOptions) -> BoxedImages:
+    """Return the share of the images that the proxy trains on."""
+    count = max(1, round(common.share * len(images)))
+    return images.chosen(sorted(Random(common.seed).sample(range(len(images)), count)), images.name)
+
+
+def _final(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int]) -> Mapping[str, float]:
+    # Imported where it is needed: no search does.
+    from autoloss.tasks.detection.metrics.coco import coco_figures
+
+    return coco_figures(found, truths, classes)

@@ -1,0 +1,80 @@
+"""What the rejection protocol measures on one image of an untrained detector (Section 3.2, Appendix A).
+
+While one branch is optimised, the others' predictions are their targets: boxes for classification, scores for regression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.ops import nms
+
+from autoloss.tasks.detection.metrics.average_precision import COCO, Array, Detections, Truth, mean_average_precision
+
+RPN_NMS, RCNN_NMS = 0.7, 0.5
+"""IoU above which the lower score goes: that of Faster R-CNN's proposals, and of its final boxes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfScores:
+    """The metric of classification in the rejection protocol: boxes are the target's, scores are optimised.
+
+    Mean AP@[.5:.95] over the image's classes after NMS for each class; the RPN has one class. A positive's box is its
+    ground-truth box, a negative's its own reference box.
+
+    Args:
+        nms: IoU above which the lower score goes.
+
+    Source: Section 3.2 with Appendix A; where they leave it open, measured.
+    """
+
+    nms: float
+
+    def __call__(self, probabilities: Tensor, context: Mapping[str, Tensor]) -> float:
+        """Measure probabilities (N, C) of the classes 1 to C."""
+        scores = probabilities.detach().cpu().numpy()
+        present = np.unique(context["truth_target"].cpu().numpy())
+        columns = [(scores[:, label - 1], label) for label in present]
+        return _of_image(context["box"], columns, context, self.nms)
+
+
+@dataclass(frozen=True, slots=True)
+class OfBoxes:
+    """The metric of box regression in the rejection protocol: scores are the one-hot target, boxes are optimised.
+
+    A negative scores 0 for every class and finds nothing.
+
+    Args:
+        nms: IoU above which all but the first of equal scores go.
+    """
+
+    nms: float
+
+    def __call__(self, boxes: Tensor, context: Mapping[str, Tensor]) -> float:
+        """Measure boxes (N, 4)."""
+        target = context["target"].cpu().numpy()
+        present = np.unique(context["truth_target"].cpu().numpy())
+        columns = [((target == label).astype(np.float32), label) for label in present]
+        return _of_image(boxes.detach(), columns, context, self.nms)
+
+
+def _of_image(
+    boxes: Tensor, columns: Sequence[tuple[Array, int]], context: Mapping[str, Tensor], threshold: float
+) -> float:
+    """Measure one image: NMS for each class, then mean AP over its classes. What scores 0 finds nothing."""
+    found: list[tuple[Array, Array, Array]] = []
+    for scores, label in columns:
+        scored = np.flatnonzero(scores > 0)
+        rows = boxes[torch.as_tensor(scored)].float().cpu()
+        kept = nms(rows, torch.as_tensor(scores[scored]), threshold)[: COCO.most].numpy()
+        found.append((rows.numpy()[kept], scores[scored][kept], np.full(len(kept), label)))
+    if not found:
+        return math.nan
+    detections = Detections(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    truth = Truth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
+    return mean_average_precision([detections], [truth], [label for _, label in columns])

@@ -1,0 +1,221 @@
+"""Object detection as a task (Section 4.2): Faster R-CNN with four branches."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import RequestError, unknown
+from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.tasks.data import together
+from autoloss.tasks.detection.branches import STANDARD, BranchSettings, four_branches
+from autoloss.tasks.detection.data.examples import Example, Trained, moved
+from autoloss.tasks.detection.metrics.average_precision import (
+    COCO,
+    VOC07,
+    Detections,
+    Setting,
+    Truth,
+    mean_average_precision,
+)
+from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
+from autoloss.tasks.detection.samples import drawn
+from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.training.course import Course, Figures, check_asked
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.loop import seeded
+from autoloss.tasks.training.recipe import Recipe
+
+METRICS: Mapping[str, Setting] = {"map": COCO, "ap50": Setting(thresholds=(0.5,)), "voc07": VOC07}
+"""COCO's AP@[.5:.95], the same at 0.5 alone, and VOC 2007's AP50 at eleven points."""
+
+FinalFigures = Callable[[Sequence[Detections], Sequence[Truth], Sequence[int]], Mapping[str, float]]
+"""(what was found in each image, what is there, classes) → figures by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """What the schedule `full` trains, and how.
+
+    Args:
+        train: Where it differs from the proxy's; an untouched search may give back what it held out.
+    """
+
+    network: Callable[[], FasterRCNN]
+    recipe: Recipe
+    train: Sequence[Example] | None = None
+
+
+@final
+class DetectionTask(Task):
+    """Faster R-CNN on images with boxes.
+
+    Args:
+        network: Builds the network; every seed starts from weights of its own.
+        train: Examples; crowds and difficult objects are not trained on.
+        valid: What losses are compared on.
+        test: Touched only when it is asked for.
+        classes: C, without background.
+        metric: One of `METRICS`; the others are reported beside it.
+        recipe: How the proxy is trained.
+        full: What the schedule `full` trains and how; as the proxy when left out.
+        settings: Units and weights.
+        flip: Probability that a training image is mirrored.
+        final: Figures of the test split, instead of those of the same names.
+        name: Shown in tables.
+        device: Where networks are trained.
+        loaders: Processes that read images ahead; 0 reads each batch when it is needed.
+
+    Raises:
+        RequestError: Something does not fit together.
+    """
+
+    def __init__(
+        self,
+        network: Callable[[], FasterRCNN],
+        train: Sequence[Example],
+        valid: Sequence[Example],
+        *,
+        classes: int,
+        test: Sequence[Example] | None = None,
+        metric: str = "map",
+        recipe: Recipe = Recipe(),  # noqa: B008 - frozen
+        full: Full | None = None,
+        settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
+        flip: float = 0.0,
+        final: FinalFigures | None = None,
+        name: str = "detection",
+        device: str = "cpu",
+        loaders: int = 0,
+    ) -> None:
+        if metric not in METRICS:
+            raise unknown("detection metric", metric, METRICS)
+        self.name = name
+        self.classes = classes
+        self.metric = metric
+        self.recipes = {"proxy": recipe, "full": full.recipe if full else recipe}
+        self.settings = settings
+        self.flip = flip
+        self.execution = Execution(device=device)
+        self._final = final
+        self._loaders = loaders
+        self._networks = {"proxy": network, "full": full.network if full else network}
+        self._full_train = full.train if full else None
+        given = {"train": train, "valid": valid, "test": test}
+        self._data = {split: data for split, data in given.items() if data is not None}
+        for split, data in self._data.items():
+            if not len(data):
+                raise RequestError(f"The {split} data holds no images; give it at least one.")
+        self.splits = tuple(split for split in self._data if split != "train")
+        self._branches = four_branches(classes, settings)
+        self.standard = STANDARD
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        return self._branches
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The names of all metrics that a training reports beside its score."""
+        return tuple(name for name in METRICS if name != self.metric)
+
+    def at_learning_rate(self, factor: float) -> DetectionTask:
+        """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
+        other = copy.copy(self)
+        other.recipes = {schedule: recipe.at_learning_rate(factor) for schedule, recipe in self.recipes.items()}
+        return other
+
+    def with_execution(self, execution: Execution) -> DetectionTask:
+        """Return the same task whose trainings run on another device, in another precision, or are kept."""
+        other = copy.copy(self)
+        other.execution = execution
+        return other
+
+    def steps(self, schedule: str) -> int:
+        """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
+        return self.recipes[schedule].steps(len(self._trained(schedule)))
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        with seeded(seed) as generator, torch.no_grad():
+            network = self._networks["proxy"]().train()
+            return drawn(network, self._data["train"], self._branches, self.settings.deviations, count, generator)
+
+    def train(
+        self,
+        criterion: Criterion,
+        seed: int,
+        *,
+        split: str = "valid",
+        schedule: str = "proxy",
+        observe: Observe | None = None,
+    ) -> Scored | Diverged:
+        check_asked(split, self.splits, schedule, self.recipes, self._branches, criterion)
+        return self._course(schedule, split, seed, criterion).train(seed, schedule, observe)
+
+    def untrained(self, seed: int, split: str = "valid") -> float | None:
+        """Return the score of the network that a proxy training with this seed begins with."""
+        return self._course("proxy", split, seed, {}).untrained(seed)
+
+    def detections(self, network: FasterRCNN, data: Sequence[Example]) -> Iterator[tuple[Detections, Truth]]:
+        """Yield what a network in use finds in each image, beside what is there."""
+        for index in range(len(data)):
+            image, target = data[index]
+            with torch.no_grad():
+                (found,) = network([self.execution.moved(image)])
+            boxes, scores, classes = (found[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
+            yield Detections(boxes, scores, classes), _truth(target)
+
+    def _course(
+        self, schedule: str, split: str, seed: int, criterion: Criterion
+    ) -> Course[FasterRCNN, Sequence[Example]]:
+        data = self._trained(schedule)
+        trained = Trained(data, self.flip)
+
+        def loss_of(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
+            return lambda batch: self._loss(network, batch, criterion)
+
+        def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
+            return together(trained, order, seed, first, self._loaders)
+
+        return Course(
+            build=self._networks[schedule],
+            recipe=self.recipes[schedule],
+            execution=self.execution,
+            examples=len(data),
+            batches=batches,
+            loss_of=loss_of,
+            measure=lambda network: self._measured(network, split),
+        )
+
+    def _loss(self, network: FasterRCNN, batch: Sequence[Example], losses: Criterion) -> Tensor:
+        how = self.execution
+        images = [how.moved(image) for image, _ in batch]
+        targets = [moved(target, how.where) for _, target in batch]
+        with how.arithmetic():
+            return network.loss(images, targets, losses)
+
+    def _measured(self, network: FasterRCNN, split: str) -> Figures | str:
+        found, truths = zip(*self.detections(network, self._data[split]), strict=True)
+        if not all(math.isfinite(float(one.boxes.sum() + one.scores.sum())) for one in found):
+            return "a predicted box is not finite"
+        classes = range(1, self.classes + 1)
+        figures = {name: mean_average_precision(found, truths, classes, setting) for name, setting in METRICS.items()}
+        if split == "test" and self._final is not None:
+            figures |= self._final(found, truths, classes)
+        return figures.pop(self.metric), figures
+
+    def _trained(self, schedule: str) -> Sequence[Example]:
+        """Return what a schedule trains on."""
+        whole = self._full_train if schedule == "full" else None
+        return self._data["train"] if whole is None else whole
+
+
+def _truth(target: Mapping[str, Tensor]) -> Truth:
+    given = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
+    return Truth(target["boxes"].numpy(), target["labels"].numpy(), **given)

@@ -1,1 +1,0 @@
-"""Evaluation metrics: pure functions, higher is better."""

@@ -1,1 +1,0 @@
-"""Networks of the proxy and of the retraining."""

@@ -1,0 +1,94 @@
+"""Cityscapes with its 19 classes of the benchmark, as published (Section 4.2, generalisation).
+
+Source: Cordts et al., "The Cityscapes Dataset for Semantic Urban Scene Understanding", CVPR 2016, and the table of labels in
+the data set's own scripts (id and trainId of each label).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from autoloss.errors import RequestError
+from autoloss.tasks.files.faults import Fault, FaultyFile
+from autoloss.tasks.files.layout import known_split, present, within
+from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, read_indices
+
+NAME = "Cityscapes"
+LABELS = 34
+"""Label ids in a mask run from 0 to 33; those not among the classes count nowhere."""
+CLASSES: Mapping[str, int] = {
+    "road": 7,
+    "sidewalk": 8,
+    "building": 11,
+    "wall": 12,
+    "fence": 13,
+    "pole": 17,
+    "traffic light": 19,
+    "traffic sign": 20,
+    "vegetation": 21,
+    "terrain": 22,
+    "sky": 23,
+    "person": 24,
+    "rider": 25,
+    "car": 26,
+    "truck": 27,
+    "bus": 28,
+    "train": 31,
+    "motorcycle": 32,
+    "bicycle": 33,
+}
+"""Class → label id, in the order of the train ids."""
+IMAGES, MASKS = "leftImg8bit", "gtFine"
+IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
+SPLITS = ("train", "val")
+LAYOUT = """\
+  leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png, …
+  gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png, …
+  and the same for val"""
+
+TRAIN_IDS = np.full(256, IGNORED, dtype=np.uint8)
+TRAIN_IDS[list(CLASSES.values())] = np.arange(len(CLASSES), dtype=np.uint8)
+
+
+def cityscapes(directory: Path | str, split: str) -> Pictures:
+    """Find a split of Cityscapes (fine annotations); no image is read.
+
+    Args:
+        directory: The folder that holds leftImg8bit and gtFine.
+        split: train or val. The labels of test are not public.
+
+    Raises:
+        RequestError: A folder is missing, or holds no image; the message shows the expected layout.
+    """
+    place = present(Path(directory), NAME, LAYOUT)
+    root = within((place, place / "cityscapes"), (IMAGES, MASKS), NAME, LAYOUT)
+    known_split(split, SPLITS, NAME, root)
+    within((root,), (f"{IMAGES}/{split}", f"{MASKS}/{split}"), f"{split} split of {NAME}", LAYOUT)
+    images = sorted((root / IMAGES / split).glob(f"*/*{IMAGE_END}"))
+    if not images:
+        raise RequestError(
+            f"The split {split!r} of {NAME} is empty: {root / IMAGES / split} has no folder of a city with files that end "
+            f"in {IMAGE_END}. Expected\n{LAYOUT}\nUnpack both archives into one folder."
+        )
+    pairs = tuple((image, _mask_of(image, root / MASKS / split)) for image in images)
+    return Pictures(f"{NAME} {split}", pairs, tuple(CLASSES), read)
+
+
+def read(file: Path) -> np.ndarray:
+    """Read a mask of label ids as train ids, `IGNORED` where a label is not among the 19.
+
+    Raises:
+        FaultyFile: It is not there, cannot be decoded, or holds an id that Cityscapes does not have.
+    """
+    labels = read_indices(file)
+    if labels.size and labels.max() >= LABELS:
+        remedy = "Use the files that end in _labelIds.png, not those in colour or with train ids."
+        raise FaultyFile(Fault(file, f"holds the label id {labels.max()}", f"ids from 0 to {LABELS - 1}", remedy))
+    return TRAIN_IDS[labels]
+
+
+def _mask_of(image: Path, masks: Path) -> Path:
+    return masks / image.parent.name / (image.name.removesuffix(IMAGE_END) + MASK_END)

@@ -1,0 +1,156 @@
+"""A folder of one's own: images and index masks of the same names, with or without lists of the splits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from autoloss.errors import RequestError
+from autoloss.tasks.files.faults import Fault, FaultyFile, refusal
+from autoloss.tasks.files.layout import known_split, listed, present, within
+from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, ranked, read_indices
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+SPLITS = ("train", "valid", "test")
+CUT_SHARE = 0.2
+"""Of all images, what each split gets that is cut: valid and test."""
+LAYOUT = """\
+  images/one.jpg, two.png, …       any usual format
+  masks/one.png, two.png, …        index PNGs, palette or grey: class 0, 1, …, and 255 where nothing counts
+  train.txt, valid.txt, test.txt   optional: the names without suffix, one per line"""
+
+
+def folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> Pictures:
+    """Find a split of a folder with `images` and `masks`.
+
+    A split has the names in its list: train.txt, valid.txt, test.txt. Where there is no list for valid or test, a fifth of
+    the images is cut for it from those in train.txt, or, without one, from those that no list names; train has what is left.
+    Which images these are depends on their names and the seed alone.
+
+    Args:
+        split: train, valid or test.
+        classes: How many there are. When left out, every mask of the folder is read, and the largest label is the last
+            class; giving it saves that time.
+        seed: Decides what is cut.
+
+    Raises:
+        RequestError: A folder is missing, a split is empty, an image has no mask, two lists name the same image, or a mask
+            that was read is faulty.
+    """
+    name = f"the data in {directory}"
+    root = present(Path(directory), "your data", LAYOUT)
+    within((root,), ("images", "masks"), "data with images and masks", LAYOUT)
+    known_split(split, SPLITS, name, root)
+    images, masks = _by_stem(root / "images", SUFFIXES), _by_stem(root / "masks", (".png",))
+    lists = {part: listed(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
+    _check(root, images, masks, lists)
+    members = _members(list(images), lists, seed)[split]
+    if not members:
+        raise RequestError(
+            f"The split {split!r} of {name} is empty: {len(images)} images are too few to cut one from. "
+            f"Add images, or list them in {root / f'{split}.txt'}."
+        )
+    if classes is None:
+        found = tuple((file, file.stat().st_mtime_ns) for file in masks.values())
+        classes = count_classes(found)
+    elif not 2 <= classes <= IGNORED:
+        raise RequestError(f"{classes} classes were given for {name}; expected 2 to {IGNORED}. Give their number.")
+    names = tuple(f"class {index}" for index in range(classes))
+    return Pictures(f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices)
+
+
+@functools.lru_cache(maxsize=4)
+def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
+    """Return the largest label of all masks, plus one.
+
+    Args:
+        masks: Files with the times of their last change, so that a second look at the same ones costs nothing.
+
+    Raises:
+        RequestError: Masks cannot be read, or hold fewer than two classes.
+    """
+    with ThreadPoolExecutor() as threads:
+        largest = list(threads.map(_largest, (file for file, _ in masks)))
+    faults = [fault for fault in largest if isinstance(fault, Fault)]
+    place = masks[0][0].parent
+    if faults:
+        raise refusal(str(place), faults)
+    found = max(label for label in largest if isinstance(label, int)) + 1
+    if found < 2:
+        raise RequestError(
+            f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which counts nowhere); expected at least "
+            "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes."
+        )
+    return found
+
+
+def _largest(mask: Path) -> int | Fault:
+    try:
+        labels = read_indices(mask)
+    except FaultyFile as error:
+        return error.fault
+    return int(np.max(labels, initial=0, where=labels != IGNORED))
+
+
+def _by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of a folder by their names without suffix, in order; hidden ones are left out."""
+    found: dict[str, Path] = {}
+    for file in sorted(place.iterdir()):
+        if file.suffix.lower() not in suffixes or file.name.startswith("."):
+            continue
+        if file.stem in found:
+            raise RequestError(
+                f"{found[file.stem]} and {file.name} have the same name; expected one file for each. Rename one, with its mask."
+            )
+        found[file.stem] = file
+    if not found:
+        raise RequestError(f"{place} holds no file that ends in {', '.join(suffixes)}. Expected\n{LAYOUT}")
+    return found
+
+
+def _check(
+    root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[str, Sequence[str]]
+) -> None:
+    """Check that what is used has both files, and is used once."""
+    faults: list[Fault] = []
+    owner: dict[str, str] = {}
+    for part, stems in lists.items():
+        for stem in stems:
+            if stem in owner:
+                found = f"names {stem!r}, as {owner[stem]}.txt does"
+                faults.append(Fault(root / f"{part}.txt", found, "each image in one split", "Take it out of one."))
+            owner[stem] = part
+            if stem not in images:
+                found = f"names {stem!r}, of which there is no image"
+                faults.append(
+                    Fault(root / f"{part}.txt", found, "names without suffix", "Correct it, or add the image.")
+                )
+    # Without a list for train, every image can get into a split.
+    used = images if "train" not in lists else owner
+    for stem in used:
+        if stem in images and stem not in masks:
+            expected = f"its mask {root / 'masks' / stem}.png"
+            faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or take the image away."))
+    if faults:
+        raise refusal(f"The data in {root}", faults)
+
+
+def _members(stems: list[str], lists: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
+    """Return the names in each split."""
+    named = {stem for part, members in lists.items() if part != "train" for stem in members}
+    pool = list(lists.get("train", [stem for stem in stems if stem not in named]))
+    order = ranked(pool, seed)
+    members = {part: list(found) for part, found in lists.items()}
+    cut: set[int] = set()
+    size = round(CUT_SHARE * len(pool))
+    for part in ("valid", "test"):
+        if part not in members:
+            chosen = order[len(cut) : len(cut) + size]
+            members[part] = [pool[index] for index in sorted(chosen)]
+            cut.update(chosen)
+    members["train"] = [stem for index, stem in enumerate(pool) if index not in cut]
+    return members

@@ -1,0 +1,101 @@
+"""PASCAL VOC 2012, alone and with the annotations of SBD, as published (Section 4.1).
+
+Sources: The PASCAL Visual Object Classes Challenge 2012 (development kit, "Segmentation"); Hariharan et al., "Semantic
+Contours from Inverse Detectors", ICCV 2011 (the data set SBD). `train_aug` is their union as it is commonly trained on: all
+that either annotates, less VOC's val.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from autoloss.errors import RequestError
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing, undecodable
+from autoloss.tasks.files.layout import known_split, listed, present, within
+from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
+
+NAME = "VOC 2012"
+CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+AUGMENTED = "train_aug"
+SPLITS = ("train", "val", "trainval", AUGMENTED)
+LISTS = "ImageSets/Segmentation"
+LAYOUT = """\
+  VOCdevkit/VOC2012/JPEGImages/2007_000032.jpg, …
+  VOCdevkit/VOC2012/SegmentationClass/2007_000032.png, …
+  VOCdevkit/VOC2012/ImageSets/Segmentation/train.txt, val.txt, trainval.txt"""
+SBD = "benchmark_RELEASE/dataset"
+SBD_LAYOUT = """\
+  benchmark_RELEASE/dataset/img/2008_000002.jpg, …
+  benchmark_RELEASE/dataset/cls/2008_000002.mat, …
+  benchmark_RELEASE/dataset/train.txt, val.txt"""
+A_MAT_FILE = "a MATLAB file of SBD with the field GTcls.Segmentation"
+
+
+def voc(directory: Path | str, split: str) -> Pictures:
+    """Find a split of VOC 2012; nothing but its lists is read.
+
+    Args:
+        directory: VOCdevkit, VOCdevkit/VOC2012, or the folder that holds VOCdevkit. SBD's benchmark_RELEASE is looked for
+            in each of these.
+        split: train, val, trainval; or `train_aug`, for which SBD is needed. Where both annotate an image VOC's mask is
+            taken: it is finer, and has borders that count nowhere, which SBD has not.
+
+    Raises:
+        RequestError: A folder or list is missing or empty; the message shows the expected layout.
+    """
+    place = present(Path(directory), NAME, LAYOUT)
+    needed = ("JPEGImages", "SegmentationClass", LISTS)
+    roots = (place, place / "VOC2012", place / "VOCdevkit" / "VOC2012")
+    root = within(roots, needed, NAME, LAYOUT)
+    known_split(split, SPLITS, NAME, root)
+    stems = listed(root / LISTS / f"{'train' if split == AUGMENTED else split}.txt", NAME)
+    pairs = [(root / f"JPEGImages/{stem}.jpg", root / f"SegmentationClass/{stem}.png") for stem in stems]
+    if split == AUGMENTED:
+        taken = {*stems, *listed(root / LISTS / "val.txt", NAME)}
+        # The devkit's folder is the data set's parent, and SBD lies inside or beside it.
+        pairs += _further(
+            within((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, taken
+        )
+    return Pictures(f"{NAME} {split}", tuple(pairs), CLASSES, read)
+
+
+def read(file: Path) -> np.ndarray:
+    """Read a mask of VOC (palette PNG) or of SBD (MATLAB).
+
+    Raises:
+        FaultyFile: It is not there, cannot be decoded, or is something else.
+    """
+    return _read_sbd(file) if file.suffix == ".mat" else read_indices(file)
+
+
+def _further(sbd: Path, taken: set[str]) -> list[tuple[Path, Path]]:
+    """Return what SBD annotates beyond the images already taken."""
+    within((sbd,), ("img", "cls"), "SBD", SBD_LAYOUT)
+    stems = dict.fromkeys(listed(sbd / "train.txt", "SBD") + listed(sbd / "val.txt", "SBD"))
+    further = [stem for stem in stems if stem not in taken]
+    if not further:
+        raise RequestError(
+            f"SBD in {sbd} adds nothing: each of its {len(stems)} images is in VOC's train or val. "
+            "Use SBD's own train.txt and val.txt, or the split 'train'."
+        )
+    return [(sbd / f"img/{stem}.jpg", sbd / f"cls/{stem}.mat") for stem in further]
+
+
+def _read_sbd(file: Path) -> np.ndarray:
+    from scipy.io import loadmat
+
+    try:
+        segmentation = loadmat(file, variable_names="GTcls")["GTcls"]["Segmentation"].item()
+    except FileNotFoundError:
+        raise FaultyFile(missing(file, A_MAT_FILE)) from None
+    except Exception as error:  # A broken file can make the reader raise anything.
+        raise FaultyFile(undecodable(file, error, A_MAT_FILE)) from None
+    if not isinstance(segmentation, np.ndarray) or segmentation.dtype != np.uint8 or segmentation.ndim != 2:
+        found = f"GTcls.Segmentation is {getattr(segmentation, 'dtype', type(segmentation).__name__)}"
+        raise FaultyFile(Fault(file, found, "8-bit labels of shape (H, W)", "Copy it again from SBD's archive."))
+    return np.ascontiguousarray(segmentation)

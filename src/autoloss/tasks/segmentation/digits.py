@@ -1,0 +1,69 @@
+"""The task digits-seg: Section 4.1 on real handwritten digits, at a size that one core trains in seconds."""
+
+from __future__ import annotations
+
+import functools
+
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.segmentation.data.digits import CLASSES, Scenery, scenes
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
+from autoloss.tasks.segmentation.networks.small import SmallSegmenter
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.training.recipe import Recipe
+
+PAPER_TOLERANCE, PAPER_SIZE = 5, 128
+"""Pixels of the tolerance of the boundary metrics (as in Auto-Seg-Loss), and of the side of Appendix A.1's proxy images."""
+
+
+def digits_seg(
+    metric: str = "miou",
+    *,
+    size: int = 32,
+    train: int = 2048,
+    valid: int = 256,
+    test: int = 512,
+    seed: int = 0,
+    tail: float = 1.0,
+    epochs: int = 2,
+    batch_size: int = 16,
+    learning_rate: float = 0.8,
+    weight_decay: float = 2e-3,
+) -> SupervisedTask:
+    """Compose the scenes and make the task.
+
+    Args:
+        metric: One of the six; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit.
+        size: Pixels of a scene's side, a multiple of 16.
+        train: Number of scenes; likewise `valid` and `test`.
+        seed: Decides the scenes.
+        tail: How much rarer each digit is than the one before; with a long tail, as in real scenes, losses can be told apart:
+            mIoU counts rare classes like frequent ones, cross entropy does not.
+        epochs: Of SGD with momentum 0.9 and the schedule poly, as in Appendix A; likewise the three that follow.
+
+    Raises:
+        RequestError: An unknown metric, or a value outside its range.
+    """
+    if metric not in SEGMENTATION_METRICS:
+        raise unknown("segmentation metric", metric, SEGMENTATION_METRICS)
+    counts = {"train": train, "valid": valid, "test": test}
+    for split, count in counts.items():
+        if count < 1:
+            raise RequestError(f"digits-seg has {count} scenes to {split}; it needs at least 1.")
+    scenery = Scenery(size=size, tail=tail)
+    data = {split: scenes(split, count, seed, scenery) for split, count in counts.items()}
+    tolerance = max(1, round(PAPER_TOLERANCE * size / PAPER_SIZE))
+    # As on VOC, boundary metrics leave the background out.
+    six = {name: SegmentationMetric(name, tolerance=tolerance, left_out=0) for name in SEGMENTATION_METRICS}
+    return SupervisedTask(
+        functools.partial(SmallSegmenter, CLASSES),
+        train=data["train"],
+        valid=data["valid"],
+        test=data["test"],
+        activation="softmax",
+        metric=six[metric],
+        also=six,
+        recipe=Recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay),
+        encoding=SEGMENTATION_METRICS[metric].encoding,
+        tolerance=tolerance,
+        name="digits-seg",
+    )

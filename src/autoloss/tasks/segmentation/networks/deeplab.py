@@ -1,0 +1,42 @@
+"""DeepLabv3+ (Chen et al., 2018) on a ResNet: the network of the paper's segmentation search and retraining (Section 4.1)."""
+
+from __future__ import annotations
+
+from autoloss.tasks.segmentation.networks.segmenter import DEPTH, Segmenter, backbone
+
+# After the module above, which says what to do where the extra is missing.
+from segmentation_models_pytorch.decoders.deeplabv3.decoder import DeepLabV3PlusDecoder  # isort: skip
+
+CHANNELS = 256
+DROPOUT = 0.5
+RATES = {16: (6, 12, 18), 8: (12, 24, 36)}
+"""Output stride → dilations of the pyramid (Chen et al., 2017, Rethinking Atrous Convolution, Section 3.3); the library's
+default is the second row for both."""
+
+
+def deeplab(
+    classes: int, name: str = "resnet50", *, output_stride: int = 16, weights: str = "none", auxiliary: bool = False
+) -> Segmenter:
+    """Build DeepLabv3+ with separable convolutions.
+
+    Args:
+        classes: Channels of the prediction.
+        name: The backbone, one of `BACKBONES`.
+        output_stride: Pixels of the image for one of the backbone's last features: 16 or 8.
+        weights: Of the backbone: `none`, `imagenet`, or a path.
+        auxiliary: Add a head on the last stage but one, for training alone.
+
+    Raises:
+        RequestError: An unknown backbone or stride, or weights that cannot be had or do not fit.
+    """
+    encoder = backbone(name, output_stride, weights)
+    decoder = DeepLabV3PlusDecoder(
+        encoder_channels=encoder.out_channels,  # type: ignore[arg-type]
+        encoder_depth=DEPTH,
+        out_channels=CHANNELS,
+        atrous_rates=RATES[output_stride],
+        output_stride=output_stride,  # type: ignore[arg-type]
+        aspp_separable=True,
+        aspp_dropout=DROPOUT,
+    )
+    return Segmenter(encoder, decoder, CHANNELS, classes, upsampling=4, kernel_size=1, auxiliary=auxiliary)

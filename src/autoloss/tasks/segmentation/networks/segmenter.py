@@ -1,0 +1,149 @@
+"""What DeepLabv3+ and PSPNet share: a ResNet that is dilated and maybe pretrained, an auxiliary head, images of any size.
+
+Both are put together from the parts of segmentation-models-pytorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.training.weights import state_dict
+
+try:
+    from segmentation_models_pytorch.base import SegmentationHead
+    from segmentation_models_pytorch.encoders import get_encoder
+except (ImportError, RuntimeError) as error:
+    # A torchvision of another torch release fails with a RuntimeError.
+    raise RequestError(
+        f"Networks for segmentation need segmentation-models-pytorch, which cannot be imported ({error}). "
+        "Run: pip install autoloss[vision]"
+    ) from error
+
+BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
+OUTPUT_STRIDES = (8, 16)
+DEPTH = 5
+AUXILIARY_STAGE = 4
+"""The features that the auxiliary head sees: those of the last stage but one, as in PSPNet (Zhao et al., 2017)."""
+
+
+class Segmenter(nn.Module):
+    """Encoder, decoder and head; in training, with an auxiliary head, it gives two predictions.
+
+    Args:
+        encoder: Images (N, 3, H, W) → features at DEPTH + 1 scales, the finest first.
+        decoder: These features → (N, channels, h, w).
+        channels: What the decoder gives.
+        classes: Channels of the prediction.
+        upsampling: H / h.
+        auxiliary: Add a head on the features of the last stage but one, for training alone.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        channels: int,
+        classes: int,
+        *,
+        upsampling: int,
+        kernel_size: int,
+        auxiliary: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = SegmentationHead(channels, classes, kernel_size=kernel_size, upsampling=upsampling)
+        features: Sequence[int] = encoder.out_channels  # type: ignore[assignment]
+        self.auxiliary = auxiliary_head(features[AUXILIARY_STAGE], classes) if auxiliary else None
+
+    def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Map images (N, 3, H, W) to logits (N, classes, H, W); in training maybe also to those of the auxiliary head.
+
+        The decoders need sides that are multiples of the output stride: others are filled up with zeros, the mean colour,
+        and the logits cut to the image.
+        """
+        height, width = image.shape[-2:]
+        stride: int = self.encoder.output_stride  # type: ignore[assignment]
+        features = self.encoder(F.pad(image, (0, -width % stride, 0, -height % stride)))
+        logits = self.head(self.decoder(features))[..., :height, :width]
+        if self.auxiliary is None or not self.training:
+            return logits
+        coarse = self.auxiliary(features[AUXILIARY_STAGE])
+        fine = F.interpolate(coarse, size=features[0].shape[-2:], mode="bilinear", align_corners=True)
+        return logits, fine[..., :height, :width]
+
+
+def auxiliary_head(channels: int, classes: int) -> nn.Sequential:
+    """Build the head of FCN (Long et al., 2015): one convolution with a quarter of the channels, then the classes."""
+    return nn.Sequential(
+        nn.Conv2d(channels, channels // 4, kernel_size=3, padding=1, bias=False),
+        nn.BatchNorm2d(channels // 4),
+        nn.ReLU(inplace=True),
+        nn.Dropout2d(0.1),
+        nn.Conv2d(channels // 4, classes, kernel_size=1),
+    )
+
+
+def parameter_groups(network: Segmenter, factor: float) -> list[dict[str, Any]]:
+    """Return the groups that `fit` takes: the backbone at the recipe's learning rate, all that follows it at `factor` times."""
+    backbone = list(network.encoder.parameters())
+    theirs = {id(parameter) for parameter in backbone}
+    heads = [parameter for parameter in network.parameters() if id(parameter) not in theirs]
+    return [{"params": backbone}, {"params": heads, "factor": factor}]
+
+
+def backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
+    """Build a ResNet whose last stages are dilated down to an output stride.
+
+    Args:
+        weights: `none`; `imagenet`, which segmentation-models-pytorch downloads once; or the path of a state dict as
+            torchvision's ResNets have it.
+
+    Raises:
+        RequestError: An unknown name, or weights that cannot be had or do not fit.
+    """
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)
+    if output_stride not in OUTPUT_STRIDES:
+        raise RequestError(f"The output stride is {output_stride}; it can be {' or '.join(map(str, OUTPUT_STRIDES))}.")
+    if weights == "imagenet":
+        return _from_imagenet(name, output_stride)
+    encoder = get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride)
+    if weights != "none":
+        _load(encoder, name, weights)
+    return encoder
+
+
+def _from_imagenet(name: str, output_stride: int) -> nn.Module:
+    try:
+        return get_encoder(name, depth=DEPTH, weights="imagenet", output_stride=output_stride)
+    except Exception as error:  # What is raised offline differs between releases of the hub's client.
+        raise RequestError(
+            f"The ImageNet weights of {name} are not on this machine and cannot be downloaded ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}). Give weights=<path of a state dict of torchvision's {name}>, or weights=none "
+            "to start from random ones."
+        ) from error
+
+
+def _load(encoder: nn.Module, name: str, path: str) -> None:
+    found = state_dict(path)
+    expected = encoder.state_dict()
+    kept = {key: value for key, value in found.items() if not key.startswith("fc.")}
+    # Files older than torch 0.4.1 lack the counters, and loading makes up for them.
+    missing = [key for key in expected if key not in kept and not key.endswith("num_batches_tracked")]
+    others = [key for key, value in kept.items() if key not in expected or value.shape != expected[key].shape]
+    if missing or others:
+        raise RequestError(
+            f"The weights in {path} are not those of {name}: {_some('missing', missing)}; "
+            f"{_some('unknown or of another shape', others)}. Expected a state dict of torchvision's {name}."
+        )
+    encoder.load_state_dict(kept)
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    return f"{len(names)} {what}" + (f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else "")

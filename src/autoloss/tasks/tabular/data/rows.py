@@ -1,0 +1,202 @@
+"""The rows of a table: inputs with a target of classes or of values, split, spoiled and standardised (for `tabular`).
+
+The split is 60/20/20 into train, valid and test; which row goes where depends on the table alone, never on a training's
+seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
+
+Labels = Sequence[str] | Sequence[float]
+Rows = NDArray[np.int64]
+
+DISTINCT_NUMBERS = 20
+"""A target with more distinct numbers than this is a quantity, not a set of classes."""
+LEAST_PER_CLASS = 3
+"""One row for each of train, valid and test."""
+LEAST_ROWS = 10
+HELD_OUT = 0.2
+"""Share of the rows for valid, and for test."""
+SPLIT_SEED = 0
+CLASSES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a data set.
+
+    Args:
+        inputs: (N, F) numbers.
+        target: (N,) class indices, or values.
+        columns: The F names of the inputs; `color=red` for one-hot ones.
+        classes: The classes in the order of their index, the last of two being the positive one; empty for values.
+    """
+
+    inputs: NDArray[np.float64]
+    target: Rows | NDArray[np.float64]
+    columns: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+
+
+def build(
+    inputs: NDArray[np.float64],
+    columns: Sequence[str],
+    labels: Labels,
+    kind: Kind,
+    *,
+    positive: str | None = None,
+    place: str = "the target",
+    lines: Sequence[int] | None = None,
+) -> Table:
+    """Make a table of inputs and a target: text or numbers as classes, or numbers as values.
+
+    Args:
+        inputs: (N, F).
+        columns: The F names of the inputs.
+        labels: The N texts or numbers of the target, as the file has them.
+        positive: The class that counts as positive; without it the last in order is.
+        place: What the messages call the target.
+        lines: The line of each row, for the messages.
+
+    Raises:
+        RequestError: The target is of the other kind, has one class or value only, or too few rows.
+    """
+    counts = Counter(labels)
+    if len(counts) < 2:
+        raise RequestError(
+            f"Every row in {place} is {_name(labels[0])!r}; a target needs at least two different values."
+        )
+    if kind == "regression":
+        if positive is not None:
+            raise RequestError(f"The option positive is {positive!r}, but {place} holds values; leave it out.")
+        _check_values(counts, place)
+        return Table(inputs, np.array(labels, dtype=np.float64), tuple(columns))
+    _check_classes(counts, labels, place, lines)
+    ordered = sorted(counts)  # pyright: ignore[reportArgumentType]
+    if positive is not None:
+        if positive not in map(_name, ordered):
+            raise unknown(f"class in {place}", positive, map(_name, ordered))
+        ordered.sort(key=lambda label: _name(label) == positive)
+    indices = {label: index for index, label in enumerate(ordered)}
+    target = np.array([indices[label] for label in labels])
+    return Table(inputs, target, tuple(columns), tuple(map(_name, ordered)))
+
+
+def split(table: Table) -> tuple[Rows, Rows, Rows]:
+    """Return the rows of train, valid and test, 60/20/20, each class in the same shares, at least one row in each."""
+    rng = random.Random(SPLIT_SEED)
+    groups = [np.flatnonzero(table.target == index) for index in range(len(table.classes))]
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for group in groups or [np.arange(len(table.target))]:
+        rows = group.tolist()
+        rng.shuffle(rows)
+        held = max(1, round(HELD_OUT * len(rows)))
+        for part, chosen in zip(parts, (rows[2 * held :], rows[:held], rows[held : 2 * held]), strict=True):
+            part.extend(chosen)
+    train, valid, test = (np.array(sorted(part)) for part in parts)
+    return train, valid, test
+
+
+def fewer(table: Table, rows: Rows, count: int | None, imbalance: float, seed: int) -> Rows:
+    """Return `count` of the rows, each class in its share and with at least one row; all of them when `count` is None.
+
+    Args:
+        imbalance: Before that, class k of C keeps imbalance^(−k/(C−1)) of its rows, the usual long tail: all of the
+            first class, 1/imbalance of the last.
+
+    Raises:
+        RequestError: There are not as many rows, or values are asked for an imbalance of classes.
+    """
+    if imbalance != 1 and not table.classes:
+        raise RequestError(f"The option imbalance is {imbalance}, but this target has no classes; leave it at 1.")
+    rng = random.Random(seed)
+    ranked: list[tuple[float, int, int]] = []
+    for index in range(max(1, len(table.classes))):
+        group = (rows[table.target[rows] == index] if table.classes else rows).tolist()
+        rng.shuffle(group)
+        kept = max(1, round(len(group) * imbalance ** (-index / max(1, len(table.classes) - 1))))
+        ranked += [(place / kept, index, row) for place, row in enumerate(group[:kept])]
+    if count is not None and count > len(ranked):
+        raise RequestError(f"The option train_rows is {count}; there are {len(ranked)} rows to train on.")
+    return np.array(sorted(row for _, _, row in sorted(ranked)[:count]))
+
+
+def spoiled(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray[np.float64]:
+    """Return the target of the rows with errors in it.
+
+    Args:
+        noise: Share of the rows that get another class, each as likely; of values, the standard deviation of the normal
+            errors added to all of them, in that of the target.
+    """
+    rng = random.Random(seed)
+    target = table.target[rows].copy()
+    if not table.classes:
+        return target + noise * target.std() * np.array([rng.gauss(0, 1) for _ in rows])
+    for row in rng.sample(range(len(rows)), round(noise * len(rows))):
+        target[row] = (target[row] + rng.randrange(1, len(table.classes))) % len(table.classes)
+    return target
+
+
+def standardised(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
+    """Shift and scale each column by the mean and the standard deviation of a reference; constant columns become 0."""
+    mean, deviation = reference.mean(axis=0), reference.std(axis=0)
+    # A column that hardly varies against its own size is constant up to rounding.
+    varies = deviation > 1e-9 * np.abs(mean)
+    return (np.where(varies, values - mean, 0.0) / np.where(varies, deviation, 1.0)).astype(np.float32)
+
+
+def _name(label: str | float) -> str:
+    return label if isinstance(label, str) else f"{label:.12g}"
+
+
+def _metrics(kind: Kind) -> str:
+    return ", ".join(name for name, row in TABULAR_METRICS.items() if row.kind == kind)
+
+
+def _check_values(counts: Counter[str | float], place: str) -> None:
+    shown = ", ".join(_name(label) for label in list(counts)[:3])
+    if any(isinstance(label, str) for label in counts):
+        raise RequestError(
+            f"Found text ({shown}) in {place}; a regression needs numbers. Use {_metrics('classification')}."
+        )
+    if len(counts) == 2:
+        raise RequestError(
+            f"Found only two values ({shown}) in {place}: these are classes. Use {_metrics('classification')}."
+        )
+    if counts.total() < LEAST_ROWS:
+        raise RequestError(f"Found {counts.total()} rows in {place}; a regression needs at least {LEAST_ROWS}.")
+
+
+def _check_classes(
+    counts: Counter[str | float], labels: Sequence[str | float], place: str, lines: Sequence[int] | None
+) -> None:
+    if len(counts) > DISTINCT_NUMBERS and not any(isinstance(label, str) for label in counts):
+        raise RequestError(
+            f"Found {len(counts)} different numbers in {place}: this is a quantity, not a set of classes. "
+            f"Use {_metrics('regression')}, or write classes as text."
+        )
+    few = [label for label, count in counts.items() if count < LEAST_PER_CLASS]
+    if few:
+        listed = "; ".join(f"{_name(label)!r}{_where(label, labels, lines)}" for label in few[:CLASSES_SHOWN])
+        more = f"; and {len(few) - CLASSES_SHOWN} more" if len(few) > CLASSES_SHOWN else ""
+        raise RequestError(
+            f"Found classes with fewer than {LEAST_PER_CLASS} rows in {place}: {listed}{more}. "
+            "Each of train, valid and test needs one; add rows, or remove the class."
+        )
+
+
+def _where(label: str | float, labels: Sequence[str | float], lines: Sequence[int] | None) -> str:
+    if lines is None:
+        return ""
+    return " in line " + " and ".join(str(line) for line, found in zip(lines, labels, strict=True) if found == label)

@@ -1,0 +1,201 @@
+"""A CSV file becomes a table, or the list of its faults by line and column (for any user's own data).
+
+Columns of numbers stay numbers, columns of text become one-hot.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from autoloss.errors import RequestError, listing, shown, unknown
+from autoloss.tasks.tabular.data.rows import Table, build
+from autoloss.tasks.tabular.metrics import Kind
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
+"""What stands for a missing value, in lower case."""
+NUMERIC_SHARE = 0.9
+"""A column in which this share of the values are numbers is a column of numbers; any other value in it is a fault."""
+DISTINCT_TEXTS = 50
+"""A column of text with more distinct values than this is no category."""
+LARGEST = 1e100
+"""A larger number cannot be squared when the inputs are standardised."""
+FAULTS_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is wrong with a file, collected so that it is all said at once."""
+
+    path: Path
+    found: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, line: int, column: str | None, what: str) -> None:
+        place = f"line {line}" + (f", column {shown(column)}" if column is not None else "")
+        self.found.append((line, f"{place}: {what}"))
+
+    def check(self) -> None:
+        """Raise a RequestError that lists the faults, if there are any."""
+        if not self.found:
+            return
+        listed = [text for _, text in sorted(self.found, key=lambda fault: fault[0])]
+        more = len(listed) - FAULTS_SHOWN
+        if more > 0:
+            listed = [*listed[:FAULTS_SHOWN], f"and {more} more"]
+        lines = "".join(f"\n  {text}" for text in listed)
+        raise RequestError(
+            f"{self.path.name} cannot be used as it is:{lines}\nCorrect the file, or drop these columns."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A file's text: the header and, by column, the stripped values; `lines` says which line each row began on."""
+
+    header: tuple[str, ...]
+    columns: Mapping[str, Sequence[str]]
+    lines: Sequence[int]
+
+
+def read_csv(
+    path: Path, target: str | None, kind: Kind, *, drop: Sequence[str] = (), positive: str | None = None
+) -> Table:
+    """Read a CSV file with a header.
+
+    Args:
+        target: Name of the target's column: text or numbers for classes, numbers for a regression.
+        kind: What the metric measures; a target of the other kind is refused.
+        drop: Columns to leave out.
+        positive: The class that counts as positive; without it the last in order is.
+
+    Raises:
+        RequestError: Anything that keeps the file from being used, by line (the header is line 1) and column.
+    """
+    faults = Faults(path)
+    cells = _cells(path, faults)
+    if target is None:
+        raise RequestError(
+            f"Which column of {path.name} is to be predicted? Give target=<one of {listing(cells.header)}>."
+        )
+    for name in (target, *drop):
+        if name not in cells.header:
+            raise unknown(f"column in {path.name}", name, cells.header)
+    names = [name for name in cells.header if name not in (target, *drop)]
+    if not names:
+        raise RequestError(f"{path.name} has no input column beside the target {target!r}; add at least one.")
+    inputs: dict[str, list[float]] = {}
+    for name in names:
+        inputs |= _encoded(name, cells, faults)
+    labels = _typed(target, cells, faults)
+    faults.check()
+    place = f"column {target!r} of {path.name} (lines {cells.lines[0]} to {cells.lines[-1]})"
+    return build(
+        np.array(list(inputs.values())).T, list(inputs), labels, kind, positive=positive, place=place, lines=cells.lines
+    )
+
+
+def _cells(path: Path, faults: Faults) -> Cells:
+    rows = _records(path)
+    if not rows:
+        raise RequestError(f"{path.name} is empty; expected a header with column names and then one row per line.")
+    header = _header(path, rows[0], faults)
+    if len(rows) == 1:
+        raise RequestError(
+            f"{path.name} holds no rows: line {rows[0][0]} is its header and nothing follows. "
+            "Add one line of values per row."
+        )
+    kept = [(line, row) for line, row in rows[1:] if _fits(row, header, line, faults)]
+    columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
+    return Cells(header, columns, [line for line, _ in kept])
+
+
+def _records(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the rows that are not blank, stripped, each with the line it begins on."""
+    text = _text(path)
+    first = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
+    rows: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for row in reader:
+            if len(row) > 1 or "".join(row).strip():
+                rows.append((line, [cell.strip() for cell in row]))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise RequestError(f"{path.name}, line {line}: {error}. Check the quotes from there on.") from None
+    return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror or error}. Give the path of a CSV file.") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise RequestError(
+            f"{path.name}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as CSV in UTF-8."
+        ) from None
+
+
+def _header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
+    line, names = row
+    if all(_number(name) is not None for name in names):
+        raise RequestError(f"{path.name}, line {line}: only numbers; expected a header with the names of the columns.")
+    for index, name in enumerate(names):
+        if not name:
+            faults.add(line, None, f"column {index + 1} has no name")
+        elif name in names[:index]:
+            faults.add(line, name, f"the name stands for columns {names.index(name) + 1} and {index + 1}")
+    return tuple(names)
+
+
+def _fits(row: Sequence[str], header: Sequence[str], line: int, faults: Faults) -> bool:
+    if len(row) != len(header):
+        faults.add(line, None, f"{len(row)} values where the header has {len(header)} columns")
+    return len(row) == len(header)
+
+
+def _typed(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
+    """Return a column as numbers where nearly all of it is, else as text; what is missing or unfitting is a fault."""
+    present: list[tuple[int, str]] = []
+    for line, text in zip(cells.lines, cells.columns[name], strict=True):
+        if text.lower() in MISSING:
+            faults.add(line, name, f"the value is missing ({shown(text)})" if text else "the value is missing")
+        else:
+            present.append((line, text))
+    numbers = [_number(text) for _, text in present]
+    if sum(number is not None for number in numbers) < NUMERIC_SHARE * len(numbers):
+        return [text for _, text in present]
+    for (line, text), number in zip(present, numbers, strict=True):
+        if number is None:
+            faults.add(line, name, f"{shown(text)} is not a finite number, as the column's other values are")
+    return [number for number in numbers if number is not None]
+
+
+def _encoded(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
+    """Return an input column by the names of what it becomes: itself, or one column of 0 and 1 per distinct text."""
+    values = _typed(name, cells, faults)
+    texts = sorted({value for value in values if isinstance(value, str)})
+    if not texts:
+        return {name: [float(value) for value in values]}
+    if len(texts) > DISTINCT_TEXTS:
+        faults.add(1, name, f"{len(texts)} different texts; at most {DISTINCT_TEXTS} can be told apart as categories")
+        return {}
+    return {f"{name}={text}": [float(value == text) for value in values] for text in texts}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < LARGEST and "_" not in text else None

@@ -1,0 +1,1 @@
+"""One training: recipe, loop, execution, checkpoints."""

@@ -1,0 +1,1 @@
+"""What follows a search: confirm, compare, score and retrain."""

@@ -1,0 +1,1 @@
+"""Processes and machines that run jobs."""

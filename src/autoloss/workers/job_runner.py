@@ -1,0 +1,225 @@
+"""A worker's bench: the task with its samples, and the two kinds of job done on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from autoloss import zoo
+from autoloss.errors import RequestError
+from autoloss.rejection.compiled.engine import Engine
+from autoloss.rejection.gradients import Gradient, directions, gradient
+from autoloss.rejection.protocol import Reference, Verdict, measured, simulate
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.screen import screened
+from autoloss.search.evolution import Plan, attempt
+from autoloss.search.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.search.mutation import Kind
+from autoloss.settings import Configuration
+from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
+from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.loss import bind
+from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.parsing import parse
+from autoloss.tasks.task import Diverged, Scored, Task
+from autoloss.tasks.training.threads import one_thread
+
+REMEMBERED = 50_000
+"""Formulas whose test a worker remembers."""
+
+
+class Workshop:
+    """Does jobs; equal jobs give equal results in every process.
+
+    Args:
+        samples: B samples per branch, the same for the whole run.
+        known: Branch → keys whose verdict a resumed run knows already, eight bytes each.
+        operators: All that a formula may hold, by name.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        samples: Mapping[str, tuple[Sample, ...]],
+        configuration: Configuration,
+        known: Mapping[str, bytes] = MappingProxyType({}),
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
+        self.task = task
+        self.operators = operators
+        self.configuration = configuration
+        self.samples = samples
+        self._known = dict(known)
+        self._branches: dict[str, TestedBranch] = {}
+
+    def perform(self, job: Job) -> list[Attempt] | Trained:
+        with one_thread():
+            match job:
+                case TestAttempts():
+                    return self.test(job)
+                case Train():
+                    return self.train(job)
+
+    def branch(self, name: str) -> TestedBranch:
+        """Return what tests trees on a branch; made when first needed."""
+        if name not in self._branches:
+            branch = self.task.branches[name]
+            reference = measured(branch, self.samples[name])
+            self._branches[name] = TestedBranch(branch, reference, self.configuration, self.operators)
+            self._branches[name].learn(self._known.get(name, b""), 0)
+        return self._branches[name]
+
+    def test(self, job: TestAttempts) -> list[Attempt]:
+        tested = self.branch(job.branch)
+        tested.learn(job.known, job.known_before)
+        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        parent = None if job.parent is None else tested.parse(job.parent)
+        done = []
+        for number in range(job.first, job.first + job.count):
+            settings, seed = self.configuration.evolution, self.configuration.seed
+            tree = attempt(plan, job.branch, number, parent, tested.alphabet, settings, seed)
+            done.append(tested.test(number, tree))
+            if done[-1].simulated and done[-1].reason is None:
+                break
+        return done
+
+    def train(self, job: Train) -> Trained:
+        task = self.task
+        if job.learning_rate != 1.0:
+            task = at_learning_rate(task, job.learning_rate)
+        losses = zoo.resolve(job.loss, task.branches, self.operators)[1]
+        criterion = scaled(bind(losses, task.branches), job.scale)
+        return stored(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
+
+
+def alphabet(
+    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+) -> Alphabet:
+    """Return what a run draws a branch's trees from: all operators that are not switched off."""
+    off = configuration.space.without
+    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
+
+
+class TestedBranch:
+    """Tests trees on one branch, and remembers what it tested by canonical text."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        branch: Branch,
+        reference: Reference,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+    ) -> None:
+        self.branch = branch
+        self.reference = reference
+        self._operators = operators
+        self.alphabet = alphabet(branch.leaves_and_roles, configuration, operators)
+        self._settings = configuration.rejection
+        self._maximum = configuration.evolution.maximum_operators
+        self._directions = directions(reference.samples, configuration.seed)
+        self._engine: Engine | None = None
+        if self._settings.engine == "fast":
+            self._engine = Engine(
+                branch, reference, self._settings, operator_cap=self._maximum, towards=self._directions
+            )
+        self._known: set[bytes] = set()
+        self._learnt = 0
+        self._tested: dict[str, Attempt] = {}
+
+    def parse(self, text: str) -> Expression:
+        return parse(text, self.alphabet.leaves_and_roles, self._operators)
+
+    def learn(self, keys: bytes, before: int) -> None:
+        """Take over the latest keys that the driver knows, after so many bytes of others; it only ever adds to their end."""
+        for start in range(max(0, self._learnt - before), len(keys), 8):
+            self._known.add(keys[start : start + 8])
+        self._learnt = max(self._learnt, before + len(keys))
+
+    def test(self, number: int, tree: Expression) -> Attempt:
+        """Test a tree: size and structure, then its gradient, then the protocol."""
+        text = str(tree)
+        if len(tree.operators) > self._maximum:
+            return Attempt(number, text, Reason.SIZE.name)
+        if not tree.holds(self.branch.leaves_and_roles):
+            return Attempt(number, text, Reason.STRUCTURE.name)
+        canonical = tree.canonical()
+        name = str(canonical)
+        known = self._tested.get(name)
+        if known is None or not (known.simulated or known.reason or known.key in self._known):
+            known = self._test(canonical)
+            if len(self._tested) >= REMEMBERED:
+                self._tested.clear()
+            self._tested[name] = known
+        return Attempt(
+            number, text, known.reason, known.key, known.signature, known.simulated, known.score, known.gains
+        )
+
+    def _test(self, tree: Expression) -> Attempt:
+        found = self.gradient(tree)
+        if not found.finite or found.zero:
+            return Attempt(0, "", (Reason.NO_GRADIENT if found.finite else Reason.NOT_FINITE).name)
+        key = found.key(str(tree))
+        if key in self._known:
+            return Attempt(0, "", None, key, found.signature)
+        verdict = self.verdict(tree) if self._engine is None else screened(self._engine, tree)
+        reason = verdict.reason.name if verdict.reason else None
+        return Attempt(0, "", reason, key, found.signature, True, verdict.score, verdict.gains)
+
+    def gradient(self, tree: Expression) -> Gradient:
+        if self._engine is not None:
+            return self._engine.gradient(tree)
+        return gradient(tree, self.branch, self.reference.samples, self._directions)
+
+    def verdict(self, tree: Expression) -> Verdict:
+        """Run the whole protocol, without the screen."""
+        if self._engine is not None:
+            return self._engine.verdict(tree)
+        return simulate(tree, self.branch, self.reference, self._settings)
+
+
+def at_learning_rate(task: Task, factor: float) -> Task:
+    """Return the task with its recipe's learning rate multiplied.
+
+    Raises:
+        RequestError: The task cannot change its learning rate.
+    """
+    change = getattr(task, "at_learning_rate", None)
+    if change is None:
+        raise RequestError(f"Task {task.name!r} has no at_learning_rate(factor); compare with scaled losses instead.")
+    return change(factor)
+
+
+def scaled(criterion: Criterion, factor: float) -> Criterion:
+    """Multiply every branch's loss."""
+    if factor == 1.0:
+        return criterion
+    return {name: _times(loss, factor) for name, loss in criterion.items()}
+
+
+def _times(loss: BranchLoss, factor: float) -> BranchLoss:
+    return lambda prediction, context: factor * loss(prediction, context)
+
+
+def stored(outcome: Scored | Diverged) -> Trained:
+    """Return a training's outcome as plain values, which is what is kept; a score that is no number is no score.
+
+    Raises:
+        TypeError: A task's `train` returned something else.
+    """
+    match outcome:
+        case Diverged():
+            return Trained("diverged", step=int(outcome.step), reason=str(outcome.reason))
+        case Scored():
+            score = float(outcome.score)
+            curve = tuple((int(step), float(loss)) for step, loss in outcome.curve)
+            if not math.isfinite(score):
+                return Trained("diverged", curve=curve, reason=f"the metric is {score}")
+            also = {str(name): float(value) for name, value in outcome.also.items()}
+            return Trained(
+                "scored", score, {name: value for name, value in also.items() if math.isfinite(value)}, curve
+            )
+        case _:
+            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored or Diverged.")

@@ -1,0 +1,280 @@
+"""Workers: jobs run side by side and end in any order; one that hangs, dies or grows too large costs one attempt."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import cloudpickle
+
+from autoloss.workers.interruption import held
+from autoloss.workers.messages import Finished, Lost, Outcome, Raised, encode, sealed
+from autoloss.workers.process import Child, memory_of_groups
+from autoloss.workers.slot import Slot
+from autoloss.workers.worker import attempt
+
+__all__ = ["Finished", "InlineWorkers", "Lost", "Outcome", "ProcessWorkers", "Raised", "Workers"]
+
+Perform = Callable[[Any], Any]
+"""Runs one job: payload → value, both of them plain values that can be pickled."""
+
+TICK_SECONDS = 0.2
+START_SECONDS = 120.0
+MEMORY_SHARE = 0.05
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Workers(ABC):
+    """Runs jobs that may end in any order. One thread drives it, and lives as long as the jobs do.
+
+    Every submitted job comes back from `wait` exactly once, unless it is cancelled.
+    """
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """How many jobs run at once."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> Mapping[int, float]:
+        """Job → seconds that it has run, for all that have no outcome; 0 while its worker starts."""
+
+    @property
+    def free(self) -> int:
+        """How many more jobs can be submitted now."""
+        return self.slots - len(self.busy)
+
+    @abstractmethod
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        """Start a job in a free slot.
+
+        Args:
+            job: Its number; no other job that is busy, or whose outcome waits, may have it.
+            payload: What the callable gets.
+            deadline_seconds: How long it may run; starting a worker does not count.
+
+        Raises:
+            RuntimeError: No slot is free, or the workers are closed.
+        """
+
+    @abstractmethod
+    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
+        """Wait for outcomes; deadlines and limits are enforced in here, so call it often.
+
+        Returns:
+            At least one outcome, in the order in which they came, if any job was busy; none if the time was up first.
+        """
+
+    @abstractmethod
+    def cancel(self, job: int) -> None:
+        """End a job at once; no outcome of it is reported afterwards.
+
+        Raises:
+            ValueError: It is neither busy nor waiting to be reported.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all jobs and processes; no outcome is reported afterwards. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+
+class InlineWorkers(Workers):
+    """One slot in this process, for debugging: `wait` runs the job to its end, whatever the deadline and the timeout.
+
+    An interrupted job stays busy; the next `wait` runs it from its beginning.
+    """
+
+    def __init__(self, perform: Perform) -> None:
+        self._perform = perform
+        self._jobs: dict[int, Any] = {}
+        self._closed = False
+
+    @property
+    def slots(self) -> int:
+        return 1
+
+    @property
+    def busy(self) -> Mapping[int, float]:
+        return dict.fromkeys(self._jobs, 0.0)
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        refuse_unfit(self, job, deadline_seconds, closed=self._closed)
+        self._jobs[job] = payload
+
+    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
+        outcomes = [attempt(self._perform, job, payload) for job, payload in self._jobs.items()]
+        self._jobs.clear()
+        return outcomes
+
+    def cancel(self, job: int) -> None:
+        if job not in self._jobs:
+            raise unknown_job(job, self)
+        del self._jobs[job]
+
+    def close(self) -> None:
+        self._jobs.clear()
+        self._closed = True
+
+
+class ProcessWorkers(Workers):
+    """Local processes, one per slot, each leading a group that gets SIGKILL when its job has to end.
+
+    A worker starts with the first job of its slot and stays for the next ones; after a `Lost` job a fresh one takes
+    its place. What leaves the group (a daemon that calls setsid) is not followed. Needs a POSIX system.
+
+    Args:
+        perform: Sent once to each worker, by cloudpickle in memory: lambdas and what the user's script defines work.
+            Also the frame that `sealed` makes of it.
+        memory_limit_bytes: Of a worker's whole group, resident, looked at about five times a second; needs /proc.
+        environment: Variables of the workers beside those of this process.
+        threads: For each worker's OpenMP, BLAS, numba and torch.
+        start_seconds: How long a worker may take to start, which includes importing what `perform` needs.
+
+    Raises:
+        Exception: Whatever pickling `perform` raises.
+    """
+
+    def __init__(
+        self,
+        perform: Perform | bytes,
+        slots: int,
+        *,
+        memory_limit_bytes: int | None = None,
+        environment: Mapping[str, str] = NOTHING,
+        threads: int = 1,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        if slots < 1 or threads < 1:
+            raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
+        frame = sealed(perform)
+        variables = dict(environment)
+        self._selector = selectors.DefaultSelector()
+        self._slots = [
+            Slot(lambda: Child(self._selector, frame, variables, threads), start_seconds, memory_limit_bytes)
+            for _ in range(slots)
+        ]
+        self._is_memory_limited = memory_limit_bytes is not None
+        self._memory_due = 0.0
+        self._outcomes: dict[int, Outcome] = {}
+        self._closed = False
+
+    @property
+    def slots(self) -> int:
+        return len(self._slots)
+
+    @property
+    def busy(self) -> Mapping[int, float]:
+        return {slot.job.number: slot.job.seconds for slot in self._slots if slot.job is not None}
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The process groups of the workers that run now; each is its worker's process id as well."""
+        return tuple(slot.child.group for slot in self._slots if slot.child is not None)
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        frame = encode((job, cloudpickle.dumps(payload)))
+        with held():
+            refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
+            self._turn(0.0)
+            idle = [slot for slot in self._slots if slot.job is None]
+            slot = next((slot for slot in idle if slot.child is not None), idle[0])
+            slot.submit(job, frame, deadline_seconds)
+
+    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
+        return awaited(self, self._outcomes, self._turn, timeout_seconds)
+
+    def cancel(self, job: int) -> None:
+        with held():
+            if self._outcomes.pop(job, None) is None:
+                slot = next((slot for slot in self._slots if slot.job is not None and slot.job.number == job), None)
+                if slot is None:
+                    raise unknown_job(job, self)
+                slot.clear()
+
+    def close(self) -> None:
+        with held():
+            for slot in self._slots:
+                if slot.child is not None:
+                    slot.child.kill()
+            for slot in self._slots:
+                slot.clear()
+            self._outcomes.clear()
+            self._selector.close()
+            self._closed = True
+
+    def _turn(self, timeout_seconds: float) -> None:
+        """Wait for news, at most so long, and bring every slot up to date."""
+        if self._closed or all(slot.child is None for slot in self._slots):
+            return
+        left = [slot.job.deadline_seconds - slot.job.seconds for slot in self._slots if slot.job is not None]
+        self._selector.select(max(0.0, min([timeout_seconds, *left])))
+        memory = self._memory()
+        for slot in self._slots:
+            outcome = slot.advance(memory)
+            if outcome is not None:
+                self._outcomes[outcome.job] = outcome
+
+    def _memory(self) -> Mapping[int, int]:
+        start = time.monotonic()
+        if not self._is_memory_limited or start < self._memory_due:
+            return {}
+        memory = memory_of_groups()
+        # On a server with many thousand processes a look at all of them takes long: it gets a share of the time.
+        self._memory_due = start + max(TICK_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
+        return memory
+
+
+def awaited(
+    workers: Workers, outcomes: dict[int, Outcome], turn: Callable[[float], None], timeout_seconds: float | None
+) -> list[Outcome]:
+    """Take turns until there is something to report, nothing is busy, or the time is up.
+
+    Args:
+        outcomes: Where `turn` puts them; taken out here.
+        turn: Waits for news, at most so many seconds, and takes it in.
+    """
+    end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
+    with held() as is_interrupted:
+        while True:
+            turn(min(TICK_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
+            if outcomes or not workers.busy or is_interrupted() or time.monotonic() >= end:
+                break
+        # After an interruption nobody takes what is returned here: it stays for the next call.
+        found = [] if is_interrupted() else list(outcomes.values())
+        for outcome in found:
+            del outcomes[outcome.job]
+        return found
+
+
+def refuse_unfit(
+    workers: Workers, job: int, deadline_seconds: float, *, closed: bool, waiting: Mapping[int, Outcome] | None = None
+) -> None:
+    """Refuse a job that these workers cannot take now.
+
+    Args:
+        waiting: Outcomes that nobody has taken yet.
+    """
+    if closed:
+        raise RuntimeError("The workers are closed.")
+    if deadline_seconds <= 0:
+        raise ValueError(f"The deadline of job {job} is {deadline_seconds} s; it must be above 0.")
+    if job in workers.busy or job in (waiting or {}):
+        raise ValueError(f"Job {job} was submitted before and has not come back.")
+    if workers.free < 1:
+        raise RuntimeError(f"All {workers.slots} slots are busy. Call wait() before submitting job {job}.")
+
+
+def unknown_job(job: int, workers: Workers) -> ValueError:
+    """Build the error of a job that cannot be cancelled."""
+    return ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, workers.busy)) or 'none'}.")

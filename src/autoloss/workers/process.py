@@ -1,0 +1,230 @@
+"""One worker process and its group, as its driver sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import IO
+
+from autoloss.workers.messages import Cause, split
+
+TAIL_BYTES = 4096
+TAIL_LINES = 20
+READ_BYTES = 1 << 18
+REAP_SECONDS = 2.0
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+
+class Child:
+    """A running worker. Nothing blocks: the caller waits on the selector and then calls `pump`.
+
+    Args:
+        selector: Told which of the pipes to watch.
+        perform: The frame with the callable; shared by all workers, never copied.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, perform: bytes, environment: Mapping[str, str], threads: int
+    ) -> None:
+        self._process = subprocess.Popen(
+            # -P: a file in the current directory must not stand in for a module of the standard library.
+            [sys.executable, "-P", "-m", "autoloss.workers.worker", str(os.getpid()), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=_environment(environment, threads),
+            start_new_session=True,
+        )
+        requests, replies, errors = self._process.stdin, self._process.stdout, self._process.stderr
+        assert requests is not None
+        assert replies is not None
+        assert errors is not None
+        self._requests, self._replies, self._errors = requests, replies, errors
+        self._selector = selector
+        self._outgoing: deque[memoryview] = deque()
+        self._incoming = bytearray()
+        self._tail = bytearray()
+        self._killed = False
+        self.hung_up = False
+        self.ready = False
+        self.started = time.monotonic()
+        for stream in (self._requests, self._replies, self._errors):
+            os.set_blocking(stream.fileno(), False)
+        selector.register(self._replies, selectors.EVENT_READ)
+        selector.register(self._errors, selectors.EVENT_READ)
+        self.send(perform)
+
+    @property
+    def group(self) -> int:
+        """The process group, which is the worker's process id as well."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the worker itself has ended; others of its group may not have."""
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            # Not reaped yet: the number of the group stays taken, so that killing it cannot hit strangers.
+            return os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame and write as much as the pipe takes; `pump` writes the rest."""
+        self._outgoing.append(memoryview(frame))
+        self._write()
+
+    def forget_output(self) -> None:
+        """Start a new job: what the last one printed says nothing about it."""
+        self._tail.clear()
+
+    def pump(self) -> list[bytes]:
+        """Move what can move without waiting.
+
+        Returns:
+            The bodies of the frames that are complete.
+        """
+        self._write()
+        while chunk := self._read(self._replies):
+            self._incoming += chunk
+        if chunk is not None:
+            self.hung_up = True
+        self._drain_errors(1)
+        return split(self._incoming)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the whole group, stopped processes included."""
+        if not self._killed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, signal.SIGKILL)
+            self._killed = True
+
+    def close(self) -> None:
+        """Kill the group, reap it and let go of the pipes."""
+        if self._requests.closed:
+            return
+        self.kill()
+        # A process in an uninterruptible system call dies when the kernel lets it; the driver does not wait for that.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(REAP_SECONDS)
+        _reap_orphans(self.group)
+        self._drain_errors(16)
+        for stream in (self._requests, self._replies, self._errors):
+            self._unwatch(stream)
+            stream.close()
+        self._outgoing.clear()
+
+    def ending(self) -> tuple[Cause, str]:
+        """Say how a closed worker ended, where nobody here had it killed."""
+        status = self._process.returncode
+        if status is not None and status >= 0:
+            return "exited", f"The worker ended itself with exit status {status}."
+        number = signal.SIGKILL if status is None else -status
+        with contextlib.suppress(ValueError):
+            number = signal.Signals(number).name
+        return "killed", f"The worker was ended by signal {number}."
+
+    def output(self) -> str:
+        """Return the last lines that the worker printed since its job began, on a line of their own each."""
+        lines = bytes(self._tail).decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return "\nIts last output:\n" + "\n".join(lines) if lines else ""
+
+    def _write(self) -> None:
+        while self._outgoing:
+            try:
+                written = os.write(self._requests.fileno(), self._outgoing[0])
+            except BlockingIOError:
+                if self._requests not in self._selector.get_map():
+                    self._selector.register(self._requests, selectors.EVENT_WRITE)
+                return
+            except BrokenPipeError:
+                self._outgoing.clear()
+                break
+            self._outgoing[0] = self._outgoing[0][written:]
+            if not self._outgoing[0]:
+                self._outgoing.popleft()
+        self._unwatch(self._requests)
+
+    def _read(self, stream: IO[bytes]) -> bytes | None:
+        """Return what is there, nothing at the end of the stream, None when there is nothing yet."""
+        try:
+            chunk = os.read(stream.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return None
+        if not chunk:
+            self._unwatch(stream)
+        return chunk
+
+    def _drain_errors(self, times: int) -> None:
+        for _ in range(times):
+            chunk = self._read(self._errors)
+            if not chunk:
+                return
+            self._tail += chunk
+            del self._tail[:-TAIL_BYTES]
+
+    def _unwatch(self, stream: IO[bytes]) -> None:
+        if stream in self._selector.get_map():
+            self._selector.unregister(stream)
+
+
+def memory_of_groups() -> dict[int, int]:
+    """Return the resident bytes of every process group, pages that processes share counted once for each.
+
+    Empty where there is no /proc.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    groups: dict[int, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+                # The name of the program, in brackets, may hold spaces and brackets.
+                fields = stat.read().rpartition(b")")[2].split()
+                group, pages = int(fields[2]), int(fields[21])
+                groups[group] = groups.get(group, 0) + pages * page
+    return groups
+
+
+def _environment(extra: Mapping[str, str], threads: int) -> dict[str, str]:
+    path = os.pathsep.join(_import_path())
+    # One seed for str hashes: a task that walks a set of names does it in the same order in every worker.
+    own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    return {**os.environ, **own, **extra}
+
+
+def _import_path() -> list[str]:
+    """Return the driver's import path, on which modules beside the user's script are found, the standard library first.
+
+    The driver has that library loaded already; a worker would take a user's `random.py` in its place.
+    """
+    packages = sysconfig.get_path("platstdlib")
+    standard = {sysconfig.get_path("stdlib"), packages, os.path.join(packages, "lib-dynload")}
+    return sorted(map(os.path.abspath, sys.path), key=lambda entry: entry not in standard)
+
+
+def _reap_orphans(group: int) -> None:
+    """Reap what a worker left behind, where that is this process's duty: as process 1 of a container."""
+    end = time.monotonic() + REAP_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < end:
+            if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                time.sleep(0.005)
