@@ -28,8 +28,8 @@ from autoloss.store.store import Store
 from autoloss.trainings.evidence import TEST, Entrant, Row, seeds
 from autoloss.trainings.trials import baselines, compared, tuned
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
-from autoloss.workers.machines import Machines, started
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, start_workers
 from digits import FEW
 from machine import machine
 from output import emit
@@ -107,7 +107,7 @@ def _tested(
     try:
         with (
             Store(folder, write=True) as store,
-            started(Workshop(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
+            start_workers(JobRunner(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
             dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
 

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from autoloss.run.pipeline import run
 from autoloss.search.history import History, as_text
-from autoloss.search.records import Child, Outcome, State
+from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.store.samples import drawn
+from autoloss.store.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.injection import Injection, Mishaps, Rehearsing
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, Workers
 from machine import machine
 from output import emit
@@ -103,7 +103,7 @@ def _sample(generator: torch.Generator) -> Sample:
 class Nowhere:
     """Keeps nothing: the history is compared where it is."""
 
-    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
     def add_outcome(self, child: int, outcome: Outcome) -> None: ...
 
@@ -128,8 +128,8 @@ def searched(
         Configuration().changed({**SETTINGS, "evaluations": evaluations, **(settings or {})}),
     )
     history = History(task.branches, configuration)
-    samples = drawn(task, configuration.rejection.samples, configuration.seed)
-    workshop = Workshop(task, samples, configuration)
+    samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
+    workshop = JobRunner(task, samples, configuration)
     with workers(Rehearsing(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
         run(history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained))

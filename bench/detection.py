@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from autoloss import zoo
-from autoloss.rejection.protocol import Reference, measured
+from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
@@ -107,7 +107,7 @@ def network() -> FasterRCNN:
 
 def table(branch: str, at: Branch, samples: Sequence[Sample], negations: bool = True) -> list[dict[str, Any]]:
     """Measure every loss of a branch, and its negation."""
-    reference = measured(at, samples)
+    reference = measure_reference(at, samples)
     rows = []
     for name in LOSSES[branch]:
         loss = zoo.entry(name).one(branch, at)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import autoloss
 from autoloss.report.leaderboard import comparison_rows
-from autoloss.run.results import Search, opened
+from autoloss.run.results import Search, open_run
 from machine import machine
 from output import emit
 from searches import EVOLUTION, parser, searched
@@ -31,7 +31,7 @@ def main() -> None:
     if arguments.quick:
         arguments.evaluations, arguments.seeds = 3, 1
     with tempfile.TemporaryDirectory() as folder:
-        found = [opened(run) for run in arguments.runs] or [
+        found = [open_run(run) for run in arguments.runs] or [
             _searched(seed, Path(folder) / str(seed), arguments) for seed in range(arguments.seeds)
         ]
     result = {"machine": machine(), "task": "digits-seg", "searches": [_summary(one) for one in found]}

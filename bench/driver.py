@@ -25,12 +25,12 @@ import autoloss
 from autoloss.run.pipeline import run
 from autoloss.search.history import History
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.messages import decode, encode
 from autoloss.workers.pool import Finished, ProcessWorkers, Workers
 from autoloss.workers.pool import Outcome as JobOutcome
@@ -96,7 +96,7 @@ class Timed:
         self._store = store
         self.seconds = 0.0
 
-    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None:
+    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None:
         began = time.perf_counter()
         self._store.add_child(child, rejected)
         self.seconds += time.perf_counter() - began
@@ -205,8 +205,8 @@ def utilisation(evaluations: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Measure how much of the time two worker processes train or test, from the first answer to the last."""
     task = autoloss.tasks.get("digits-seg", **options)
     configuration = Configuration().changed({"evaluations": evaluations, "seed": 0})
-    drawn = sample_files.drawn(task, configuration.rejection.samples, configuration.seed)
-    workshop = Workshop(task, drawn, configuration)
+    drawn = sample_files.draw_samples(task, configuration.rejection.samples, configuration.seed)
+    workshop = JobRunner(task, drawn, configuration)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)
         with Counted(ProcessWorkers(workshop.perform, 2)) as workers:

@@ -17,7 +17,7 @@ from pathlib import Path
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.run.results import opened
+from autoloss.run.results import open_run
 from autoloss.search.history import as_text
 from autoloss.store import store as stores
 from autoloss.store.crash_points import POINTS, VARIABLE
@@ -233,7 +233,7 @@ def _finished(directory: Path) -> tuple[tuple[str, ...], frozenset[tuple[str, st
     with Store(directory) as store:
         trials = store.trials()
     kept = ((repr(job), repr((found.state, found.score, found.also, found.reason))) for job, found in trials.items())
-    return tuple(as_text(opened(directory).history)), frozenset(kept)
+    return tuple(as_text(open_run(directory).history)), frozenset(kept)
 
 
 def age(directory: Path) -> None:

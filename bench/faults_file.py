@@ -19,8 +19,8 @@ import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
 from autoloss.run.progress import Progress
-from autoloss.run.reading import glanced
-from autoloss.run.results import opened
+from autoloss.run.reading import read_once
+from autoloss.run.results import open_run
 from autoloss.store import database
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import SAMPLES, SAMPLES_DIGEST
@@ -102,7 +102,7 @@ def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
 
 def _looked(directory: Path) -> tuple[Any, ...]:
     """Return what those see who read numbers alone, and rows of what they show: `top`, the report, the live page."""
-    reading = glanced(directory, thorough=True)
+    reading = read_once(directory, thorough=True)
     columns = reading.columns
     shown = [reading.search.individual(number) for number in columns.finished]
     counts = (reading.totals, columns.found, columns.trained, reading.operators, reading.unscored, reading.examples)
@@ -111,7 +111,7 @@ def _looked(directory: Path) -> tuple[Any, ...]:
 
 def _verdict(directory: Path, whole: tuple[Any, ...], write: bool) -> str:
     try:
-        opened(directory)
+        open_run(directory)
         return "unharmed" if _content(directory, write) == whole else "silently wrong"
     except (RunError, RequestError):
         return "refused"

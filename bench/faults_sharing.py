@@ -15,9 +15,9 @@ from statistics import median
 
 import toy
 from autoloss.cli import main
-from autoloss.run.results import opened
+from autoloss.run.results import open_run
 from autoloss.search.history import as_text
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.store import Store, StoreError
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
@@ -56,7 +56,7 @@ def races(folder: Path, trials: int, *, patience_seconds: float = 60.0) -> Shown
         )
         violations += [f"race {trial}: {text}" for text in found]
         refusals += [] if refusal is None else [refusal]
-        histories.add(tuple(as_text(opened(directory).history)))
+        histories.add(tuple(as_text(open_run(directory).history)))
     return Shown(
         promise="of two drivers on one run exactly one runs",
         trials=trials,
@@ -162,7 +162,7 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
         statuses = [waited(process) for process in processes]
         kept = len(store.outcomes())
     try:
-        whole = len(opened(directory).history) == number
+        whole = len(open_run(directory).history) == number
     except StoreError:
         whole = False
     violations = [
@@ -181,8 +181,8 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
 _NAMES = {"task": '{"name": null, "options": {}}', "title": "toy", "branches": "{}"}
 
 
-def _child(number: int) -> Child:
-    return Child(
+def _child(number: int) -> Candidate:
+    return Candidate(
         id=number,
         parent=None,
         kinds={"main": "fresh"},
@@ -198,7 +198,7 @@ def _poll(directory: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     least = 0
     while True:
-        found = len(opened(directory).history)
+        found = len(open_run(directory).history)
         if found < least:
             raise AssertionError(f"{found} children, and {least} before")
         least = found

@@ -21,8 +21,8 @@ from autoloss.settings import Configuration
 from autoloss.trainings.evidence import Entrant, by_mean, seeds
 from autoloss.trainings.trials import baselines, compared, tuned
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
-from autoloss.workers.machines import Machines, started
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, start_workers
 from machine import machine
 from output import emit
 from searches import ARMS, parser, searched
@@ -88,7 +88,7 @@ def _tested(task: autoloss.Task, searches: dict[str, list[Search]]) -> dict[str,
     """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
     known: dict = {}
-    with started(Workshop(task, {}, configuration), Machines(workers=2)) as pool:
+    with start_workers(JobRunner(task, {}, configuration), Machines(workers=2)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:

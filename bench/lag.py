@@ -26,13 +26,13 @@ from autoloss.run.results import confirmation
 from autoloss.search.chance import keyed
 from autoloss.search.history import History
 from autoloss.search.jobs import Job, Train
-from autoloss.search.records import Child, Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.trainings.evidence import Entrant, Row, by_mean, rows, seeds
 from autoloss.trainings.trials import compared
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
 from machine import machine
 from output import emit
@@ -61,7 +61,7 @@ class Nowhere:
 
     children: int = 0
 
-    def add_child(self, child: Child, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+    def add_child(self, child: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         self.children += 1
 
     def add_outcome(self, child: int, outcome: Outcome) -> None:
@@ -71,7 +71,7 @@ class Nowhere:
 class Remembered:
     """Does jobs, and a training that was done before not again: equal trainings have equal outcomes."""
 
-    def __init__(self, workshop: Workshop, known: dict[Train, Any]) -> None:
+    def __init__(self, workshop: JobRunner, known: dict[Train, Any]) -> None:
         self._workshop = workshop
         self._known = known
 
@@ -179,9 +179,9 @@ def _kept(work: Path | None) -> dict[str, Any]:
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
     usual = recipes.search_settings(task.name)
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
-    drawn = sample_files.drawn(task, configuration.rejection.samples, seed)
+    drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
-    with InlineWorkers(Remembered(Workshop(task, drawn, configuration), known)) as workers:
+    with InlineWorkers(Remembered(JobRunner(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         run(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 import autoloss
 from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Verdict, measured, simulate
+from autoloss.rejection.protocol import Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
 from autoloss.search.evolution import Plan, attempt
@@ -149,7 +149,7 @@ def mean_iou(prediction: Tensor, target: Tensor) -> float:
 
 
 def _engine(branch: Branch, samples: list[Sample]) -> Engine:
-    return Engine(branch, measured(branch, samples), ProtocolSettings())
+    return Engine(branch, measure_reference(branch, samples), ProtocolSettings())
 
 
 class Memory:

@@ -23,9 +23,9 @@ from typing import Any
 
 from autoloss import __version__
 from autoloss.report.page.serving import Live
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.search.initialization import initial_expression
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
@@ -105,7 +105,7 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
         store.write_settings(
             {
                 "configuration": Configuration(evaluations=candidates).to_json(),
-                "task": TaskName(None).to_json(),
+                "task": TaskReference(None).to_json(),
                 "title": "made up",
                 "branches": json.dumps({"main": BranchForm.of(branch).to_dict()}),
                 "release": __version__,
@@ -121,11 +121,11 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
     return len(trained)
 
 
-def _child(number: int, trained: Sequence[int], formula: str, rng: Random) -> Child:
+def _child(number: int, trained: Sequence[int], formula: str, rng: Random) -> Candidate:
     parent = rng.choice(trained[-2500:]) if len(trained) > 20 else None
     is_new = parent is None or rng.random() < TRAINED
     kind = "fresh" if parent is None or rng.random() > MUTATED else "mutated"
-    return Child(
+    return Candidate(
         id=number,
         parent=parent,
         kinds={"main": kind},

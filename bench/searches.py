@@ -12,7 +12,7 @@ from typing import Any
 import autoloss
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.results import Search, opened
+from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store import store
 
@@ -55,7 +55,7 @@ def searched(
     chosen = {**(recipes.search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
     if store.exists(directory):
         wanted = Configuration().changed({**chosen, "seed": seed, "evaluations": arguments.evaluations})
-        kept = opened(directory).configuration
+        kept = open_run(directory).configuration
         if dataclasses.replace(kept, evaluations=arguments.evaluations) != wanted:
             raise RequestError(f"{directory} holds a search with other settings; remove it, or name another folder.")
         found = autoloss.resume(

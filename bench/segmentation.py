@@ -19,7 +19,7 @@ import torch
 
 import autoloss
 from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Reference, Verdict, measured, simulate
+from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, build
@@ -85,7 +85,7 @@ def _scenes(place: Path) -> Path:
 def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[dict]:
     train, negate = not (arguments.quick or arguments.voc), not arguments.voc
     branch = task.branches["main"]
-    reference = measured(branch, task.samples(5, seed=0)["main"])
+    reference = measure_reference(branch, task.samples(5, seed=0)["main"])
     settings = ProtocolSettings(unit="absolute")
     judge = _judge(branch, reference, settings, arguments.engine)
     for name in (f"seg/{metric}", CROSS_ENTROPY):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autoloss.rejection.reasons import Reason
 from autoloss.search.evolution import Plan, attempt
-from autoloss.search.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
 from autoloss.search.mutation import Kind
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
@@ -35,7 +35,7 @@ class Answers:
     def perform(self, job: Job) -> list[Attempt] | Trained:
         return self.train(job) if isinstance(job, Train) else self.test(job)
 
-    def test(self, job: TestAttempts) -> list[Attempt]:
+    def test(self, job: RejectionBatch) -> list[Attempt]:
         settings, seed = self.configuration.evolution, self.configuration.seed
         plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else parse(job.parent)

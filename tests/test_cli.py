@@ -15,7 +15,7 @@ import pytest
 
 import autoloss
 from autoloss.cli import main
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
@@ -41,7 +41,7 @@ def tabular_directory(directory, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(directory, path)
     with Store(path, write=True) as store:
-        store.change_setting("task", TaskName("tabular", {"data": "iris", "steps": "20"}).to_json())
+        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}).to_json())
     return path
 
 
@@ -67,12 +67,12 @@ def test_top_as_json_is_a_list_of_objects(directory, capsys):
 def test_top_prints_a_table_with_every_formula(directory, capsys):
     assert run("top", directory, "-n", 3) == 0
     printed = "".join(capsys.readouterr().out.split())
-    for row in autoloss.run.results.opened(directory).top(3):
+    for row in autoloss.run.results.open_run(directory).top(3):
         assert "".join(row.formula.split())[:20] in printed
 
 
 def test_show_tells_lineage_and_how_to_train_it_again(directory, capsys):
-    best = autoloss.run.results.opened(directory).top(1)[0]
+    best = autoloss.run.results.open_run(directory).top(1)[0]
     assert run("show", directory, best.id) == 0
     printed = capsys.readouterr().out
     assert best.formula in printed
@@ -350,7 +350,7 @@ def test_a_search_starts_from_what_its_user_knows(tmp_path, monkeypatch, capsys)
     assert "Starts from baseline/ce: g " in printed
     assert "Does not start from y * log(p): too little gain (g " in printed
     assert "digest" in printed
-    configuration = autoloss.run.results.opened("run").configuration
+    configuration = autoloss.run.results.open_run("run").configuration
     assert configuration.evolution.maximum_operators == 9
     assert configuration.space.without == ("max_pool", "min_pool")
     assert configuration.space.operators == (f"{tmp_path / 'ops.py'}:squash",)

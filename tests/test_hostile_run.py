@@ -12,13 +12,13 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.errors import RunError
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
 ORDERS = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\u202e <script>alert(1)</script>"
 """Markup, pictures, control characters and a program for a browser."""
-CHILD = Child(
+CHILD = Candidate(
     id=0,
     parent=None,
     kinds={"main": "fresh"},
@@ -57,7 +57,7 @@ def kept(whole: Path) -> dict[str, str]:
 def made(directory: Path, settings: dict[str, str], formula: str = CHILD.loss, reason: str = "") -> Path:
     """Write a run of one loss, every row with its checksum."""
     directory.mkdir()
-    child = Child(**{**{name: getattr(CHILD, name) for name in CHILD.__dataclass_fields__}, "loss": formula})
+    child = Candidate(**{**{name: getattr(CHILD, name) for name in CHILD.__dataclass_fields__}, "loss": formula})
     state = State.FAILED if reason else State.SCORED
     with Store(directory, write=True) as store:
         store.write_settings(settings)

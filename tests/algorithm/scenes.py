@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.rejection.protocol import Reference, measured
+from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 
@@ -52,4 +52,4 @@ def samples(count: int = 2, seed: int = 0) -> tuple[Sample, ...]:
 
 @cache
 def reference(count: int = 2, seed: int = 0) -> Reference:
-    return measured(BRANCH, samples(count, seed))
+    return measure_reference(BRANCH, samples(count, seed))

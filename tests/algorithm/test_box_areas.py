@@ -11,7 +11,7 @@ import torch
 from autoloss import zoo
 from autoloss.rejection import gradients as equivalence
 from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Reference, measured, simulate
+from autoloss.rejection.protocol import Reference, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
 from autoloss.search.initialization import initial_expression
@@ -59,7 +59,7 @@ def drawn(
         }
         prediction = 0.2 * spread * torch.randn(count, 4, 1, 1, generator=generator)
         samples.append(Sample(prediction, context))
-    return branch, measured(branch, samples)
+    return branch, measure_reference(branch, samples)
 
 
 CASES = {

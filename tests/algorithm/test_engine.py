@@ -24,7 +24,7 @@ from autoloss.rejection.compiled.differentiation import FORWARD, record
 from autoloss.rejection.compiled.engine import Attempt, Engine
 from autoloss.rejection.compiled.layout import Layout
 from autoloss.rejection.compiled.program import place
-from autoloss.rejection.protocol import Reference, measured, simulate
+from autoloss.rejection.protocol import Reference, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
@@ -62,7 +62,7 @@ def draw(activation: str, shape: tuple[int, ...], ignore: int | None = None) -> 
             target[torch.rand(target.shape, generator=generator) < 0.2] = ignore
         samples.append(Sample(prediction, {"target": target}))
     branch = ActivatedBranch(activation=activation, measure=likeness, channels=shape[1], ignore_index=ignore)  # pyright: ignore[reportArgumentType]
-    return branch, measured(branch, samples)
+    return branch, measure_reference(branch, samples)
 
 
 BRANCHES = {
@@ -209,7 +209,7 @@ def test_masked_positions_leave_the_sum_by_selection(text: str):
     mask = (target < 100)[:, :1]
     samples = (Sample(torch.full((1, 2, 6, 6), 0.5), {"target": target, "mask": mask}),)
     branch = MaskedBranch()
-    reference = measured(branch, samples)
+    reference = measure_reference(branch, samples)
     found = Engine(branch, reference, SETTINGS).verdict(parse(text))
     expected = simulate(parse(text), branch, reference, SETTINGS)
     assert found.reason == expected.reason
@@ -320,7 +320,7 @@ def test_rows_may_be_more_in_one_sample_than_in_another():
     branch, reference = BRANCHES["rows"]
     first, second = reference.samples
     short = Sample(second.prediction[:30], {"target": second.context["target"][:30]})
-    reference = measured(branch, (first, short))
+    reference = measure_reference(branch, (first, short))
     tree = parse("-mean_nhw(y * log(p)) + exp(p)")
     expected = simulate(tree, branch, reference, SETTINGS)
     assert Engine(branch, reference, SETTINGS).verdict(tree).gains == pytest.approx(expected.gains, abs=1e-5)

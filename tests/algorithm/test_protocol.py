@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import Reference, correlation_score, descend, measured, simulate
+from autoloss.rejection.protocol import Reference, correlation_score, descend, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
@@ -128,7 +128,7 @@ def test_the_relative_score_is_a_ratio_of_sums():
 
 def test_a_metric_that_starts_at_one_half_needs_the_relative_threshold():
     branch = ActivatedBranch(measure=lambda p, y: 0.5 + 0.5 * mean_iou(p, y), channels=CLASSES)
-    start = measured(branch, samples())
+    start = measure_reference(branch, samples())
     absolute = simulate(CE, branch, start, ProtocolSettings(samples=2, unit="absolute"))
     relative = simulate(CE, branch, start, ProtocolSettings(samples=2, unit="relative"))
     assert absolute.reason is Reason.LOW_GAIN
@@ -141,8 +141,8 @@ def test_a_metric_that_starts_at_one_half_needs_the_relative_threshold():
 def test_samples_are_optimised_alone_so_together_they_gain_what_each_gains_by_itself(text):
     tree, branch = parse(text), BRANCH
     settings = ProtocolSettings(samples=3, steps=120)
-    together = simulate(tree, branch, measured(branch, samples(3)), settings).gains
-    alone = [simulate(tree, branch, measured(branch, [sample]), settings).gains[0] for sample in samples(3)]
+    together = simulate(tree, branch, measure_reference(branch, samples(3)), settings).gains
+    alone = [simulate(tree, branch, measure_reference(branch, [sample]), settings).gains[0] for sample in samples(3)]
     assert list(together) == alone
     assert len(set(alone)) == 3
 
@@ -185,7 +185,7 @@ def test_a_metric_that_becomes_nan_rejects():
 
 
 def test_measuring_says_where_samples_start_and_what_they_can_reach():
-    found = measured(BRANCH, samples())
+    found = measure_reference(BRANCH, samples())
     assert found.best == (1.0, 1.0)
     assert found.initial == tuple(
         mean_iou(sample.prediction.softmax(dim=1), sample.context["target"]) for sample in samples()
@@ -203,7 +203,7 @@ def test_measuring_says_where_samples_start_and_what_they_can_reach():
 )
 def test_a_metric_that_cannot_tell_losses_apart_is_refused(measure, problem):
     with pytest.raises(RequestError, match=problem):
-        measured(ActivatedBranch(measure=measure, channels=CLASSES), samples())
+        measure_reference(ActivatedBranch(measure=measure, channels=CLASSES), samples())
 
 
 @pytest.mark.parametrize(

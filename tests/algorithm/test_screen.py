@@ -16,7 +16,7 @@ from autoloss.rejection import screen
 from autoloss.rejection.compiled import engine as engines
 from autoloss.rejection.compiled.engine import Attempt, Engine
 from autoloss.rejection.compiled.interpreter import NO_GRADIENT
-from autoloss.rejection.protocol import Descent, Reference, Verdict, measured, simulate
+from autoloss.rejection.protocol import Descent, Reference, Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import limits, screened
 from autoloss.search.initialization import initial_expression
@@ -51,7 +51,7 @@ def discs() -> Engine:
 
 
 def ready(branch: autoloss.Branch, samples: Sequence[Sample]) -> Engine:
-    return Engine(branch, measured(branch, samples), ProtocolSettings())
+    return Engine(branch, measure_reference(branch, samples), ProtocolSettings())
 
 
 class Steps:

@@ -11,7 +11,7 @@ import torch
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.rejection.gradients import directions, gradient
-from autoloss.rejection.protocol import measured, simulate
+from autoloss.rejection.protocol import measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
@@ -373,7 +373,7 @@ def test_the_protocol_accepts_each_published_segmentation_loss_on_its_own_metric
     )
     tree = row.one("main", branch)
     assert isinstance(tree, Expression)
-    reference = measured(branch, samples())
+    reference = measure_reference(branch, samples())
     settings = ProtocolSettings(samples=2)
     found = simulate(tree, branch, reference, settings)
     assert found.passed, f"g = {found.score}"

@@ -12,7 +12,7 @@ import pytest
 
 from autoloss.report.page.serving import Live, Server
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.store.store import Store
 from tests.report.written import CE, POOLED, add, child, compared, scored, searched
 
@@ -36,7 +36,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> Path:
-    path = searched(tmp_path_factory.mktemp("browser") / "run", task=TaskName("digits-seg", {"metric": "miou"}))
+    path = searched(tmp_path_factory.mktemp("browser") / "run", task=TaskReference("digits-seg", {"metric": "miou"}))
     return compared(path, found=(0.9, 0.91, 0.92), standard=(0.7, 0.72, 0.71))
 
 

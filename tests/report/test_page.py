@@ -25,7 +25,7 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.run.reading import Reading
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
@@ -115,7 +115,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
 def test_every_text_of_a_run_is_escaped(tmp_path):
-    directory = searched(tmp_path / "<b>run", title=HOSTILE, task=TaskName(None, {HOSTILE: HOSTILE}))
+    directory = searched(tmp_path / "<b>run", title=HOSTILE, task=TaskReference(None, {HOSTILE: HOSTILE}))
     with Store(directory, write=True) as store:
         store.add_outcome(5, Outcome(state=State.FAILED, reason=HOSTILE))
         store.add_child(child(6, HOSTILE), {("main", 0): (HOSTILE, "NO_GRADIENT")})
@@ -214,7 +214,7 @@ SMALL = {"metric": "miou", "size": 16, "train": 16, "valid": 4, "test": 3, "epoc
 
 
 def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
-    directory = searched(tmp_path / "run", task=TaskName("digits-seg", SMALL))
+    directory = searched(tmp_path / "run", task=TaskReference("digits-seg", SMALL))
     said: list[str] = []
     path, damaged = write_report(directory, scenes=True, say=said.append)
     text = path.read_text()
@@ -242,10 +242,10 @@ def test_scenes_show_what_a_training_predicts():
 
 
 def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
-    directory = searched(tmp_path / "run", task=TaskName(None))
+    directory = searched(tmp_path / "run", task=TaskReference(None))
     with pytest.raises(RequestError, match="handed over in Python"):
         write_report(directory, scenes=True)
-    directory = searched(tmp_path / "table", task=TaskName("tabular", {"data": "iris", "steps": "2"}))
+    directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="no class for each pixel"):
         write_report(directory, scenes=True)
     with pytest.raises(RequestError, match="no scenes"):

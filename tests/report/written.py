@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
-from autoloss.run.naming import TaskName
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.run.naming import TaskReference
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.store import Store
@@ -23,7 +23,7 @@ def begin(
     directory: Path,
     *,
     title: str = "digits-seg",
-    task: TaskName = TaskName("digits-seg", {"metric": "miou"}),  # noqa: B008 - frozen
+    task: TaskReference = TaskReference("digits-seg", {"metric": "miou"}),  # noqa: B008 - frozen
     branches: Mapping[str, BranchForm] | None = None,
     **settings: Any,
 ) -> Path:
@@ -46,7 +46,7 @@ def begin(
 
 def child(
     number: int, loss: str = CE, *, parent: int | None = None, source: int | None = None, **changes: Any
-) -> Child:
+) -> Candidate:
     values: dict[str, Any] = {
         "id": number,
         "parent": parent,
@@ -59,14 +59,14 @@ def child(
         "scores": {"main": (0.9, 0.8, 1.0)},
         "counts": COUNTS,
     }
-    return Child(**{**values, **changes})
+    return Candidate(**{**values, **changes})
 
 
 def scored(score: float, curve: Sequence[tuple[int, float]] = ((1, 2.0), (50, 0.5), (100, 0.25))) -> Outcome:
     return Outcome(state=State.SCORED, score=score, also={"gacc": score / 2}, curve=tuple(curve), seconds=1.0)
 
 
-def add(directory: Path, *rows: tuple[Child, Outcome | None]) -> None:
+def add(directory: Path, *rows: tuple[Candidate, Outcome | None]) -> None:
     with Store(directory, write=True) as store:
         for one, outcome in rows:
             store.add_child(one, {("main", 7): ("add(1, 1)", "STRUCTURE")})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoloss.workers.leases import LeasedWorkers
-from autoloss.workers.messages import sealed
+from autoloss.workers.messages import seal
 from autoloss.workers.seats import Attendant, Cluster, Command, News, Opened
 
 
@@ -14,7 +14,7 @@ class LocalSeats(Cluster):
     """Each seat's attendant takes its turn when it is waited for."""
 
     def __init__(self, perform: Callable[[Any], Any]) -> None:
-        self._frame = sealed(Opened(perform))
+        self._frame = seal(Opened(perform))
         self._calls: dict[int, tuple[Attendant, Command]] = {}
         self._called = 0
 

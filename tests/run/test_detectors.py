@@ -9,9 +9,9 @@ import pytest
 import autoloss
 from autoloss import recipes
 from autoloss.report.retrained import markdown
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.run.progress import Pace
-from autoloss.run.results import opened
+from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.tasks.training.checkpoints import NETWORK, saved
 from autoloss.trainings.retrained import RESULT
@@ -43,7 +43,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_four_losses_are_found_at_once_and_the_run_knows_where_trainings_begin(run):
-    found = opened(run)
+    found = open_run(run)
     assert list(found.best.loss) == ["rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg"]
     assert found.in_vain.untrained is not None
     assert 0 <= found.in_vain.untrained < 0.1
@@ -68,8 +68,8 @@ def test_a_retrained_detector_killed_midway_goes_on_to_the_same_table(run, tmp_p
 
 
 def test_the_papers_detectors_stand_beside():
-    run = TaskName("coco-det", {"metric": "map", "share": "0.1"})
+    run = TaskReference("coco-det", {"metric": "map", "share": "0.1"})
     name, published = asked(run, "coco-r101-faster-rcnn", {"data": "coco"})
     options = {"metric": "map", "share": "0.1", **recipes.get("coco-r101-faster-rcnn").options, "data": "coco"}
-    assert name == TaskName("coco-det", options)
+    assert name == TaskReference("coco-det", options)
     assert [(row.loss, row.figures["map"]) for row in published] == [("CE + L1 + CE + IoU", 39.7), ("found", 39.9)]

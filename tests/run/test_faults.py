@@ -9,7 +9,7 @@ import faults_driver
 import faults_file
 import faults_sharing
 from autoloss.errors import RequestError
-from autoloss.store.crash_points import POINTS, VARIABLE, passing
+from autoloss.store.crash_points import POINTS, VARIABLE, crash_point
 from promise import Shown
 
 
@@ -38,13 +38,13 @@ def test_a_kill_at_every_named_point_loses_nothing(known, tmp_path):
 
 def test_a_point_is_nothing_without_the_variable_and_must_have_a_name(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    passing("child-committed")
+    crash_point("child-committed")
     monkeypatch.setenv(VARIABLE, "child-comitted")
     with pytest.raises(RequestError, match=r"no crash point named 'child-comitted'. Did you mean 'child-committed'"):
-        passing("child-begun")
+        crash_point("child-begun")
     monkeypatch.setenv(VARIABLE, "child-committed:often")
     with pytest.raises(RequestError, match="how many times it is passed: child-committed:3"):
-        passing("child-begun")
+        crash_point("child-begun")
 
 
 def test_of_two_drivers_one_runs_and_the_other_names_it(tmp_path):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.rejection.protocol import measured
-from autoloss.run.results import Search, opened
+from autoloss.rejection.protocol import measure_reference
+from autoloss.run.results import Search, open_run
 from autoloss.search import ahead
 from autoloss.search.history import History, as_text
 from autoloss.search.records import Origin, State
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
-from autoloss.workers.job_runner import TestedBranch
+from autoloss.workers.job_runner import RejectionTester
 
 from .quick import SETTINGS, TASK, QuickTask
 
@@ -48,7 +48,7 @@ def clean(tmp_path_factory) -> list[str]:
 def long(tmp_path_factory) -> Search:
     directory = tmp_path_factory.mktemp("long") / "run"
     searched(directory, QuickTask(), evaluations=50, **{"evolution.lag": 8})
-    return opened(directory)
+    return open_run(directory)
 
 
 def test_the_history_holds_copies_twins_and_diverged_losses(long):
@@ -104,8 +104,8 @@ def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeyp
 
 
 def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
-    reference = measured(TASK.branches["main"], TASK.samples(2, 0)["main"])
-    tested = TestedBranch(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
+    reference = measure_reference(TASK.branches["main"], TASK.samples(2, 0)["main"])
+    tested = RejectionTester(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
     keys = [bytes([number] * 8) for number in range(6)]
     tested.learn(b"".join(keys[:2]), 0)
     tested.learn(b"".join(keys[1:3]), 8)

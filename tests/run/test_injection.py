@@ -16,14 +16,14 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.run.pipeline import run
 from autoloss.search.history import History, as_text
-from autoloss.search.jobs import Job, TestAttempts, Train, Trained
+from autoloss.search.jobs import Job, RejectionBatch, Train, Trained
 from autoloss.search.records import State
 from autoloss.settings import Configuration, LimitSettings
-from autoloss.store.samples import drawn
+from autoloss.store.samples import draw_samples
 from autoloss.workers import dispatch, injection
 from autoloss.workers.dispatch import Dispatcher, run_all
 from autoloss.workers.injection import FAULTS, FAULTY_ATTEMPTS, HANGING, Fault, Injection, Rehearsing
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 
@@ -121,7 +121,7 @@ def test_draws_follow_their_rates_and_depend_on_seed_job_and_attempt_alone():
 def test_how_many_attempts_a_batch_holds_does_not_move_its_fault():
     faults = Injection({"error": 0.5})
     for first in range(50):
-        short, long = (TestAttempts(3, "main", "fresh", None, first, count) for count in (16, 400))
+        short, long = (RejectionBatch(3, "main", "fresh", None, first, count) for count in (16, 400))
         assert faults.drawn(short, 0, None) == faults.drawn(long, 0, None)
 
 
@@ -186,7 +186,7 @@ def history_of(faults: Injection | None, around: Callable[..., Any] = Rehearsing
     """Search in this process; a fault here is what a worker's end is to its driver: a lost job."""
     task, configuration = QuickTask(), Configuration().changed({**SETTINGS, "evaluations": 20, "seed": 3})
     history = History(task.branches, configuration)
-    workshop = Workshop(task, drawn(task, configuration.rejection.samples, configuration.seed), configuration)
+    workshop = JobRunner(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
     with InlineWorkers(around(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, faults)
         run(history, Nowhere(), dispatcher)

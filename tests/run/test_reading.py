@@ -9,8 +9,8 @@ import sqlite3
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.run.reading import Reading, glanced
-from autoloss.run.results import opened
+from autoloss.run.reading import Reading, read_once
+from autoloss.run.results import open_run
 from autoloss.store.lock import FILE as LOCK
 from autoloss.store.lock import Ownership, owner_lives
 from autoloss.store.rows import CHECKSUM, insert
@@ -20,7 +20,7 @@ from tests.report.written import CE, POOLED, add, begin, child, compared, scored
 
 def test_a_look_reads_what_a_whole_reading_does(tmp_path):
     directory = compared(searched(tmp_path / "run"), found=(0.9, 0.8), standard=(0.7, 0.7))
-    found, whole = glanced(directory).search, opened(directory)
+    found, whole = read_once(directory).search, open_run(directory)
     assert found.best == whole.best
     assert found.top(9) == whole.top(9)
     assert found.comparison == whole.comparison
@@ -79,7 +79,7 @@ def test_a_damaged_row_is_named_once_and_left_out(table, change, left, tmp_path)
     assert [one.id for one in reading.search.history] == left
     assert [one.child.id for one in reading.running] == [5]
     with pytest.raises(StoreError, match="is damaged"):
-        glanced(directory)
+        read_once(directory)
 
 
 def test_what_is_damaged_is_no_news_at_the_next_look(tmp_path):
@@ -115,7 +115,7 @@ def test_rows_missing_at_the_end_are_named(table, kept, tmp_path):
     (text,) = Reading(directory).damaged
     assert f"rows of {table}, and {written} were written" in text
     with pytest.raises(StoreError, match="were written"):
-        glanced(directory)
+        read_once(directory)
 
 
 def test_a_row_that_is_whole_and_means_nothing_is_named_and_left_out(tmp_path):
@@ -149,13 +149,13 @@ def test_a_damaged_example_is_named_and_the_rest_is_there(tmp_path):
     assert reading.examples["STRUCTURE"] == (1, "main", 7, "add(1, 1)")
     assert reading.totals == Reading(directory, thorough=True).totals
     # A table of the best shows no examples.
-    assert not glanced(directory).damaged
+    assert not read_once(directory).damaged
 
 
 def test_only_rows_that_are_shown_are_read_whole(tmp_path, monkeypatch):
     directory = begin(tmp_path / "run")
     add(directory, *((child(number), scored(number / 100)) for number in range(30)))
-    found = glanced(directory).search
+    found = read_once(directory).search
     read: list[int] = []
     whole = Store.child
     monkeypatch.setattr(Store, "child", lambda store, number: (read.append(number), whole(store, number))[1])

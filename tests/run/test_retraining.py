@@ -16,9 +16,9 @@ from autoloss import recipes
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
 from autoloss.run import retraining
-from autoloss.run.naming import TaskName
+from autoloss.run.naming import TaskReference
 from autoloss.run.progress import Pace
-from autoloss.run.results import opened
+from autoloss.run.results import open_run
 from autoloss.run.retraining import _rivals, retrain
 from autoloss.store.lock import Ownership
 from autoloss.tasks.supervised import SupervisedTask
@@ -76,7 +76,7 @@ def kill_at(training: int, step: int):
 
 
 def test_the_best_loss_and_the_baselines_are_trained_on_the_same_seeds(run, done):
-    best = opened(run).best
+    best = open_run(run).best
     assert {(row.entrant.label, row.entrant.loss) for row in done.rows} == {
         (f"#{best.id}", best.formula),
         ("baseline/ce", "baseline/ce"),
@@ -238,9 +238,9 @@ def test_rows_come_best_first_and_a_loss_without_a_score_last(done):
 def test_the_papers_rows_stand_beside():
     recipe = recipes.RECIPES["voc-r101-pspnet"]
     name, published = retraining.asked(
-        TaskName("voc-seg", {"metric": "miou", "loaders": "2"}), recipe.name, {"data": "d"}
+        TaskReference("voc-seg", {"metric": "miou", "loaders": "2"}), recipe.name, {"data": "d"}
     )
-    assert name == TaskName("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
+    assert name == TaskReference("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
     rows = [retraining.Beside.of(row) for row in published]
     found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", [], rows)
     assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in markdown(found)
@@ -249,7 +249,7 @@ def test_the_papers_rows_stand_beside():
 
 
 def test_a_recipe_of_another_task_takes_over_the_metric_alone():
-    run = TaskName("voc-seg", {"metric": "bf1", "data": "voc", "loaders": "2"})
+    run = TaskReference("voc-seg", {"metric": "bf1", "data": "voc", "loaders": "2"})
     name, _ = retraining.asked(run, "cityscapes-r101-deeplabv3+", {"data": "cityscapes"})
     assert name.name == "cityscapes-seg"
     assert name.options["metric"] == "bf1"
@@ -259,7 +259,7 @@ def test_a_recipe_of_another_task_takes_over_the_metric_alone():
 
 def test_a_recipe_that_is_none_of_a_retraining_is_refused():
     with pytest.raises(RequestError, match="no recipe of a retraining named 'voc-seg'"):
-        retraining.asked(TaskName("voc-seg"), "voc-seg", {})
+        retraining.asked(TaskReference("voc-seg"), "voc-seg", {})
 
 
 def test_a_loss_must_fit_the_task_that_it_is_retrained_on(run, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 import autoloss
 from autoloss.errors import RunError
-from autoloss.run.results import opened
+from autoloss.run.results import open_run
 from autoloss.search.history import as_text
 from autoloss.store import migrations
 from autoloss.store.store import FILE, Store
@@ -41,12 +41,12 @@ def test_every_older_schema_has_its_database():
 
 def test_an_old_run_is_read_as_it_is(old):
     before = version(old)
-    assert len(opened(old).history) == 14
+    assert len(open_run(old).history) == 14
     assert version(old) == before
 
 
 def test_an_old_run_is_resumed_to_the_history_it_would_have_had(old, tmp_path):
-    kept = list(as_text(opened(old).history))
+    kept = list(as_text(open_run(old).history))
     found = autoloss.resume(old, QuickTask(), workers=0, final=False)
     assert version(old) == migrations.SCHEMA
     history = list(as_text(found.history))

@@ -19,12 +19,12 @@ from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.columns import Columns
 from autoloss.run.frozen import with_frozen
-from autoloss.run.results import InVain, opened, ranking
+from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.search import _idle
 from autoloss.search.chance import derived_seed
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Individual, Origin, Outcome, State
+from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
@@ -32,7 +32,7 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Scored
 from autoloss.trainings.evidence import Entrant, Row
 from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
 
@@ -60,7 +60,7 @@ def own_copy(run_directory, tmp_path):
 
 
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
-    found = opened(run_directory)
+    found = open_run(run_directory)
     task = QuickTask()
     seed = derived_seed(1, "training")
     for best in found.top(10):
@@ -71,7 +71,7 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
 
 def test_digits_trained_again_from_text_agree_exactly():
     task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
-    workshop = Workshop(task, {}, autoloss.settings.Configuration())
+    workshop = JobRunner(task, {}, autoloss.settings.Configuration())
     jobs = [Train("neg(mul(y, log(p)))", 5), Train("-y * log(p)", 5)]
     first, second = (workshop.perform(job) for job in jobs)
     assert first == second
@@ -79,15 +79,15 @@ def test_digits_trained_again_from_text_agree_exactly():
 
 
 def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
-    top = opened(run_directory).top(10)
+    top = open_run(run_directory).top(10)
     assert [best.score for best in top] == sorted((best.score for best in top), reverse=True)
     assert len({best.formula for best in top}) == len(top)
-    history = opened(run_directory).history
+    history = open_run(run_directory).history
     assert all(history[best.id].child.origin is Origin.TRAINED for best in top)
 
 
 def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_directory):
-    found = opened(run_directory)
+    found = open_run(run_directory)
     assert len(found.confirmed) == 3
     assert [len(row.scores) for row in found.confirmed] == [3, 3, 2]
     finalists = [row.mean for row in found.confirmed[:2]]
@@ -115,13 +115,13 @@ def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
     again = autoloss.resume(own_copy, QuickTask(), workers=0)
     with Store(own_copy) as store:
         assert (store.trials(), store.outcomes()) == before
-    assert again.best == opened(own_copy).best
+    assert again.best == open_run(own_copy).best
 
 
 def test_compare_trains_on_more_seeds_and_keeps_what_it_found(own_copy):
     rows = compare(own_copy, task=QuickTask(), top=1, seeds=3, workers=0)
     assert all(len(row.scores) == 3 for row in rows)
-    assert [row.scores for row in opened(own_copy).comparison] == [row.scores for row in rows]
+    assert [row.scores for row in open_run(own_copy).comparison] == [row.scores for row in rows]
 
 
 def test_compare_with_all_baselines_adds_those_that_fit_and_keeps_the_rest(own_copy):
@@ -170,7 +170,7 @@ def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
 
 
 def test_score_repeats_a_search_exactly(run_directory):
-    best = opened(run_directory).top(1)[0]
+    best = open_run(run_directory).top(1)[0]
     (row,) = score(QuickTask(), [best.formula], seed=1, workers=0)
     assert row.scores == (best.score,)
 
@@ -336,7 +336,7 @@ def test_an_interrupt_leaves_a_run_that_says_how_it_is_resumed(tmp_path):
             QuickTask(delay_seconds=0.2), evaluations=10_000, workers=0, directory=tmp_path / "run", settings=SETTINGS
         )
     assert f"autoloss resume {tmp_path / 'run'}" in interrupted.value.__notes__[0]
-    assert opened(tmp_path / "run").history
+    assert open_run(tmp_path / "run").history
 
 
 def test_one_in_a_thousand_of_the_rejected_keeps_its_text(run_directory):
@@ -405,7 +405,7 @@ def test_numbers_of_other_libraries_are_kept_as_plain_ones(tmp_path):
     found = autoloss.search(
         Numpy(), evaluations=4, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
     )
-    assert found.best.score == opened(tmp_path / "run").best.score
+    assert found.best.score == open_run(tmp_path / "run").best.score
     assert any(one.outcome.also == {"accuracy": 0.5} for one in found.history)
 
 
@@ -413,7 +413,7 @@ def test_a_run_that_was_stopped_before_it_began_is_started_again(tmp_path):
     (tmp_path / "run").mkdir()
     Store(tmp_path / "run", write=True).close()
     with pytest.raises(RequestError, match="stopped before it began; start it again"):
-        opened(tmp_path / "run")
+        open_run(tmp_path / "run")
     found = autoloss.search(
         QuickTask(), evaluations=2, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
     )
@@ -443,7 +443,9 @@ def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
 
 
 def individual(number: int, state: State, score: float | None = None, origin: Origin = Origin.TRAINED) -> Individual:
-    child = Child(id=number, parent=None, kinds={}, attempts={}, loss="y - p", origin=origin, source=None, signature={})
+    child = Candidate(
+        id=number, parent=None, kinds={}, attempts={}, loss="y - p", origin=origin, source=None, signature={}
+    )
     return Individual(child, Outcome(state=state, score=score))
 
 
@@ -492,7 +494,7 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
     assert "-0.2500" in in_vain(found)
     assert f"Of {len(trained)} losses that passed and were trained" in in_vain(found)
     # A task that cannot tell has its diverged losses counted alone.
-    other = opened(run_directory)
+    other = open_run(run_directory)
     assert other.in_vain.standing is None
     assert in_vain(other).endswith(f"{other.in_vain.diverged} never trained: {other.in_vain.diverged} diverged.")
 

@@ -14,7 +14,7 @@ from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_
 from autoloss.report.take_home import exported
 from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.replay import replay
-from autoloss.run.results import opened, training_command
+from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
 from autoloss.search.chance import derived_seed
 from autoloss.search.history import as_text
@@ -176,7 +176,7 @@ class TestSpace:
         assert list(as_text(longer.history)) == list(as_text(run.history))
         best = next(found for found in longer.history if "squash(" in found.formula and found.outcome.score is not None)
         assert "def squash(x):" in exported(tmp_path / "run", best.id, "python")
-        assert f"--operators {file}:OPERATORS" in training_command(opened(tmp_path / "run"), best.formula)
+        assert f"--operators {file}:OPERATORS" in training_command(open_run(tmp_path / "run"), best.formula)
 
     @pytest.mark.parametrize(
         ("options", "message"),

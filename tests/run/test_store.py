@@ -11,7 +11,7 @@ import pytest
 
 from autoloss.errors import RequestError, RunError
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store import samples
 from autoloss.store.rows import CHECKSUM, Template, checksum, intact
 from autoloss.store.store import FILE, Store, StoreError
@@ -19,7 +19,7 @@ from autoloss.store.tally import FILE as TALLY
 from faults_file import synced
 
 
-def child(number: int, **changes) -> Child:
+def child(number: int, **changes) -> Candidate:
     values = {
         "id": number,
         "parent": None,
@@ -35,7 +35,7 @@ def child(number: int, **changes) -> Child:
         "accepted": {"main": b"12345678"},
         **changes,
     }
-    return Child(**values)
+    return Candidate(**values)
 
 
 OUTCOMES = [

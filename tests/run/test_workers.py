@@ -16,9 +16,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autoloss.workers.interruption import held
+from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.pool import Finished, InlineWorkers, Lost, Outcome, ProcessWorkers, Raised, Workers
-from autoloss.workers.process import Child
+from autoloss.workers.process import WorkerProcess
 
 from .local_seats import leased_workers
 
@@ -339,7 +339,7 @@ def test_an_interrupted_wait_loses_nothing_and_does_not_reach_the_workers(tmp_pa
 
 
 def test_an_interruption_in_the_middle_of_an_answer_does_not_lose_it(monkeypatch: pytest.MonkeyPatch):
-    read = Child._read
+    read = WorkerProcess._read
 
     def read_and_interrupt(child, stream):
         chunk = read(child, stream)
@@ -351,7 +351,7 @@ def test_an_interruption_in_the_middle_of_an_answer_does_not_lose_it(monkeypatch
         assert outcomes_of(workers, [-1])[0].value == 1
         workers.submit(1, -2, deadline_seconds=20)
         with monkeypatch.context() as patch:
-            patch.setattr(Child, "_read", read_and_interrupt)
+            patch.setattr(WorkerProcess, "_read", read_and_interrupt)
             with pytest.raises(KeyboardInterrupt):
                 workers.wait(None)
         assert [outcome.value for outcome in workers.wait(None)] == [2]
@@ -361,7 +361,7 @@ def test_an_interruption_is_held_to_the_end_of_the_body():
     steps = []
 
     def body():
-        with held() as is_interrupted:
+        with hold_interrupts() as is_interrupted:
             steps.append(is_interrupted())
             signal.raise_signal(signal.SIGINT)
             steps.append(is_interrupted())

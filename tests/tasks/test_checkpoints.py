@@ -17,7 +17,7 @@ from torch import nn
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Diverged, Scored
-from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, Training, forget, save_network, saved
+from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, TrainingState, forget, save_network, saved
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
@@ -227,9 +227,9 @@ def test_what_cannot_be_written_ends_the_training_with_the_reason(tmp_path):
 
 
 def test_float16_keeps_its_scale(tmp_path):
-    def state(scaler: torch.amp.GradScaler) -> Training:
+    def state(scaler: torch.amp.GradScaler) -> TrainingState:
         model = nn.Linear(1, 1)
-        return Training(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
+        return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
 
     keep = Keep(directory=tmp_path, due=lambda step: False)
     first = state(torch.amp.GradScaler("cpu", init_scale=128.0))

@@ -10,7 +10,7 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import measured, simulate
+from autoloss.rejection.protocol import measure_reference, simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
@@ -69,7 +69,7 @@ def test_the_protocol_counts_deltas_without_the_coders_deviations():
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
     task = tiny()
-    reference = measured(task.branches[branch], drawn()[branch][:1])
+    reference = measure_reference(task.branches[branch], drawn()[branch][:1])
     formula = zoo.entry(f"det/{branch}").formula
     settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
     assert simulate(parse(formula), task.branches[branch], reference, settings).passed

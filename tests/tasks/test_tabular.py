@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import correlation_score, measured, simulate
+from autoloss.rejection.protocol import correlation_score, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import Loss, bind
@@ -56,7 +56,7 @@ def test_the_protocol_accepts_the_standard_loss_on_every_metric_and_rejects_its_
     assert score is not None
     assert score >= 0.9
     settings = ProtocolSettings(samples=3, steps=100)
-    assert not simulate(parse(f"-({standard(metric)})"), branch, measured(branch, samples), settings).passed
+    assert not simulate(parse(f"-({standard(metric)})"), branch, measure_reference(branch, samples), settings).passed
 
 
 @pytest.mark.parametrize("data", BUNDLED)
@@ -72,7 +72,7 @@ def test_the_protocol_accepts_the_standard_loss_on_every_bundled_data_set(data: 
 def test_auc_needs_the_relative_threshold():
     task = tabular("auc", "breast_cancer_hard")
     branch, samples = task.branches["main"], task.samples(3, seed=1)["main"]
-    reference = measured(branch, samples)
+    reference = measure_reference(branch, samples)
     absolute = simulate(parse(CROSS_ENTROPY), branch, reference, ProtocolSettings(samples=3, unit="absolute"))
     assert absolute.reason is Reason.LOW_GAIN
     assert reference.score(absolute.gains, "relative") >= 0.9

@@ -80,9 +80,9 @@ def budget_of(text: str | None, directory: Path) -> int | None:
         raise RequestError(f"--evaluations takes a number, or +N for N more; found {shown(text)}.") from None
     if not text.startswith("+"):
         return number
-    from autoloss.run.results import opened
+    from autoloss.run.results import open_run
 
-    return opened(directory).configuration.evaluations + number
+    return open_run(directory).configuration.evaluations + number
 
 
 def listed(text: str) -> list[str]:

@@ -27,9 +27,9 @@ def top(
 ) -> None:
     """Show the best losses of a run; also while it runs."""
     from autoloss.report.leaderboard import hall_rows, top_rows, top_table
-    from autoloss.run.reading import glanced
+    from autoloss.run.reading import read_once
 
-    reading = glanced(directory)
+    reading = read_once(directory)
     found = reading.search
     rows = hall_rows(found) if by_size else top_rows(found, count)
     if as_json:
@@ -44,9 +44,9 @@ def show(
 ) -> None:
     """Show one loss of a run: where it came from, why it passed, what its training came to."""
     from autoloss.report.individual import print_show, show_values
-    from autoloss.run.reading import glanced
+    from autoloss.run.reading import read_once
 
-    values = show_values(glanced(directory), individual)
+    values = show_values(read_once(directory), individual)
     if as_json:
         print_json(values)
     else:
@@ -58,9 +58,9 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
     """Show what went no further, grouped by reason: trainings without a score, and rejected losses."""
     from autoloss.report.failures import failures as found
     from autoloss.report.failures import print_failures
-    from autoloss.run.reading import glanced
+    from autoloss.run.reading import read_once
 
-    values = found(glanced(directory, thorough=True))
+    values = found(read_once(directory, thorough=True))
     if as_json:
         print_json(values)
     else:

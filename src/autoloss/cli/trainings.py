@@ -87,10 +87,10 @@ def compare(
     """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
     from autoloss.report.verdict import verdict
-    from autoloss.run.results import opened
+    from autoloss.run.results import open_run
     from autoloss.run.scoring import compare as compared
 
-    further = columns_of(None if also is None else listed(also), opened(directory))
+    further = columns_of(None if also is None else listed(also), open_run(directory))
     with stoppable():
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     if as_json:
@@ -98,7 +98,7 @@ def compare(
     else:
         console = console_of()
         console.print(comparison_table(f"{directory}, test split", rows, further))
-        console.print(verdict(rows, f"#{opened(directory).best.id}"), soft_wrap=True)
+        console.print(verdict(rows, f"#{open_run(directory).best.id}"), soft_wrap=True)
 
 
 @app.command()

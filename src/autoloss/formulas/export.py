@@ -121,7 +121,7 @@ def _own_functions(loss: Loss) -> dict[str, str]:
         RequestError: A file cannot hold one, or its name means something else there.
     """
     found: dict[str, str] = {}
-    tree_leaves = frozenset().union(*(tree.leaves for tree in loss.values()))
+    tree_leaves = frozenset[str]().union(*(tree.leaves for tree in loss.values()))
     for operator in (operator for tree in loss.values() for operator in tree.operators if is_own(operator)):
         text, name = source(operator), call(operator)
         if text and (name in {*RESERVED, *LOCAL, *tree_leaves} or found.get(name, text) != text):

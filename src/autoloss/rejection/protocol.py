@@ -64,7 +64,7 @@ class Reference:
         return sum(gains) / (self.room if unit == "relative" else len(self.samples))
 
 
-def measured(branch: Branch, samples: Sequence[Sample]) -> Reference:
+def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
     """Measure where the samples start and what they could reach.
 
     Raises:
@@ -179,7 +179,7 @@ def correlation_score(
     Source: Section 3.2, Eq. 5 and 6.
     """
     settings = ProtocolSettings(samples=len(samples), unit=threshold, engine=engine)
-    reference = measured(branch, samples)
+    reference = measure_reference(branch, samples)
     if engine == "reference":
         return simulate(expression, branch, reference, settings).score
     # The compiled engine stands on this module.

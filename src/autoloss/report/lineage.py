@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoloss.run.results import Search
-from autoloss.search.records import Child
+from autoloss.search.records import Candidate
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 FRESH, MUTATED = "fresh", "mutated"
@@ -25,12 +25,12 @@ class Step:
         how: Branch → how its tree came about: copied, fresh, or the two mutations.
     """
 
-    child: Child
+    child: Candidate
     score: float | None
     how: Mapping[str, str]
 
 
-def lineage(search: Search, children: Mapping[int, Child], number: int) -> list[Step]:
+def lineage(search: Search, children: Mapping[int, Candidate], number: int) -> list[Step]:
     """Return where a loss came from, itself first, a random tree last.
 
     Args:
@@ -46,7 +46,7 @@ def lineage(search: Search, children: Mapping[int, Child], number: int) -> list[
     return steps
 
 
-def _how(search: Search, child: Child, parent: Child | None) -> dict[str, str]:
+def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str, str]:
     how = dict(child.kinds)
     for branch, kind in child.kinds.items():
         if kind == MUTATED and parent is not None:
@@ -55,7 +55,7 @@ def _how(search: Search, child: Child, parent: Child | None) -> dict[str, str]:
     return how
 
 
-def _mutations(search: Search, child: Child, parent: Child, branch: str) -> list[str]:
+def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str) -> list[str]:
     """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
     from autoloss.search.chance import keyed
     from autoloss.search.mutation import mutated

@@ -9,8 +9,8 @@ from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_python
 from autoloss.formulas.typeset import to_latex
 from autoloss.report.leaderboard import figure
-from autoloss.run.own_operators import known
-from autoloss.run.reading import glanced
+from autoloss.run.own_operators import operator_table
+from autoloss.run.reading import read_once
 from autoloss.run.results import Search
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
@@ -30,10 +30,10 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
-    found = glanced(directory).search
+    found = read_once(directory).search
     number, score, formula = _chosen(found, individual)
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
-    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, known(found.operators))
+    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, operator_table(found.operators))
     facts = _facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"

@@ -10,9 +10,9 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
-from autoloss.rejection.protocol import Reference, Verdict, measured
-from autoloss.run.naming import named, naming
-from autoloss.run.own_operators import known
+from autoloss.rejection.protocol import Reference, Verdict, measure_reference
+from autoloss.run.naming import resolve_task, task_reference
+from autoloss.run.own_operators import operator_table
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.branch import Branch
@@ -22,7 +22,7 @@ from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Scored, Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
-from autoloss.workers.job_runner import TestedBranch
+from autoloss.workers.job_runner import RejectionTester
 
 STEPS = 2
 """Training steps that are tried at least."""
@@ -118,17 +118,17 @@ def check(
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
     """
-    naming(task, metric, options).inspect()
-    loaded, _ = named(task, metric, options)
+    task_reference(task, metric, options).inspect()
+    loaded, _ = resolve_task(task, metric, options)
     wanted = {**recipes.search_settings(task), **(settings or {})}
     configuration = Configuration().changed({**wanted, "seed": seed, "evaluations": evaluations})
-    table = known(configuration.space.operators)
-    drawn = sample_files.drawn(loaded, configuration.rejection.samples, seed)
+    table = operator_table(configuration.space.operators)
+    drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
     branches = []
     screened, whole = [], []
     with one_thread():
         for name, branch in loaded.branches.items():
-            tested = TestedBranch(branch, measured(branch, drawn[name]), configuration, table)
+            tested = RejectionTester(branch, measure_reference(branch, drawn[name]), configuration, table)
             branches.append(_standard(name, loaded, tested))
             for times, taken in zip((screened, whole), _seconds(branch, tested, configuration), strict=True):
                 times.append(taken)
@@ -176,7 +176,7 @@ def advice(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _standard(name: str, task: Task, tested: TestedBranch) -> BranchCheck:
+def _standard(name: str, task: Task, tested: RejectionTester) -> BranchCheck:
     reference: Reference = tested.reference
     initial, best = mean(reference.initial), mean(reference.best)
     text = task.standard.get(name)
@@ -189,7 +189,7 @@ def _standard(name: str, task: Task, tested: TestedBranch) -> BranchCheck:
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 
-def _seconds(branch: Branch, tested: TestedBranch, configuration: Configuration) -> tuple[float, float]:
+def _seconds(branch: Branch, tested: RejectionTester, configuration: Configuration) -> tuple[float, float]:
     """Return how long a search takes with a random tree that holds both roles, screened, and how long with all steps."""
     rng = Random(configuration.seed)
     trees: list[Expression] = []

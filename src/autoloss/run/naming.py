@@ -21,7 +21,7 @@ from autoloss.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class TaskName:
+class TaskReference:
     """How a run names its task, so that it can be resumed without it.
 
     Args:
@@ -39,7 +39,7 @@ class TaskName:
         return json.dumps(values, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> TaskName:
+    def from_json(cls, text: str) -> TaskReference:
         return cls(**json.loads(text))
 
     def load(self) -> Task:
@@ -68,23 +68,23 @@ class TaskName:
             tasks.inspect(self.name, **self.options)
 
 
-def named(
+def resolve_task(
     task: str | Task,
     metric: str | None,
     options: Mapping[str, Any] | None,
     frozen: Mapping[str, str] | None = None,
-) -> tuple[Task, TaskName]:
+) -> tuple[Task, TaskReference]:
     """Return the task and how to name it."""
-    name = naming(task, metric, options, frozen)
+    name = task_reference(task, metric, options, frozen)
     return name.of(task) if isinstance(task, Task) else name.load(), name
 
 
-def naming(
+def task_reference(
     task: str | Task,
     metric: str | None,
     options: Mapping[str, Any] | None,
     frozen: Mapping[str, str] | None = None,
-) -> TaskName:
+) -> TaskReference:
     """Return how to name a task, which is not made yet.
 
     Raises:
@@ -92,10 +92,10 @@ def naming(
     """
     options = {**({} if metric is None else {"metric": metric}), **(options or {})}
     if not isinstance(task, Task):
-        return TaskName(absolute(task), {option: _found(value) for option, value in options.items()}, frozen or {})
+        return TaskReference(absolute(task), {option: _found(value) for option, value in options.items()}, frozen or {})
     if options:
         raise RequestError(f"A task object takes no options; found {', '.join(options)}. Give them when you make it.")
-    return TaskName(None, {}, frozen or {})
+    return TaskReference(None, {}, frozen or {})
 
 
 def absolute(name: str) -> str:

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, final, overload
 
 from autoloss.run.columns import Columns
-from autoloss.search.records import Child, Individual
+from autoloss.search.records import Candidate, Individual
 from autoloss.store.store import Store, StoreError
 
 
 @final
-class Children(Mapping[int, Child]):
+class Children(Mapping[int, Candidate]):
     """The children of a run by number, each read from the store when it is asked for, and then kept: rows never change."""
 
     def __init__(self, directory: Path, columns: Columns) -> None:
         self._directory = directory
         self._columns = columns
-        self._known: dict[int, Child] = {}
+        self._known: dict[int, Candidate] = {}
 
-    def __getitem__(self, number: int) -> Child:
+    def __getitem__(self, number: int) -> Candidate:
         if number not in self._known:
             if number not in self._columns:
                 raise KeyError(number)

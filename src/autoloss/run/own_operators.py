@@ -10,12 +10,12 @@ from autoloss.space.operators import Operator
 from autoloss.space.own_operators import table
 
 
-def references(operators: Sequence[Operator | str]) -> tuple[str, ...]:
+def operator_references(operators: Sequence[Operator | str]) -> tuple[str, ...]:
     """Return what a run keeps of its operators: `file.py:name` with the full path, or the name of one given as an object."""
     return tuple(found.name if isinstance(found, Operator) else absolute(found) for found in operators)
 
 
-def known(operators: Sequence[Operator | str], given: Sequence[Operator] = ()) -> Mapping[str, Operator]:
+def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator] = ()) -> Mapping[str, Operator]:
     """Return Table 1 with the operators of a run behind it, by name.
 
     Args:

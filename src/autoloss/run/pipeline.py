@@ -11,9 +11,9 @@ from autoloss.run.progress import Progress
 from autoloss.search.ahead import Ahead
 from autoloss.search.chance import derived_seed
 from autoloss.search.history import Draft, History
-from autoloss.search.jobs import TestAttempts, Train
-from autoloss.search.records import Child, Origin, Outcome, State
-from autoloss.store.crash_points import passing
+from autoloss.search.jobs import RejectionBatch, Train
+from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.store.crash_points import crash_point
 from autoloss.workers.dispatch import Dispatcher, Done
 
 POLL_SECONDS = 0.5
@@ -27,7 +27,7 @@ Observe = Callable[[Progress], None]
 class Record(Protocol):
     """What a pipeline writes to: a store."""
 
-    def add_child(self, child: Child, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
     def add_outcome(self, child: int, outcome: Outcome) -> None: ...
 
@@ -86,14 +86,14 @@ class _Search:
         while history.startable and self.ahead.advance():
             draft: Draft = history.begin()
             child = history.complete()
-            passing("child-complete")
+            crash_point("child-complete")
             self.record.add_child(child, draft.kept)
             self.ahead.forget(child.id)
             if child.origin is Origin.TRAINED:
                 self.train(child)
-                passing("training-queued")
+                crash_point("training-queued")
 
-    def train(self, child: Child) -> None:
+    def train(self, child: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
         seed = derived_seed(self.history.configuration.seed, "training")
         self.tickets[self.dispatcher.submit(Train(child.loss, seed))] = child.id
@@ -107,16 +107,16 @@ class _Search:
                 self.dispatcher.submit(batch)
 
     def receive(self, done: Done) -> None:
-        if isinstance(done.job, TestAttempts):
+        if isinstance(done.job, RejectionBatch):
             assert isinstance(done.result, list)
             self.ahead.receive(done.job, done.result, done.seconds)
             return
         assert isinstance(done.result, Outcome)
         child = self.tickets.pop(done.ticket)
-        passing("outcome-received")
+        crash_point("outcome-received")
         self.record.add_outcome(child, done.result)
         self.history.tell(child, done.result)
-        passing("outcome-told")
+        crash_point("outcome-told")
 
     def _give_up_when_hopeless(self) -> None:
         # Only children before the first unfinished one are looked at: which of the others is done is a matter of timing.

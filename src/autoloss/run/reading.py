@@ -19,7 +19,7 @@ from autoloss.run.columns import Columns
 from autoloss.run.on_demand import Children, Individuals
 from autoloss.run.results import Search, summary
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.lock import owner_lives
 from autoloss.store.store import Store, StoreError
 
@@ -39,7 +39,7 @@ class Running:
         since: When it was drawn (Unix time); its training began then, or when a worker was free.
     """
 
-    child: Child
+    child: Candidate
     since: float
 
 
@@ -248,7 +248,7 @@ def _meaningless(store: Store, table: str, number: int, column: str, value: str)
     )
 
 
-def glanced(directory: str | Path, *, thorough: bool = False) -> Reading:
+def read_once(directory: str | Path, *, thorough: bool = False) -> Reading:
     """Read a run once, as far as it is.
 
     Args:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.rejection.reasons import Reason
-from autoloss.run.naming import TaskName
-from autoloss.run.own_operators import known
+from autoloss.run.naming import TaskReference
+from autoloss.run.own_operators import operator_table
 from autoloss.run.search import same_task
 from autoloss.search.ahead import TOLD
 from autoloss.search.evolution import attempt
 from autoloss.search.history import Draft, History, came_about
-from autoloss.search.jobs import Attempt, TestAttempts
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.jobs import Attempt, RejectionBatch
+from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
@@ -30,7 +30,7 @@ from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.rows import child_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import Workshop, alphabet
+from autoloss.workers.job_runner import JobRunner, alphabet
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Replay:
 
 REASONS = frozenset(reason.name for reason in Reason)
 
-Settle = Callable[[History, Draft, Child], Difference | None]
+Settle = Callable[[History, Draft, Candidate], Difference | None]
 """Settles the branches of a draft as a stored child says."""
 Kept = Mapping[tuple[str, int], tuple[str, str]]
 
@@ -106,7 +106,7 @@ def replay(
         rejected = store.rejected()
     configuration = Configuration.from_json(kept["configuration"])
     leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
-    table = known(configuration.space.operators, operators)
+    table = operator_table(configuration.space.operators, operators)
     if full:
         settle = _testing(path, kept, task, configuration, table, rejected)
     else:
@@ -119,7 +119,7 @@ def replay(
     return Replay(path, len(children), full)
 
 
-def _derived(history: History, child: Child, settle: Settle) -> Difference | None:
+def _derived(history: History, child: Candidate, settle: Settle) -> Difference | None:
     """Derive the next child and compare it with the stored one."""
     if not history.startable:
         reason = history.end or f"the children up to {child.id - history.configuration.evolution.lag} lack an outcome"
@@ -143,7 +143,7 @@ def _derived(history: History, child: Child, settle: Settle) -> Difference | Non
     )
 
 
-def _told(history: History, child: Child, outcome: Outcome | None) -> Difference | None:
+def _told(history: History, child: Candidate, outcome: Outcome | None) -> Difference | None:
     """Tell the history the stored outcome, if it can be one."""
     if outcome is None:
         return None
@@ -166,7 +166,7 @@ def _trusting(
     }
     settings, seed = configuration.evolution, configuration.seed
 
-    def settle(history: History, draft: Draft, child: Child) -> Difference | None:
+    def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:
             number = child.attempts.get(branch)
             if number is None:
@@ -185,7 +185,7 @@ def _trusting(
     return settle
 
 
-def _believe(history: History, draft: Draft, child: Child) -> Difference | None:
+def _believe(history: History, draft: Draft, child: Candidate) -> Difference | None:
     """Take over the keys and reasons that were recorded for a child, as far as they agree with the rest of it."""
     for keys, passed in ((child.rejected, False), (child.accepted, True)):
         for branch, found in keys.items():
@@ -211,13 +211,13 @@ def _testing(
     rejected: Mapping[int, Kept],
 ) -> Settle:
     """Test every attempt again, up to the one that won."""
-    name = TaskName.from_json(kept["task"])
+    name = TaskReference.from_json(kept["task"])
     loaded = name.of(task) if task is not None else name.load()
     same_task(kept, loaded, path)
     drawn = sample_files.load(path, kept.get(SAMPLES_DIGEST))
-    workshop = Workshop(loaded, drawn, configuration, operators=operators)
+    workshop = JobRunner(loaded, drawn, configuration, operators=operators)
 
-    def settle(history: History, draft: Draft, child: Child) -> Difference | None:
+    def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:
             number = child.attempts.get(branch)
             while branch in draft.open and number is not None and draft.tried[branch] <= number:
@@ -232,12 +232,12 @@ def _testing(
     return settle
 
 
-def _test(history: History, draft: Draft, branch: str, last: int, workshop: Workshop) -> None:
+def _test(history: History, draft: Draft, branch: str, last: int, workshop: JobRunner) -> None:
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
     before, known = history.verdicts[branch].latest(TOLD)
-    job = TestAttempts(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
+    job = RejectionBatch(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
     tested = workshop.perform(job)
     assert isinstance(tested, list)
     for found in tested:

@@ -49,10 +49,10 @@ class Found:
 
     @property
     def loss(self) -> Loss:
-        from autoloss.run.own_operators import known
+        from autoloss.run.own_operators import operator_table
         from autoloss.space.loss import Loss
 
-        return Loss.parse(self.formula, self.leaves, known(self.operators))
+        return Loss.parse(self.formula, self.leaves, operator_table(self.operators))
 
     @property
     def size(self) -> int:
@@ -217,7 +217,7 @@ def confirmations(
     return by_evidence([whole.get(row.entrant, row) for row in best])
 
 
-def opened(directory: str | Path) -> Search:
+def open_run(directory: str | Path) -> Search:
     """Read a run as far as it is, without disturbing who drives it.
 
     Raises:
@@ -225,10 +225,10 @@ def opened(directory: str | Path) -> Search:
         StoreError: A row is damaged.
     """
     with Store(Path(directory)) as store:
-        return read(Path(directory), store)
+        return read_run(Path(directory), store)
 
 
-def read(directory: Path, store: Store, end: str = "it is not finished") -> Search:
+def read_run(directory: Path, store: Store, end: str = "it is not finished") -> Search:
     """Read a run from its open store."""
     return summary(directory, store.started(), individuals(store), store.trials(), end)
 

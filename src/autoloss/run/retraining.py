@@ -17,10 +17,10 @@ from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.errors import RequestError, RunError, unknown
-from autoloss.run.naming import TaskName, naming
-from autoloss.run.own_operators import known
+from autoloss.run.naming import TaskReference, task_reference
+from autoloss.run.own_operators import operator_table
 from autoloss.run.progress import Pace
-from autoloss.run.results import Found, Search, opened
+from autoloss.run.results import Found, Search, open_run
 from autoloss.search.jobs import Trained
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
@@ -44,7 +44,7 @@ from autoloss.trainings.retrained import (
     write_result,
 )
 from autoloss.trainings.trials import baselines
-from autoloss.workers.job_runner import stored
+from autoloss.workers.job_runner import to_record
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""
@@ -117,9 +117,9 @@ def retrain(
         OwnedError: Another process trains in that folder.
         RunError: A training failed.
     """
-    found = opened(directory)
+    found = open_run(directory)
     loss = _chosen(found, individual)
-    name, published = asked(TaskName.from_json(found.settings["task"]), recipe, options or {})
+    name, published = asked(TaskReference.from_json(found.settings["task"]), recipe, options or {})
     loaded = _carried_out(_loaded(name, task, recipe, options), device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds
     if count < 1:
@@ -127,7 +127,7 @@ def retrain(
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
     place = Path(out) if out is not None else Path(directory) / RETRAINING
-    table = known(found.operators, operators)
+    table = operator_table(found.operators, operators)
     entrants = [Entrant(f"#{loss.id}", loss.formula), *_rivals(against, loaded)]
     for entrant in entrants:
         zoo.resolve(entrant.loss, loaded.branches, table)
@@ -195,7 +195,7 @@ def _trained_one(
     criterion = bind(zoo.resolve(job.entrant.loss, task.branches, operators)[1], task.branches)
     try:
         with one_thread():
-            return stored(task.train(criterion, job.seed, split=split, schedule=FULL, observe=observe))
+            return to_record(task.train(criterion, job.seed, split=split, schedule=FULL, observe=observe))
     except (RequestError, RunError):
         raise
     except Exception as error:
@@ -245,7 +245,9 @@ def _owned(place: Path) -> Iterator[None]:
         owner.close()
 
 
-def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tuple[TaskName, Sequence[Published]]:
+def asked(
+    run: TaskReference, recipe: str | None, options: Mapping[str, Any]
+) -> tuple[TaskReference, Sequence[Published]]:
     """Return the task to train, and the paper's rows.
 
     A recipe on the run's own task changes the run's options; on another one, the metric is all that it takes over.
@@ -256,7 +258,9 @@ def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tupl
     if recipe is None:
         changed = {**run.options, **options}
         return (
-            TaskName(None, changed, run.frozen) if run.name is None else naming(run.name, None, changed, run.frozen)
+            TaskReference(None, changed, run.frozen)
+            if run.name is None
+            else task_reference(run.name, None, changed, run.frozen)
         ), ()
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
     if recipe not in known:
@@ -266,7 +270,7 @@ def asked(run: TaskName, recipe: str | None, options: Mapping[str, Any]) -> tupl
         run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
     )
     frozen = run.frozen if chosen.task == run.name else {}
-    return naming(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
+    return task_reference(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
 
 
 def _chosen(found: Search, individual: int | None) -> Found:
@@ -284,7 +288,7 @@ def _chosen(found: Search, individual: int | None) -> Found:
     )
 
 
-def _loaded(name: TaskName, task: Task | None, recipe: str | None, options: Mapping[str, Any] | None) -> Task:
+def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options: Mapping[str, Any] | None) -> Task:
     if task is not None:
         given = [*(options or {}), *([] if recipe is None else [recipe])]
         if given:
@@ -345,7 +349,7 @@ def _folder(entrant: Entrant) -> str:
     return re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-")).strip("-")
 
 
-def _settings(task: Task, name: TaskName, split: str) -> dict[str, Any]:
+def _settings(task: Task, name: TaskReference, split: str) -> dict[str, Any]:
     """Return what all trainings of one folder share."""
     recipe = getattr(task, "recipes", {}).get(FULL)
     execution = _execution(task)
@@ -359,7 +363,7 @@ def _settings(task: Task, name: TaskName, split: str) -> dict[str, Any]:
     }
 
 
-def _metric(name: TaskName) -> str:
+def _metric(name: TaskReference) -> str:
     """Return what the score is called: the metric's name where the catalogue knows it."""
     if "metric" in name.options:
         return str(name.options["metric"])

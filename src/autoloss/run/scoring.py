@@ -8,9 +8,9 @@ from typing import Any
 
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
-from autoloss.run.naming import TaskName, named
-from autoloss.run.own_operators import known
-from autoloss.run.results import read, standing
+from autoloss.run.naming import TaskReference, resolve_task
+from autoloss.run.own_operators import operator_table
+from autoloss.run.results import read_run, standing
 from autoloss.run.search import check_also
 from autoloss.search.chance import derived_seed
 from autoloss.settings import Configuration
@@ -23,8 +23,8 @@ from autoloss.tasks.task import Task
 from autoloss.trainings.evidence import TEST, Entrant, Row, by_mean
 from autoloss.trainings.trials import against_baselines, compared
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
-from autoloss.workers.machines import Machines, started
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, start_workers
 
 BASELINES = ("usual", "all")
 """Those that close a search too, and all that fit the task."""
@@ -61,10 +61,10 @@ def score(
     Raises:
         RequestError: A loss is none of these, or does not fit the task.
     """
-    loaded, _ = named(task, metric, options, frozen)
+    loaded, _ = resolve_task(task, metric, options, frozen)
     check_also(also, loaded)
     configuration = Configuration().changed({**(settings or {}), "seed": seed})
-    table = known([*configuration.space.operators, *operators])
+    table = operator_table([*configuration.space.operators, *operators])
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, loaded.branches, table)
@@ -74,7 +74,7 @@ def score(
     first = derived_seed(seed, "training")
     more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
     machines = Machines(workers=min(workers, len(entrants) * seeds))
-    with started(Workshop(loaded, {}, configuration, operators=table), machines) as pool:
+    with start_workers(JobRunner(loaded, {}, configuration, operators=table), machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
 
@@ -114,19 +114,19 @@ def compare(
     owner = Ownership(directory)
     try:
         with Store(directory, write=True) as store:
-            found = read(directory, store)
+            found = read_run(directory, store)
             best = found.top(len(found.history))
             best.sort(key=standing, reverse=True)
             if not best:
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-            name = TaskName.from_json(found.settings["task"])
+            name = TaskReference.from_json(found.settings["task"])
             loaded = name.of(task) if task is not None else name.load()
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
-            table = known(found.operators, operators)
+            table = operator_table(found.operators, operators)
             drawn = sample_files.load(directory, found.settings[SAMPLES_DIGEST])
-            workshop = Workshop(loaded, drawn, found.configuration, operators=table)
-            with started(workshop, Machines(workers=workers)) as pool:
+            workshop = JobRunner(loaded, drawn, found.configuration, operators=table)
+            with start_workers(workshop, Machines(workers=workers)) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)
                 store.rest_with(dispatcher.rest)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]

@@ -11,13 +11,13 @@ from typing import Any
 
 from autoloss import __version__, recipes
 from autoloss.errors import RequestError, unknown
-from autoloss.rejection.protocol import measured
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import limits
-from autoloss.run.naming import TaskName, named
-from autoloss.run.own_operators import known, references
+from autoloss.run.naming import TaskReference, resolve_task
+from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read
-from autoloss.run.starting import Start, given, tested
+from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read_run
+from autoloss.run.starting import Start, parse_starts, test_starts
 from autoloss.search.chance import derived_seed
 from autoloss.search.history import History
 from autoloss.settings import Configuration, ProtocolSettings
@@ -26,7 +26,7 @@ from autoloss.space.operators import Operator
 from autoloss.space.own_operators import drawn as drawn_from
 from autoloss.store import samples as sample_files
 from autoloss.store import store as stores
-from autoloss.store.crash_points import passing
+from autoloss.store.crash_points import crash_point
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
 from autoloss.store.migrations import SAMPLES_DIGEST, digest_of_samples
@@ -36,8 +36,8 @@ from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.trainings.trials import against_baselines, compared
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import Workshop
-from autoloss.workers.machines import Machines, started
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, start_workers
 
 Say = Callable[[str], None]
 """Told what the run does next, in a sentence."""
@@ -104,12 +104,12 @@ def search(
         }
     )
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    loaded, name = named(task, metric, options, frozen)
+    loaded, name = resolve_task(task, metric, options, frozen)
     check_also(also, loaded)
     asked = [*configuration.space.operators, *operators]
-    table = known(asked)
-    starts = given([*configuration.evolution.start, *_several(start)], loaded.branches, table)
-    configuration = _with_space(configuration, loaded, table, references(asked), without, starts)
+    table = operator_table(asked)
+    starts = parse_starts([*configuration.evolution.start, *_several(start)], loaded.branches, table)
+    configuration = _with_space(configuration, loaded, table, operator_references(asked), without, starts)
     path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -117,12 +117,12 @@ def search(
         raise RequestError(f"{path} cannot be made: {error.strerror}. Name another folder with --out.") from None
     owner = Ownership(path)
     try:
-        passing("owned")
+        crash_point("owned")
         _refuse_finished(path)
-        drawn = sample_files.drawn(loaded, configuration.rejection.samples, configuration.seed)
+        drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, configuration.seed)
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
-        started_from = tested(starts, Workshop(loaded, drawn, configuration, operators=table))
+        started_from = test_starts(starts, JobRunner(loaded, drawn, configuration, operators=table))
         for told in (*_idle(workers, configuration), *(found.line() for found in started_from)):
             (say or _silent)(told)
         with Store(path, write=True, say=say or warn) as store:
@@ -179,10 +179,10 @@ def resume(
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
                 store.change_setting("configuration", configuration.to_json())
-            name = TaskName.from_json(kept["task"])
+            name = TaskReference.from_json(kept["task"])
             loaded = name.of(task) if task is not None else name.load()
             same_task(kept, loaded, path)
-            table = known(configuration.space.operators, operators)
+            table = operator_table(configuration.space.operators, operators)
             drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
             return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
@@ -203,7 +203,7 @@ def _idle(workers: int, configuration: Configuration) -> list[str]:
     ]
 
 
-def _settings(configuration: Configuration, name: TaskName, task: Task) -> dict[str, str]:
+def _settings(configuration: Configuration, name: TaskReference, task: Task) -> dict[str, str]:
     """Return what a run keeps of how it was started."""
     return {
         "configuration": configuration.to_json(),
@@ -225,7 +225,7 @@ def _untrained(task: Task, configuration: Configuration) -> str:
 
 def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
     """Refuse to go on with a task that is not the run's: two histories would mix."""
-    found = {"title": task.name, "branches": _settings(Configuration(), TaskName(None), task)["branches"]}
+    found = {"title": task.name, "branches": _settings(Configuration(), TaskReference(None), task)["branches"]}
     for name, value in found.items():
         if kept[name] != value:
             raise RequestError(
@@ -283,14 +283,14 @@ def _drive(
 ) -> Search:
     history = History(task.branches, configuration)
     history.restore(store.children(), store.outcomes())
-    passing("restored")
-    workshop = Workshop(task, drawn, configuration, history.known_keys, table)
+    crash_point("restored")
+    workshop = JobRunner(task, drawn, configuration, history.known_keys, table)
     say = say or _silent
-    with started(workshop, machines) as pool:
+    with start_workers(workshop, machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
         store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
-        passing("search-ended")
+        crash_point("search-ended")
         if final:
             _finalise(history, store, task, dispatcher, say)
     if dispatcher.mishaps.losses:
@@ -299,7 +299,7 @@ def _drive(
         say(dispatcher.mishaps.rehearsal())
     # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
     handed_over = [table[name] for name in configuration.space.operators if name in table]
-    return dataclasses.replace(read(path, store, end), own=handed_over)
+    return dataclasses.replace(read_run(path, store, end), own=handed_over)
 
 
 def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
@@ -313,12 +313,12 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
         again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
         first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
-        passing("best-confirmed")
+        crash_point("best-confirmed")
         finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
         if finalists and settings.finalist_seeds:
             say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
             compared(finalists, again, "valid", dispatcher, known, store.add_trial)
-            passing("finalists-confirmed")
+            crash_point("finalists-confirmed")
         best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
     if not settings.compare or not settings.compare_seeds:
         return
@@ -329,14 +329,14 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
         f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
     )
     against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
-    passing("compared")
+    crash_point("compared")
 
 
 def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:
     """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up."""
     for name, branch in task.branches.items():
         with one_thread():
-            reference = measured(branch, drawn[name])
+            reference = measure_reference(branch, drawn[name])
         most = reference.score(limits(reference), settings.unit)
         if most < settings.threshold:
             start = sum(reference.initial) / len(reference.initial)

@@ -14,7 +14,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
 from autoloss.tasks.training.threads import one_thread
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 
 COMMENT = "#"
 
@@ -33,7 +33,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestedStart:
     """What the rejection protocol says of a loss to start from.
 
     Args:
@@ -60,7 +60,9 @@ class Tested:
         return f"Does not start from {self.label}: {self.reason} ({scores}). Its place is drawn at random."
 
 
-def given(start: Sequence[str], branches: Mapping[str, Branch], operators: Mapping[str, Operator]) -> tuple[Start, ...]:
+def parse_starts(
+    start: Sequence[str], branches: Mapping[str, Branch], operators: Mapping[str, Operator]
+) -> tuple[Start, ...]:
     """Read losses to start from.
 
     Args:
@@ -118,9 +120,9 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def tested(starts: Sequence[Start], workshop: Workshop) -> list[Tested]:
+def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStart]:
     """Send the losses through the rejection protocol, each branch for itself, as the search will."""
-    found: list[Tested] = []
+    found: list[TestedStart] = []
     with one_thread():
         for start in starts:
             trees = Loss.parse(
@@ -135,5 +137,5 @@ def tested(starts: Sequence[Start], workshop: Workshop) -> list[Tested]:
                 if attempt.reason is not None
             ]
             scores = {name: attempt.score for name, attempt in attempts.items()}
-            found.append(Tested(start.label, start.loss, scores, "; ".join(reasons) or None))
+            found.append(TestedStart(start.label, start.loss, scores, "; ".join(reasons) or None))
     return found

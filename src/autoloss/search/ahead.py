@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autoloss.search.history import History
-from autoloss.search.jobs import Attempt, TestAttempts
+from autoloss.search.jobs import Attempt, RejectionBatch
 from autoloss.search.mutation import Kind
 
 TARGET_SECONDS = 0.5
@@ -58,7 +58,7 @@ class Ahead:
                 return False
         return not draft.open
 
-    def next_batch(self, eager: bool = False) -> TestAttempts | None:
+    def next_batch(self, eager: bool = False) -> RejectionBatch | None:
         """Return what an idle worker should test, or None when nothing is worth testing yet.
 
         Args:
@@ -84,7 +84,7 @@ class Ahead:
                 if kind is not Kind.COPY and (draft is None or branch in draft.open):
                     yield child, branch, kind
 
-    def _batch(self, child: int, branch: str, kind: Kind, front: Front) -> TestAttempts:
+    def _batch(self, child: int, branch: str, kind: Kind, front: Front) -> RejectionBatch:
         if front.gaps:
             first, count = front.gaps.pop(0)
         else:
@@ -95,14 +95,14 @@ class Ahead:
         plan = history.begin().plan if child == len(history.children) else history.plan(child)
         before, known = history.verdicts[branch].latest(TOLD)
         parent = history.parent_tree(plan, branch)
-        return TestAttempts(child, branch, kind.value, parent, first, count, known, before)
+        return RejectionBatch(child, branch, kind.value, parent, first, count, known, before)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:
             return FEWEST
         return max(FEWEST, min(MOST, round(TARGET_SECONDS / self._seconds_per_attempt)))
 
-    def receive(self, batch: TestAttempts, attempts: list[Attempt], seconds: float) -> None:
+    def receive(self, batch: RejectionBatch, attempts: list[Attempt], seconds: float) -> None:
         """Take in the results of a batch; it may have ended early, at the first that passed."""
         if batch.child < len(self._history.children):
             return

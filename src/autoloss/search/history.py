@@ -18,7 +18,7 @@ from autoloss.search.equivalence import Signatures, Verdicts
 from autoloss.search.evolution import Evolution, Plan
 from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
-from autoloss.search.records import Child, Individual, Origin, Outcome, State
+from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.loss import text_of, texts_in
 
@@ -55,7 +55,7 @@ class History:
     def __init__(self, branches: Iterable[str], configuration: Configuration) -> None:
         self.configuration = configuration
         self.branches = branches = tuple(branches)
-        self.children: list[Child] = []
+        self.children: list[Candidate] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
         self.charged = 0
@@ -224,7 +224,7 @@ class History:
             for branch in self.branches
         }
 
-    def complete(self) -> Child:
+    def complete(self) -> Candidate:
         """Make the child of a draft whose branches are all settled, and remember it."""
         draft = self.begin()
         plan = draft.plan
@@ -239,7 +239,7 @@ class History:
             source = self._signatures.twin(plan.child, _text(signature))
             origin = Origin.TRAINED if source is None else Origin.TWIN
         attempts = {branch: draft.chosen[branch].number if branch in draft.chosen else None for branch in trees}
-        child = Child(
+        child = Candidate(
             id=plan.child,
             parent=plan.parent,
             kinds={branch: came_about(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
@@ -261,7 +261,7 @@ class History:
         self._remember(child)
         return child
 
-    def restore(self, children: Iterable[Child], outcomes: Mapping[int, Outcome]) -> None:
+    def restore(self, children: Iterable[Candidate], outcomes: Mapping[int, Outcome]) -> None:
         """Bring back what a store holds: children in order, each with its outcome where there is one."""
         for child in children:
             for branch in self.branches:
@@ -271,7 +271,7 @@ class History:
             if child.id in outcomes:
                 self.tell(child.id, outcomes[child.id])
 
-    def _remember(self, child: Child) -> None:
+    def _remember(self, child: Candidate) -> None:
         self.children.append(child)
         self._plans.pop(child.id, None)
         self.totals.update(child.counts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class TestAttempts:
+class RejectionBatch:
     """Test attempts `first` to `first + count - 1` at one branch of a child, up to the first that passes.
 
     Args:
@@ -112,4 +112,4 @@ class Trained:
             raise ValueError(f"A training that is {self.state!r} cannot have the score {self.score}.")
 
 
-Job = TestAttempts | Train
+Job = RejectionBatch | Train

@@ -28,7 +28,7 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
+class Candidate:
     """How a child came about; all of it follows from configuration, seed and earlier outcomes.
 
     Args:
@@ -71,7 +71,7 @@ class Outcome:
 class Individual:
     """A child with the outcome that is its own or shared."""
 
-    child: Child
+    child: Candidate
     outcome: Outcome
 
     @property

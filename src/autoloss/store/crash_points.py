@@ -57,7 +57,7 @@ POINTS: Mapping[str, str] = {
 _passed: Counter[str] = Counter()
 
 
-def passing(point: str) -> None:
+def crash_point(point: str) -> None:
     """End the process here if that was asked for.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, RunError
 from autoloss.store import migrations
-from autoloss.store.crash_points import passing
+from autoloss.store.crash_points import crash_point
 from autoloss.store.rows import Row, Template, insert
 from autoloss.store.tally import Tally
 
@@ -152,7 +152,7 @@ class Database:
         for table, _ in rows:
             self._rows[table] = self._count(table) if replace else self._rows[table] + 1
         self._tally.write(self._rows)
-        passing(f"{name}-counted")
+        crash_point(f"{name}-counted")
 
     def _transact(self, name: str, write: Write) -> None:
         """Repeat a transaction until there is room for it."""
@@ -176,16 +176,16 @@ class Database:
     def _try(self, name: str, write: Write) -> None:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            passing(f"{name}-begun")
+            crash_point(f"{name}-begun")
             write(self._connection)
-            passing(f"{name}-written")
+            crash_point(f"{name}-written")
             self._connection.execute("COMMIT")
         finally:
             # After some errors SQLite has rolled back already, after others it waits for us.
             if self._connection.in_transaction:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
-        passing(f"{name}-committed")
+        crash_point(f"{name}-committed")
 
     def rows(self, table: str, order: str) -> Iterator[Row]:
         """Read a table.

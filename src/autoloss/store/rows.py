@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Origin, Outcome, State
+from autoloss.search.records import Candidate, Origin, Outcome, State
 
 CHECKSUM = "checksum"
 TRIAL_KEY = ("loss", "seed", "split", "schedule", "learning_rate", "scale")
@@ -67,7 +67,7 @@ class Template:
         return intact(dict(zip(self.names, row, strict=True)))
 
 
-def child_row(child: Child) -> dict[str, Any]:
+def child_row(child: Candidate) -> dict[str, Any]:
     """Return all of a child but the time of its birth, which is for people."""
     return {
         "id": child.id,
@@ -85,8 +85,8 @@ def child_row(child: Child) -> dict[str, Any]:
     }
 
 
-def child_of(row: Row) -> Child:
-    return Child(
+def child_of(row: Row) -> Candidate:
+    return Candidate(
         id=row["id"],
         parent=row["parent"],
         kinds=json.loads(row["kinds"]),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError, RunError, unknown
 from autoloss.space.branch import Sample
-from autoloss.store.crash_points import passing
+from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
@@ -19,7 +19,7 @@ from autoloss.tasks.training.whole_files import digest, settle
 Samples = Mapping[str, tuple[Sample, ...]]
 
 
-def drawn(task: Task, count: int, seed: int) -> Samples:
+def draw_samples(task: Task, count: int, seed: int) -> Samples:
     """Draw a task's samples and check that every branch has them.
 
     Raises:
@@ -56,12 +56,12 @@ def save(directory: Path, samples: Samples) -> None:
     partial = directory / f"{FILE}.partial"
     try:
         save_file(tensors, partial)
-        passing("samples-written")
+        crash_point("samples-written")
         settle(partial, directory / FILE)
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
-    passing("samples-named")
+    crash_point("samples-named")
 
 
 def load(directory: Path, expected: str | None) -> Samples:

@@ -13,7 +13,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
-from autoloss.search.records import Child, Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.store.database import Damaged, Database, Say, StoreError, warn
 from autoloss.store.rows import Row, child_of, child_row, outcome_of, outcome_row, trial_of, trial_row
 
@@ -104,7 +104,7 @@ class Store:
                 )
         return found
 
-    def add_child(self, child: Child, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+    def add_child(self, child: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a child and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
         rows: list[tuple[str, Row]] = [("child", {**child_row(child), "born_at": time.time()})]
         for (branch, attempt), (formula, reason) in rejected.items():
@@ -118,7 +118,7 @@ class Store:
     def add_trial(self, job: Train, outcome: Outcome) -> None:
         self._database.commit("trial", [("trial", {**trial_row(job), **outcome_row(outcome)})])
 
-    def children(self) -> Iterator[Child]:
+    def children(self) -> Iterator[Candidate]:
         """Read all children in order; a gap or a damaged row is an error that names it."""
         for position, row in enumerate(self._database.rows("child", "id")):
             if row["id"] != position:
@@ -171,7 +171,7 @@ class Store:
         """
         self._database.check_count(table, found, least)
 
-    def child(self, number: int) -> Child | None:
+    def child(self, number: int) -> Candidate | None:
         """Read one child, or None where there is none.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from autoloss.errors import RunError
-from autoloss.search.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
 from autoloss.search.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.workers.injection import HANG_SECONDS, HANGING, Faulty, Injection, Mishaps
@@ -194,7 +194,7 @@ class Dispatcher:
 
     def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
         self.mishaps.given_up += 1
-        if isinstance(self._jobs[ticket], TestAttempts):
+        if isinstance(self._jobs[ticket], RejectionBatch):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.search.chance import keyed
-from autoloss.search.jobs import Job, TestAttempts
+from autoloss.search.jobs import Job, RejectionBatch
 
 FAULTY_ATTEMPTS = 3
 """Only the first so many attempts at a job may be given a fault: a rehearsal ends, whatever its rates."""
@@ -184,7 +184,7 @@ class Injection:
         if attempt >= FAULTY_ATTEMPTS:
             return None
         # How many attempts a job tests, and what was known when it was sent, is a matter of timing.
-        name = (job.child, job.branch, job.first) if isinstance(job, TestAttempts) else (str(job),)
+        name = (job.child, job.branch, job.first) if isinstance(job, RejectionBatch) else (str(job),)
         rng = keyed(self.seed, "fault", *name, attempt)
         left = rng.random()
         for kind, rate in self.rates.items():

@@ -12,7 +12,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def held() -> Iterator[Callable[[], bool]]:
+def hold_interrupts() -> Iterator[Callable[[], bool]]:
     """Run the body uninterrupted; what arrived meanwhile goes to its own handler at the end.
 
     Blocking the signals would not do: another thread would take them and Python would still raise in this one. Outside

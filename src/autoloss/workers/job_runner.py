@@ -10,11 +10,11 @@ from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.rejection.compiled.engine import Engine
 from autoloss.rejection.gradients import Gradient, directions, gradient
-from autoloss.rejection.protocol import Reference, Verdict, measured, simulate
+from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
 from autoloss.search.evolution import Plan, attempt
-from autoloss.search.jobs import Attempt, Job, TestAttempts, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
 from autoloss.search.mutation import Kind
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
@@ -29,7 +29,7 @@ REMEMBERED = 50_000
 """Formulas whose test a worker remembers."""
 
 
-class Workshop:
+class JobRunner:
     """Does jobs; equal jobs give equal results in every process.
 
     Args:
@@ -51,26 +51,26 @@ class Workshop:
         self.configuration = configuration
         self.samples = samples
         self._known = dict(known)
-        self._branches: dict[str, TestedBranch] = {}
+        self._branches: dict[str, RejectionTester] = {}
 
     def perform(self, job: Job) -> list[Attempt] | Trained:
         with one_thread():
             match job:
-                case TestAttempts():
+                case RejectionBatch():
                     return self.test(job)
                 case Train():
                     return self.train(job)
 
-    def branch(self, name: str) -> TestedBranch:
+    def branch(self, name: str) -> RejectionTester:
         """Return what tests trees on a branch; made when first needed."""
         if name not in self._branches:
             branch = self.task.branches[name]
-            reference = measured(branch, self.samples[name])
-            self._branches[name] = TestedBranch(branch, reference, self.configuration, self.operators)
+            reference = measure_reference(branch, self.samples[name])
+            self._branches[name] = RejectionTester(branch, reference, self.configuration, self.operators)
             self._branches[name].learn(self._known.get(name, b""), 0)
         return self._branches[name]
 
-    def test(self, job: TestAttempts) -> list[Attempt]:
+    def test(self, job: RejectionBatch) -> list[Attempt]:
         tested = self.branch(job.branch)
         tested.learn(job.known, job.known_before)
         plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
@@ -89,8 +89,8 @@ class Workshop:
         if job.learning_rate != 1.0:
             task = at_learning_rate(task, job.learning_rate)
         losses = zoo.resolve(job.loss, task.branches, self.operators)[1]
-        criterion = scaled(bind(losses, task.branches), job.scale)
-        return stored(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
+        criterion = scale_criterion(bind(losses, task.branches), job.scale)
+        return to_record(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
 
 
 def alphabet(
@@ -101,7 +101,7 @@ def alphabet(
     return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
 
 
-class TestedBranch:
+class RejectionTester:
     """Tests trees on one branch, and remembers what it tested by canonical text."""
 
     __test__ = False
@@ -192,7 +192,7 @@ def at_learning_rate(task: Task, factor: float) -> Task:
     return change(factor)
 
 
-def scaled(criterion: Criterion, factor: float) -> Criterion:
+def scale_criterion(criterion: Criterion, factor: float) -> Criterion:
     """Multiply every branch's loss."""
     if factor == 1.0:
         return criterion
@@ -203,7 +203,7 @@ def _times(loss: BranchLoss, factor: float) -> BranchLoss:
     return lambda prediction, context: factor * loss(prediction, context)
 
 
-def stored(outcome: Scored | Diverged) -> Trained:
+def to_record(outcome: Scored | Diverged) -> Trained:
     """Return a training's outcome as plain values, which is what is kept; a score that is no number is no score.
 
     Raises:

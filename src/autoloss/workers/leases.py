@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 
-from autoloss.workers.interruption import held
+from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import Cause, Lost, Outcome, Raised, decode
 from autoloss.workers.pool import Workers, awaited, refuse_unfit, unknown_job
 from autoloss.workers.seats import Cluster, Command, Gone, News, Report, Unfit, build
@@ -94,7 +94,7 @@ class LeasedWorkers(Workers):
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         body = cloudpickle.dumps(payload)
-        with held():
+        with hold_interrupts():
             refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
             self._jobs[job] = _Leased(Command(job, body, deadline_seconds))
             self._queue.append(job)
@@ -104,7 +104,7 @@ class LeasedWorkers(Workers):
         return awaited(self, self._outcomes, self._turn, timeout_seconds)
 
     def cancel(self, job: int) -> None:
-        with held():
+        with hold_interrupts():
             if self._outcomes.pop(job, None) is not None:
                 return
             if job not in self._jobs:
@@ -119,7 +119,7 @@ class LeasedWorkers(Workers):
                     place.call = self._cluster.call(place.seat, Command(stops=True))
 
     def close(self) -> None:
-        with held():
+        with hold_interrupts():
             if self._closed:
                 return
             self._closed = True

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.workers.injection import Injection, Rehearsing
-from autoloss.workers.job_runner import Workshop
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
 
 
@@ -53,7 +53,7 @@ class Machines:
         return None if self.inject is None else Injection.parse(self.inject)
 
 
-def started(workshop: Workshop, machines: Machines) -> Workers:
+def start_workers(workshop: JobRunner, machines: Machines) -> Workers:
     """Return workers on a bench.
 
     Raises:

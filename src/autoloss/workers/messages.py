@@ -82,7 +82,7 @@ def pickled(message: Any) -> bytes:
     return cloudpickle.dumps(message)
 
 
-def sealed(perform: Any) -> bytes:
+def seal(perform: Any) -> bytes:
     """Write the callable that workers load first as the frame that they get; a frame stays as it is."""
     return perform if isinstance(perform, bytes) else encode(perform)
 

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import cloudpickle
 
-from autoloss.workers.interruption import held
-from autoloss.workers.messages import Finished, Lost, Outcome, Raised, encode, sealed
-from autoloss.workers.process import Child, memory_of_groups
+from autoloss.workers.interruption import hold_interrupts
+from autoloss.workers.messages import Finished, Lost, Outcome, Raised, encode, seal
+from autoloss.workers.process import WorkerProcess, memory_of_groups
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import attempt
 
@@ -135,7 +135,7 @@ class ProcessWorkers(Workers):
 
     Args:
         perform: Sent once to each worker, by cloudpickle in memory: lambdas and what the user's script defines work.
-            Also the frame that `sealed` makes of it.
+            Also the frame that `seal` makes of it.
         memory_limit_bytes: Of a worker's whole group, resident, looked at about five times a second; needs /proc.
         environment: Variables of the workers beside those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
@@ -157,11 +157,11 @@ class ProcessWorkers(Workers):
     ) -> None:
         if slots < 1 or threads < 1:
             raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
-        frame = sealed(perform)
+        frame = seal(perform)
         variables = dict(environment)
         self._selector = selectors.DefaultSelector()
         self._slots = [
-            Slot(lambda: Child(self._selector, frame, variables, threads), start_seconds, memory_limit_bytes)
+            Slot(lambda: WorkerProcess(self._selector, frame, variables, threads), start_seconds, memory_limit_bytes)
             for _ in range(slots)
         ]
         self._is_memory_limited = memory_limit_bytes is not None
@@ -184,7 +184,7 @@ class ProcessWorkers(Workers):
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         frame = encode((job, cloudpickle.dumps(payload)))
-        with held():
+        with hold_interrupts():
             refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
             self._turn(0.0)
             idle = [slot for slot in self._slots if slot.job is None]
@@ -195,7 +195,7 @@ class ProcessWorkers(Workers):
         return awaited(self, self._outcomes, self._turn, timeout_seconds)
 
     def cancel(self, job: int) -> None:
-        with held():
+        with hold_interrupts():
             if self._outcomes.pop(job, None) is None:
                 slot = next((slot for slot in self._slots if slot.job is not None and slot.job.number == job), None)
                 if slot is None:
@@ -203,7 +203,7 @@ class ProcessWorkers(Workers):
                 slot.clear()
 
     def close(self) -> None:
-        with held():
+        with hold_interrupts():
             for slot in self._slots:
                 if slot.child is not None:
                     slot.child.kill()
@@ -245,7 +245,7 @@ def awaited(
         turn: Waits for news, at most so many seconds, and takes it in.
     """
     end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-    with held() as is_interrupted:
+    with hold_interrupts() as is_interrupted:
         while True:
             turn(min(TICK_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
             if outcomes or not workers.busy or is_interrupted() or time.monotonic() >= end:

@@ -30,7 +30,7 @@ THREAD_VARIABLES = (
 )
 
 
-class Child:
+class WorkerProcess:
     """A running worker. Nothing blocks: the caller waits on the selector and then calls `pump`.
 
     Args:

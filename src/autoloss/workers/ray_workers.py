@@ -20,7 +20,7 @@ from typing import Any, final
 
 from autoloss.errors import RequestError
 from autoloss.workers.leases import LeasedWorkers
-from autoloss.workers.messages import sealed
+from autoloss.workers.messages import seal
 from autoloss.workers.ray_access import ALONE, AUTH_MODE, AUTO, LOOPBACK, QUIET, token_in, variables
 from autoloss.workers.seats import Attendant, Cluster, Command, Gone, News, Opened, Unfit
 
@@ -47,7 +47,7 @@ def ray_workers(
     Raises:
         RequestError: The cluster is not there, or lacks the GPUs.
     """
-    frame = sealed(Opened(perform))
+    frame = seal(Opened(perform))
     if address == AUTO:
         cluster = RayCluster.started(frame, slots, on_gpu=on_gpu, memory_limit_bytes=memory_limit_bytes)
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoloss.workers.messages import START, Cause, Finished, Lost, Outcome, Raised, decode
-from autoloss.workers.process import Child
+from autoloss.workers.process import WorkerProcess
 
 
 @dataclass(slots=True)
@@ -37,11 +37,13 @@ class Slot:
         memory_limit_bytes: Of the worker's group.
     """
 
-    def __init__(self, start: Callable[[], Child], start_seconds: float, memory_limit_bytes: int | None) -> None:
+    def __init__(
+        self, start: Callable[[], WorkerProcess], start_seconds: float, memory_limit_bytes: int | None
+    ) -> None:
         self._start = start
         self._start_seconds = start_seconds
         self._memory_limit_bytes = memory_limit_bytes
-        self.child: Child | None = None
+        self.child: WorkerProcess | None = None
         self.job: Running | None = None
 
     def submit(self, number: int, frame: bytes, deadline_seconds: float) -> None:
@@ -86,7 +88,7 @@ class Slot:
     def _seconds(self) -> float:
         return 0.0 if self.job is None else self.job.seconds
 
-    def _hear(self, child: Child) -> Outcome | None:
+    def _hear(self, child: WorkerProcess) -> Outcome | None:
         for body in child.pump():
             try:
                 message = decode(body)
@@ -109,7 +111,7 @@ class Slot:
                     return message
         return None
 
-    def _judge(self, child: Child, memory: Mapping[int, int], has_ended: bool) -> Outcome | None:
+    def _judge(self, child: WorkerProcess, memory: Mapping[int, int], has_ended: bool) -> Outcome | None:
         if has_ended:
             return self._bury(child)
         used, limit = memory.get(child.group, 0), self._memory_limit_bytes
@@ -122,7 +124,7 @@ class Slot:
             return self._lose(child, "deadline", text)
         return None
 
-    def _bury(self, child: Child) -> Outcome:
+    def _bury(self, child: WorkerProcess) -> Outcome:
         """Account for a worker that ended without being told to."""
         child.close()
         cause, text = child.ending()
@@ -132,12 +134,12 @@ class Slot:
             return Raised(self._number, f"A worker could not start. {text}{child.output()}", "", 0.0, at_start=True)
         return self._lose(child, cause, text)
 
-    def _lose(self, child: Child, cause: Cause, text: str) -> Outcome:
+    def _lose(self, child: WorkerProcess, cause: Cause, text: str) -> Outcome:
         number, seconds = self._number, self._seconds
         begun = self.job is not None and self.job.started is not None
         self._drop(child)
         return Lost(number, cause, text + child.output(), seconds, begun)
 
-    def _drop(self, child: Child) -> None:
+    def _drop(self, child: WorkerProcess) -> None:
         child.close()
         self.child = None

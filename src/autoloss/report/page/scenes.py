@@ -88,9 +88,9 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
-    from autoloss.run.naming import TaskName
+    from autoloss.run.naming import TaskReference
 
-    task = TaskName.from_json(search.settings["task"]).load()
+    task = TaskReference.from_json(search.settings["task"]).load()
     pictures = getattr(task, "pictures", None)
     if pictures is None:
         raise RequestError(

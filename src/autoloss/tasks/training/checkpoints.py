@@ -58,7 +58,7 @@ class Keep:
 
 
 @dataclass(slots=True)
-class Training:
+class TrainingState:
     """All that changes while a network trains; between two steps it is the whole state, with the global generators."""
 
     network: nn.Module

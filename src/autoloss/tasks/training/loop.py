@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Diverged, Observe
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Facts, Keep, Training, save_network
+from autoloss.tasks.training.checkpoints import Facts, Keep, TrainingState, save_network
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
@@ -101,7 +101,7 @@ def fit(
     network.train()
     distribution.align(network)
     optimizer = _optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
-    training = Training(network, optimizer, execution.scaler())
+    training = TrainingState(network, optimizer, execution.scaler())
     keep = execution.keep and execution.keep.of({**_facts(recipe, steps, execution), **(facts or {})})
     left = _left(batches, training, keep)
     for step, batch in enumerate(left, start=training.step + 1):
@@ -122,7 +122,7 @@ def fit(
 
 
 def _left(
-    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: Training, keep: Keep | None
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: TrainingState, keep: Keep | None
 ) -> Iterable[Batch]:
     """Restore what was kept of a training, and return its remaining batches."""
     if keep is None:
@@ -137,7 +137,7 @@ def _left(
     return left
 
 
-def _stepped(training: Training, loss: Tensor, rate: float, clip_norm: float, execution: Execution) -> float | str:
+def _stepped(training: TrainingState, loss: Tensor, rate: float, clip_norm: float, execution: Execution) -> float | str:
     """Take one step; return the loss, or what was not finite."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
