@@ -10,8 +10,7 @@ from autoloss.formulas.export import to_json, to_python
 from autoloss.formulas.typeset import to_latex
 from autoloss.report.leaderboard import figure
 from autoloss.run.own_operators import operator_table
-from autoloss.run.reading import read_once
-from autoloss.run.results import Search
+from autoloss.run.results import Search, open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
@@ -30,7 +29,7 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
-    found = read_once(directory).search
+    found = open_run(directory)
     number, score, formula = _chosen(found, individual)
     forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
     loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, operator_table(found.operators))
@@ -46,12 +45,11 @@ def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, s
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
         return found.best.id, found.best.score, found.best.formula
-    if found.columns.state(individual) is None:
-        raise RequestError(
-            f"There is no loss #{individual} with an outcome in {found.directory}; it has {len(found.history)}, counted from 0."
-        )
-    chosen = found.individual(individual)
-    return chosen.id, chosen.outcome.score, chosen.formula
+    for row in found.reader.losses([individual]):
+        return row["id"], row["score"], row["loss"]
+    raise RequestError(
+        f"There is no loss #{individual} with an outcome in {found.directory}; it has {found.reader.count}, counted from 0."
+    )
 
 
 def _facts(found: Search, number: int, score: float | None) -> dict[str, str]:

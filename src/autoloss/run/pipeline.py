@@ -28,9 +28,9 @@ Observe = Callable[[Progress], None]
 class Record(Protocol):
     """What a pipeline writes to: a store."""
 
-    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+    def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
-    def add_outcome(self, child: int, outcome: Outcome) -> None: ...
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None: ...
 
 
 def run(history: History, record: Record, dispatcher: Dispatcher, observe: Observe | None = None) -> str:
@@ -88,7 +88,7 @@ class _Search:
             draft: Draft = history.begin()
             child = history.complete()
             crash_point("child-complete")
-            self.record.add_child(child, draft.kept)
+            self.record.add_candidate(child, draft.kept)
             self.ahead.forget(child.id)
             if child.origin is Origin.TRAINED:
                 self.train(child)
@@ -115,7 +115,7 @@ class _Search:
         assert isinstance(done.result, Outcome)
         child = self.tickets.pop(done.ticket)
         crash_point("outcome-received")
-        self.record.add_outcome(child, done.result)
+        self.record.add_training(done.job.loss, done.job.training, done.result, child)
         self.history.tell(child, done.result)
         crash_point("outcome-told")
 

@@ -27,7 +27,7 @@ from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import SAMPLES_DIGEST
-from autoloss.store.rows import child_row
+from autoloss.store.rows import candidate_to_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.job_runner import JobRunner, alphabet
@@ -102,7 +102,7 @@ def replay(
         kept = store.started()
         # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
-        children = list(store.children())
+        children = list(store.candidates())
         rejected = store.rejected()
     configuration = Configuration.from_json(kept["configuration"])
     leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
@@ -136,7 +136,7 @@ def _derived(history: History, child: Candidate, settle: Settle) -> Difference |
     difference = settle(history, draft, child)
     if difference is not None:
         return difference
-    stored, derived = child_row(child), child_row(history.complete())
+    stored, derived = candidate_to_row(child), candidate_to_row(history.complete())
     return next(
         (Difference(child.id, name, stored[name], derived[name]) for name in stored if stored[name] != derived[name]),
         None,

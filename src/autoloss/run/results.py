@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoloss.run.columns import Columns
 from autoloss.search.jobs import Train
-from autoloss.search.records import Individual, Outcome, State
-from autoloss.store.store import Store
+from autoloss.search.records import Individual, Origin, Outcome, State
+from autoloss.store.read import Reader, read_once
 from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 UNTRAINED = "untrained"
 """Key of a run's setting: the score of the network that its trainings begin with, as JSON."""
+NOTHING_GAINED = 0.1
+"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,11 @@ class Found:
     """A loss that a search found.
 
     Args:
-        formula: Its text.
         score: The metric of its proxy training on the valid split.
-        confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
+        formula: Its text.
+        confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; the finalists have more than the others.
+        also: Further metrics of its proxy training.
         leaves: Branch → names of its leaves.
         operators: The run's own, as objects or by reference.
     """
@@ -44,6 +46,7 @@ class Found:
     formula: str
     confirmed: float | None = None
     fresh_seeds: int = 0
+    also: Mapping[str, float] = field(default_factory=dict, compare=False)
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
 
@@ -58,10 +61,6 @@ class Found:
     def size(self) -> int:
         """The number of operators over all branches; in prefix text each has one opening parenthesis."""
         return self.formula.count("(")
-
-
-NOTHING_GAINED = 0.1
-"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,7 @@ class InVain:
     untrained: float | None
 
     @classmethod
-    def of(cls, columns: Columns, untrained: float | None) -> InVain:
-        scores = [columns.score(number) or 0.0 for number in columns.ranked]
-        diverged = columns.trained[State.DIVERGED]
+    def of(cls, scores: Sequence[float], diverged: int, untrained: float | None) -> InVain:
         standing = None
         if untrained is not None and scores:
             enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
@@ -91,41 +88,66 @@ class InVain:
         return cls(len(scores) + diverged, diverged, standing, untrained)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Search:
     """A run and what it came to.
 
     Args:
-        settings: What the store keeps of the run: configuration, task, title, branches.
-        history: Its individuals in order, up to the first without an outcome; a reader's has those after gaps too, and reads each
-            when it is asked for.
+        reader: What was read of it.
         end: Why it ended.
-        confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
-        comparison: The best of those and the baselines on the test split, the best first.
         own: Operators that were handed over in Python.
-        columns: The same history as numbers.
     """
 
-    directory: Path
-    settings: Mapping[str, str]
-    history: Sequence[Individual]
+    reader: Reader
     end: str = "it is not finished"
-    confirmed: Sequence[Row] = field(default=())
-    comparison: Sequence[Row] = field(default=())
     own: Sequence[Operator] = field(default=(), repr=False)
-    columns: Columns = field(default_factory=Columns, repr=False, compare=False)
+
+    @property
+    def directory(self) -> Path:
+        return self.reader.directory
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the store keeps of the run: configuration, task, title, branches."""
+        return self.reader.settings
+
+    @cached_property
+    def history(self) -> Sequence[Individual]:
+        """The candidates in order with their outcomes, up to the first without one."""
+        return self.reader.history()
+
+    @cached_property
+    def confirmed(self) -> Sequence[Row]:
+        """The best, trained again on new seeds of the valid split; the winner first."""
+        seed, final = self._configuration["seed"], self._configuration["final"]
+        best = self.reader.losses(self.reader.ranking[: final["confirm"]])
+        entrants = [Entrant(f"#{row['id']}", row["loss"]) for row in best]
+        return confirmations(entrants, seed, final, self.reader.trainings)
+
+    @cached_property
+    def comparison(self) -> Sequence[Row]:
+        """The best of those and the baselines on the test split, the best first."""
+        listed = json.loads(self.settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
+        entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
+        again = seeds(self._configuration["seed"], COMPARISON, listed["seeds"])
+        return by_mean(rows(entrants, again, TEST, self.reader.trainings))
+
+    @cached_property
+    def _configuration(self) -> Mapping[str, Any]:
+        return json.loads(self.settings["configuration"])
 
     @property
     def operators(self) -> Sequence[Operator | str]:
         """The run's own operators: objects where these are at hand, else references."""
-        kept: list[str] = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
+        kept: list[str] = self._configuration.get("space", {}).get("operators", ())
         objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
         return [objects.get(name, name) for name in kept]
 
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        return InVain.of(self.columns, json.loads(self.settings.get(UNTRAINED, "null")))
+        untrained = json.loads(self.settings.get(UNTRAINED, "null"))
+        return InVain.of(self.reader.scores, self.reader.states.get(State.DIVERGED, 0), untrained)
 
     @property
     def configuration(self) -> Configuration:
@@ -135,70 +157,50 @@ class Search:
 
     @property
     def best(self) -> Found:
-        """The winner on fresh seeds or, where nothing was re-trained, the highest score.
+        """The winner on new seeds or, where nothing was trained again, the highest score.
 
         Raises:
             LookupError: No loss has a score.
         """
-        # Nobody but the first few by score was trained on fresh seeds.
-        ranked = self.top(max(1, json.loads(self.settings["configuration"])["final"]["confirm"]))
+        # Nobody but the first few by score was trained on new seeds.
+        ranked = self.top(max(1, self._configuration["final"]["confirm"]))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
         return max(ranked, key=standing)
 
     def top(self, count: int) -> list[Found]:
-        """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
-        return self.chosen(self.columns.ranked[:count])
+        """Return the best by score, each signature once; `best` goes by new seeds instead."""
+        return self.chosen(self.reader.ranking[:count])
 
     def chosen(self, numbers: Sequence[int]) -> list[Found]:
-        """Return losses with a score by their numbers."""
+        """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
         operators = self.operators
-        return [
-            Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves, operators)
-            if (row := again.get(best.formula))
-            else Found(best.id, best.score, best.formula, leaves=leaves, operators=operators)
-            for best in map(self.individual, numbers)
-        ]
-
-    def individual(self, number: int) -> Individual:
-        """Return an individual of the history by its number.
-
-        Raises:
-            LookupError: There is none, or it has no outcome.
-        """
-        return _numbered(self.history, self.columns, number)
-
-
-def _numbered(history: Sequence[Individual], columns: Columns, number: int) -> Individual:
-    finished = columns.finished
-    place = bisect_left(finished, number)
-    if place == len(finished) or finished[place] != number:
-        raise LookupError(f"No loss #{number} has an outcome.")
-    return history[place]
+        found = []
+        for row in self.reader.losses(numbers):
+            score = float("-inf") if row["score"] is None else row["score"]
+            confirmed = again.get(row["loss"])
+            mean, count = (None, 0) if confirmed is None else (confirmed.mean, len(confirmed.scores))
+            found.append(Found(row["id"], score, row["loss"], mean, count, json.loads(row["also"]), leaves, operators))
+        return found
 
 
 def standing(found: Found) -> tuple[int, float]:
-    """Return what losses are ordered by: the number of fresh seeds they stood, then the mean over these."""
+    """Return what losses are ordered by: the number of new seeds they were trained on, then the mean over these."""
     return found.fresh_seeds, found.score if found.confirmed is None else found.confirmed
 
 
 def ranking(history: Sequence[Individual]) -> list[Individual]:
     """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
-    columns = Columns.of(history)
-    return [_numbered(history, columns, number) for number in columns.ranked]
+    trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
+    # A stable order: of equal scores the earlier candidate counts.
+    return sorted(trained, key=lambda one: -one.score)
 
 
-def confirmation(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
-    """Return the losses that are re-trained before a winner is named.
-
-    Args:
-        columns: The same history as numbers, where these are at hand.
-    """
-    columns = columns or Columns.of(history)
-    best = (_numbered(history, columns, number) for number in columns.ranked[:count])
-    return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
+def confirmation(history: Sequence[Individual], count: int) -> list[Entrant]:
+    """Return the losses that are re-trained before a winner is named."""
+    return [Entrant(f"#{individual.id}", individual.formula) for individual in ranking(history)[:count]]
 
 
 def confirmations(
@@ -224,51 +226,14 @@ def open_run(directory: str | Path) -> Search:
         RequestError: There is no run in the directory.
         StoreError: A row is damaged.
     """
-    with Store(Path(directory)) as store:
-        return read_run(Path(directory), store)
+    return Search(read_once(directory))
 
 
-def read_run(directory: Path, store: Store, end: str = "it is not finished") -> Search:
-    """Read a run from its open store."""
-    return summary(directory, store.started(), individuals(store), store.trials(), end)
-
-
-def summary(
-    directory: Path,
-    settings: Mapping[str, str],
-    history: Sequence[Individual],
-    known: Mapping[Train, Outcome],
-    end: str = "it is not finished",
-    columns: Columns | None = None,
-) -> Search:
-    """Put together what a run came to.
-
-    Args:
-        known: Trainings beside the search.
-        columns: The history as numbers, where these are at hand.
-    """
-    columns = columns or Columns.of(history)
-    configuration: dict[str, Any] = json.loads(settings["configuration"])
-    seed, final = configuration["seed"], configuration["final"]
-    confirmed = confirmations(confirmation(history, final["confirm"], columns), seed, final, known)
-    listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
-    entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
-    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison), columns=columns)
-
-
-def individuals(store: Store) -> list[Individual]:
-    """Return the children up to the first without an outcome, each with its own or shared one."""
-    # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
-    outcomes = store.outcomes()
-    found: list[Individual] = []
-    for child in store.children():
-        outcome = outcomes.get(child.id if child.source is None else child.source)
-        if outcome is None:
-            break
-        # A later copy may share what is shared here.
-        outcomes[child.id] = outcome
-        found.append(Individual(child, outcome))
+def read_run(directory: Path, end: str = "it is not finished", own: Sequence[Operator] = ()) -> Search:
+    """Read a whole run, as its driver returns it: nothing is read from its directory later."""
+    found = Search(read_once(directory), end, own)
+    # A caller may remove the directory.
+    _ = found.history
     return found
 
 

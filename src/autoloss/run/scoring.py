@@ -10,7 +10,7 @@ from autoloss import zoo
 from autoloss.errors import RequestError, unknown
 from autoloss.run.naming import TaskReference, resolve_task
 from autoloss.run.own_operators import operator_table
-from autoloss.run.results import read_run, standing
+from autoloss.run.results import open_run, standing
 from autoloss.run.search import check_also
 from autoloss.search.chance import derived_seed
 from autoloss.settings import Configuration
@@ -114,8 +114,8 @@ def compare(
     owner = Ownership(directory)
     try:
         with Store(directory, write=True) as store:
-            found = read_run(directory, store)
-            best = found.top(len(found.history))
+            found = open_run(directory)
+            best = found.top(found.reader.count)
             best.sort(key=standing, reverse=True)
             if not best:
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")

@@ -34,7 +34,7 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
-from autoloss.trainings.trials import against_baselines, compared
+from autoloss.trainings.trials import against_baselines, compared, keep_in
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -278,7 +278,7 @@ def _drive(
     say: Say | None,
 ) -> Search:
     history = History(task.branches, configuration)
-    history.restore(store.children(), store.outcomes())
+    history.restore(store.candidates(), store.outcomes())
     crash_point("restored")
     workshop = JobRunner(task, drawn, configuration, history.known_keys, table)
     say = say or _silent
@@ -295,25 +295,25 @@ def _drive(
         say(dispatcher.mishaps.rehearsal())
     # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
     handed_over = [table[name] for name in configuration.space.operators if name in table]
-    return dataclasses.replace(read_run(path, store, end), own=handed_over)
+    return read_run(path, end, handed_over)
 
 
 def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
     """Re-train the best on fresh seeds, then set the winners beside the baselines on the test split."""
     settings, seed = history.configuration.final, history.configuration.seed
-    known = store.trials()
+    known, keep = store.trainings(), keep_in(store)
     best = confirmation(history.finished, settings.confirm)
     if not best:
         return
     if settings.confirm_seeds:
         say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
         again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
-        first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
+        first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, keep)
         crash_point("best-confirmed")
         finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
         if finalists and settings.finalist_seeds:
             say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
-            compared(finalists, again, "valid", dispatcher, known, store.add_trial)
+            compared(finalists, again, "valid", dispatcher, known, keep)
             crash_point("finalists-confirmed")
         best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
     if not settings.compare or not settings.compare_seeds:

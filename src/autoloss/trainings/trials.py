@@ -51,6 +51,11 @@ def trained(jobs: Iterable[Train], dispatcher: Dispatcher, known: Outcomes, keep
     return known
 
 
+def keep_in(store: Store) -> Keep:
+    """Return what adds trainings to a store."""
+    return lambda job, outcome: store.add_training(job.loss, job.training, outcome)
+
+
 def standard(task: Task) -> str | None:
     """Return the task's standard loss as the text of a training, or None when it names none."""
     losses = task.standard
@@ -139,16 +144,16 @@ def against_baselines(
     Args:
         every: With all baselines, not only those that close a search.
     """
-    known = store.trials()
+    known, keep = store.trainings(), keep_in(store)
     plain = baselines(task, every=every)
-    rivals = tuned(plain, task, configuration.seed, dispatcher, known, store.add_trial)
+    rivals = tuned(plain, task, configuration.seed, dispatcher, known, keep)
     # The standard loss at the recipe's own learning rate comes first: it is what the others are tested against.
     own = [rival for rival in plain[:1] if rival not in rivals]
     entrants = [*best, *own, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
     listed = {"seeds": seed_count, "entrants": [dataclasses.asdict(entrant) for entrant in entrants]}
     store.change_setting(COMPARISON, json.dumps(listed))
     fresh = seeds(configuration.seed, COMPARISON, seed_count)
-    return by_mean(compared(entrants, fresh, TEST, dispatcher, known, store.add_trial))
+    return by_mean(compared(entrants, fresh, TEST, dispatcher, known, keep))
 
 
 def _flat(groups: Iterable[Sequence[Entrant]]) -> list[Entrant]:
