@@ -109,10 +109,10 @@ def _tested(
             Store(folder, write=True) as store,
             start_workers(JobRunner(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
-            dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
+            dispatcher, known = Dispatcher(pool, configuration.limits), store.trainings()
 
             def keep(job: Train, outcome: Outcome) -> None:
-                store.add_trial(job, outcome)
+                store.add_training(job.loss, job.training, outcome)
                 result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
                 tell(f"{task.name}, {job.split}, {job.loss} × {job.learning_rate:g}: {result}")
 

@@ -12,12 +12,12 @@ import time
 
 import numpy as np
 import pytest
+from autoloss.run.columns import Columns
 
 import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
-from autoloss.run.columns import Columns
 from autoloss.run.frozen import with_frozen
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
@@ -102,7 +102,7 @@ def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_
 
 def test_the_search_never_measured_the_test_split(run_directory):
     with Store(run_directory) as store:
-        trials = store.trials()
+        trials = store.trainings()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
     fresh = {job.seed for job in trials if job.split == "test"}
     assert derived_seed(1, "training") not in fresh
@@ -111,10 +111,10 @@ def test_the_search_never_measured_the_test_split(run_directory):
 
 def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
     with Store(own_copy) as store:
-        before = store.trials(), store.outcomes()
+        before = store.trainings(), store.outcomes()
     again = autoloss.resume(own_copy, QuickTask(), workers=0)
     with Store(own_copy) as store:
-        assert (store.trials(), store.outcomes()) == before
+        assert (store.trainings(), store.outcomes()) == before
     assert again.best == open_run(own_copy).best
 
 
@@ -342,7 +342,9 @@ def test_an_interrupt_leaves_a_run_that_says_how_it_is_resumed(tmp_path):
 def test_one_in_a_thousand_of_the_rejected_keeps_its_text(run_directory):
     connection = sqlite3.connect(run_directory / "run.sqlite")
     sampled = sum(
-        json.loads(counts)["sampled"] for (counts,) in connection.execute("SELECT counts FROM child") if counts != "{}"
+        json.loads(counts)["sampled"]
+        for (counts,) in connection.execute("SELECT counts FROM candidate")
+        if counts != "{}"
     )
     kept = connection.execute("SELECT formula, reason FROM rejected").fetchall()
     connection.close()

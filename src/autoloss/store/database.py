@@ -244,7 +244,8 @@ class Database:
         """Return the names of a table's columns, its key in front, and its rows."""
         template = Template({name: declared for _, name, declared, *_ in self._select(f"PRAGMA table_info({table})")})
         key, columns = KEYS[table], ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
-        query = f"SELECT {key}, {columns} FROM {table} {where and 'WHERE'} {where} ORDER BY {key}"
+        # A damaged index may hide rows of a table that is whole.
+        query = f"SELECT {key}, {columns} FROM {table} NOT INDEXED {where and f'WHERE {where}'} ORDER BY {key}"
 
         def check() -> Iterator[tuple[Any, ...]]:
             fits = template.fits

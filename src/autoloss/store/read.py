@@ -110,7 +110,7 @@ class Reader:
         if self._thorough:
             self._memory.executemany("INSERT INTO rejected VALUES (?, ?, ?, ?, ?)", self._new_rejected(database))
             self._memory.execute(
-                "INSERT INTO total SELECT key, sum(value) FROM candidate, json_each(counts) WHERE id >= ? GROUP BY key "
+                "INSERT INTO total SELECT key, sum(value) FROM candidate, json_each(counts) WHERE candidate.id >= ? GROUP BY key "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
                 (first,),
             )
@@ -325,8 +325,8 @@ class Reader:
         settled = self._pairs("SELECT id, root FROM settled ORDER BY id")
         roots = [root for position, (number, root) in enumerate(settled.items()) if number == position]
         with Store(self.directory) as store:
-            outcomes, candidates = store.outcomes(), store.candidates()
-            return [Individual(next(candidates), outcomes[root]) for root in roots]
+            outcomes, candidates = store.outcomes(), list(store.candidates())
+        return [Individual(candidates[number], outcomes[root]) for number, root in enumerate(roots)]
 
 
 def _present(found: Any, directory: Path, number: int) -> Any:

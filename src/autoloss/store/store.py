@@ -155,7 +155,6 @@ class Store:
 
     def trainings(self) -> dict[Train, Outcome]:
         """Read what the trainings beside the search came to."""
-        # An index finds them among those of the search.
         rows = self.database.read_rows("training", "candidate IS NULL")
         return {Train(row["loss"], training_from_row(row)): outcome_from_row(row) for row in rows}
 
