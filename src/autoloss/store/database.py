@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from autoloss.errors import RequestError
 from autoloss.store import migrations
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import read_schema
-from autoloss.store.rows import Row, StoreError, Template, insert
+from autoloss.store.rows import ALLOWED, CHECKSUM, Row, StoreError, Template, insert
 from autoloss.store.tally import Tally
 
 KEYS = {"setting": "name", "candidate": "id", "training": "rowid", "rejected": "rowid"}
@@ -36,13 +36,6 @@ PRIMARY = 0xFF
 
 Write = Callable[[sqlite3.Connection], None]
 Say = Callable[[str], None]
-Damaged = Callable[[tuple[Any, ...], StoreError], object]
-"""Called with the wanted columns of a damaged row, and what is to be said of it."""
-
-
-def refuse(row: tuple[Any, ...], error: StoreError) -> None:
-    """Take no damaged row."""
-    raise error
 
 
 def warn(text: str) -> None:
@@ -54,6 +47,7 @@ class Database:
     """The file of one run.
 
     Attributes:
+        uri: Where the rows are, for another connection.
         is_copy: Whether rows are read from a copy in this release's schema, since the file has an older one.
 
     Args:
@@ -67,14 +61,14 @@ class Database:
 
     def __init__(self, path: Path, *, write: bool = False, say: Say = warn) -> None:
         self.path = path
+        self.uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
         self.is_copy = False
         self.rest: Callable[[float], None] = time.sleep
         self._say = say
         self._tally = Tally(path.parent)
         self._rows: Counter[str] = Counter()
         try:
-            uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
-            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10)
+            self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=10)
         except sqlite3.Error as error:
             raise self._unopened(error) from error
         try:
@@ -102,8 +96,9 @@ class Database:
     def _prepare_to_read(self) -> None:
         self._check_schema()
         if read_schema(self._connection) < migrations.SCHEMA:
-            # The file stays as it is; an empty name is a database that ends with its connection.
-            copy = sqlite3.connect("", isolation_level=None)
+            # The file stays as it is; the copy in memory ends with its last connection.
+            self.uri = f"file:autoloss-{secrets.token_hex(8)}?mode=memory&cache=shared"
+            copy = sqlite3.connect(self.uri, uri=True, isolation_level=None)
             self._connection.backup(copy)
             self._connection.close()
             self._connection, self.is_copy = copy, True
@@ -203,59 +198,43 @@ class Database:
             yield row
         self.check_count(table, found, least)
 
-    def read_rows(self, table: str, where: str = "") -> Iterator[dict[str, Any]]:
-        """Read rows of a table in the order of its key.
-
-        Args:
-            where: A condition; all rows when left out.
+    def read_rows(self, table: str, where: str = "TRUE") -> Iterator[dict[str, Any]]:
+        """Read rows of a table, each with its key, in the order of the key.
 
         Raises:
             StoreError: A row is damaged, or the file is.
         """
-        names, rows = self._read_checked(table, where, refuse)
-        return (dict(zip(names, row, strict=True)) for row in rows)
+        template, rows = self._read(table, where)
+        names = (KEYS[table], *template.names)
+        for row in rows:
+            if not template.fits(row[1:]):
+                raise self.damage(table, row[0])
+            yield dict(zip(names, row, strict=True))
 
-    def read_columns(
-        self, table: str, wanted: Sequence[str], where: str, damaged: Damaged = refuse
-    ) -> Iterator[tuple[Any, ...]]:
-        """Read some columns of rows; whole rows are checked.
-
-        Args:
-            wanted: At least two; the table's key may be one of them.
-            damaged: Called with each damaged row, which is left out.
+    def check_rows(self, table: str, first: int) -> Iterator[tuple[int, StoreError | None]]:
+        """Check the rows of a table from a key on; yields each key, with what is to be said of a row that is damaged.
 
         Raises:
             StoreError: The file is damaged.
         """
+        template, rows = self._read(table, f"{KEYS[table]} >= {first}")
+        column, values = ALLOWED.get(table, (CHECKSUM, None))
+        fits, place = template.fits, 1 + template.names.index(column)
+        for row in rows:
+            if not fits(row[1:]):
+                yield row[0], self.damage(table, row[0])
+            elif values is not None and row[place] not in values:
+                yield row[0], self.damage(table, row[0], f"its {column} is {row[place]!r}")
+            else:
+                yield row[0], None
 
-        def pick_damaged(row: tuple[Any, ...], error: StoreError) -> None:
-            damaged(pick(row), error)
-
-        names, rows = self._read_checked(table, where, pick_damaged)
-        for name in wanted:
-            if name not in names:
-                raise StoreError(f"{self.path} has no column {name!r} of {table}. Restore the file from a copy.")
-        pick = itemgetter(*map(names.index, wanted))
-        return map(pick, rows)
-
-    def _read_checked(
-        self, table: str, where: str, damaged: Damaged
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        """Return the names of a table's columns, its key in front, and its rows."""
+    def _read(self, table: str, where: str) -> tuple[Template, Iterator[tuple[Any, ...]]]:
+        """Return what checks the rows of a table, and the rows, each with its key in front."""
         template = Template({name: declared for _, name, declared, *_ in self._select(f"PRAGMA table_info({table})")})
-        key, columns = KEYS[table], ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
+        columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
+        key = KEYS[table]
         # A damaged index may hide rows of a table that is whole.
-        query = f"SELECT {key}, {columns} FROM {table} NOT INDEXED {where and f'WHERE {where}'} ORDER BY {key}"
-
-        def check() -> Iterator[tuple[Any, ...]]:
-            fits = template.fits
-            for row in self._select(query):
-                if fits(row[1:]):
-                    yield row
-                else:
-                    damaged(row, self.damage(table, row[0]))
-
-        return (key, *template.names), check()
+        return template, self._select(f"SELECT {key}, {columns} FROM {table} NOT INDEXED WHERE {where} ORDER BY {key}")
 
     def _select(self, query: str) -> Iterator[tuple[Any, ...]]:
         try:

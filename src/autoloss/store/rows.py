@@ -15,6 +15,11 @@ from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
+ALLOWED: Mapping[str, tuple[str, frozenset[str]]] = {
+    "candidate": ("origin", frozenset(origin.value for origin in Origin)),
+    "training": ("state", frozenset(state.value for state in State)),
+}
+"""Table → a column and the values that it may have."""
 
 Row = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
--- What a reader has read of a run, every row checked, and what it ranks, counts and joins of that; kept in memory.
+-- What a reader keeps of a run in memory, every row checked, and what it ranks, counts and joins of that.
 
 CREATE TABLE candidate (
     id INTEGER PRIMARY KEY,
@@ -8,9 +8,12 @@ CREATE TABLE candidate (
     origin TEXT,
     kinds TEXT,
     loss TEXT,
-    counts TEXT,
     born_at REAL
 );
+
+CREATE TRIGGER find_root AFTER INSERT ON candidate WHEN NEW.source IS NOT NULL BEGIN
+    UPDATE candidate SET root = (SELECT root FROM candidate WHERE id = NEW.source) WHERE id = NEW.id;
+END;
 
 -- Trainings of the search. One whose row is damaged has no state: its candidate has no outcome, and is not running either.
 CREATE TABLE training (
@@ -20,7 +23,8 @@ CREATE TABLE training (
     score REAL,
     also TEXT,
     step INTEGER,
-    reason TEXT
+    reason TEXT,
+    finished_at REAL
 );
 
 CREATE TABLE rejected (
@@ -31,7 +35,7 @@ CREATE TABLE rejected (
     reason TEXT
 );
 
--- Sums of `candidate.counts`.
+-- Sums of the counts of all candidates.
 CREATE TABLE total (
     name TEXT PRIMARY KEY,
     count INTEGER
