@@ -25,17 +25,17 @@ from promise import Shown
 EVALUATIONS = 8
 FIGURES = {
     "kills at random points": Figure(("promises", {"name": "kills"}, "trials")),
-    "… finished trainings lost": Figure(("promises", {"name": "kills"}, "lost")),
-    "… history equal": Figure(("promises", {"name": "kills"}, "history_equal")),
+    "kills at random points: trainings lost": Figure(("promises", {"name": "kills"}, "lost")),
+    "kills at random points: history equal": Figure(("promises", {"name": "kills"}, "history_equal")),
     "kills at commit points": Figure(("promises", {"name": "points"}, "trials")),
-    "… lost": Figure(("promises", {"name": "points"}, "lost")),
+    "kills at commit points: trainings lost": Figure(("promises", {"name": "points"}, "lost")),
     "races of two drivers": Figure(("promises", {"name": "races"}, "trials")),
-    "… median seconds of a refusal": Figure(("promises", {"name": "races"}, "median_refusal_seconds")),
+    "races: median seconds of a refusal": Figure(("promises", {"name": "races"}, "median_refusal_seconds")),
     "commits beside readers": Figure(("promises", {"name": "readers"}, "trials")),
-    "… failed": Figure(("promises", {"name": "readers"}, "failed_commits")),
+    "commits beside readers: failed": Figure(("promises", {"name": "readers"}, "failed_commits")),
     "damaged files": Figure(("promises", {"name": "damage"}, "trials")),
     "full disks": Figure(("promises", {"name": "disk"}, "trials")),
-    "… history equal ": Figure(("promises", {"name": "disk"}, "history_equal")),
+    "full disks: history equal": Figure(("promises", {"name": "disk"}, "history_equal")),
 }
 
 

@@ -142,11 +142,11 @@ def _beside_clean(promise: str, evaluations: int, workers: int, **how: Any) -> d
 
 
 FIGURES = {
-    "evaluations beside killed workers": Figure(("rows", {"name": "killed_every_twenty"}, "trials")),
-    "… workers killed": Figure(("rows", {"name": "killed_every_twenty"}, "kills")),
-    "… lost": Figure(("rows", {"name": "killed_every_twenty"}, "lost")),
-    "… attempts repeated": Figure(("rows", {"name": "killed_every_twenty"}, "repeated")),
-    "… history equal": Figure(("rows", {"name": "killed_every_twenty"}, "history_equal")),
+    "killed workers: evaluations": Figure(("rows", {"name": "killed_every_twenty"}, "trials")),
+    "killed workers": Figure(("rows", {"name": "killed_every_twenty"}, "kills")),
+    "killed workers: lost": Figure(("rows", {"name": "killed_every_twenty"}, "lost")),
+    "killed workers: attempts repeated": Figure(("rows", {"name": "killed_every_twenty"}, "repeated")),
+    "killed workers: history equal": Figure(("rows", {"name": "killed_every_twenty"}, "history_equal")),
     "all faults mixed: attempts repeated": Figure(("rows", {"name": "all_faults"}, "repeated")),
     "workers and delays: lost": Figure(("rows", {"name": "workers_and_delays"}, "lost")),
 }

@@ -68,10 +68,10 @@ def find_scripts() -> list[str]:
     return [path.stem for path in files if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")]
 
 
-def run_script(path: Path, limit_seconds: float) -> Run:
+def run_script(path: Path, limit_seconds: float, arguments: Sequence[str] = ()) -> Run:
     """Run a script in a process group of its own, which is killed at the limit, and read the JSON document it prints."""
     began = time.monotonic()
-    command = [sys.executable, str(path), "--quick", "--json"]
+    command = [sys.executable, str(path), "--quick", "--json", *arguments]
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, start_new_session=True
