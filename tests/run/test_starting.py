@@ -21,7 +21,7 @@ from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
 from autoloss.store.store import Store
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.zoo import resolve
 
 from .quick import SETTINGS, QuickTask
@@ -200,7 +200,7 @@ class TestFrozen:
         assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
-        outcome = BOTH.train(bind(losses, BOTH.branches), derived_seed(3, "training"))
+        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derived_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)
@@ -250,7 +250,7 @@ class TestAlso:
 
     def test_a_comparison_shows_its_mean(self):
         rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])
-        assert all(0 <= row.further["digest"] <= 1 for row in rows if None not in row.scores)
+        assert all(0 <= row.also["digest"] <= 1 for row in rows if None not in row.scores)
         assert any(row["also"] for row in comparison_rows(rows))
         assert "digest" in [column.header for column in comparison_table("x", rows, ["digest"]).columns]
 
