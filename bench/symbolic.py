@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloss.rejection.compiled.engine import Attempt, Engine
+from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.space.expression import Expression, build, leaf
 
 REPEATS = 5
@@ -35,7 +35,7 @@ OPERON: Mapping[str, str] = {
 VARIABLES = {"p": "X1", "y": "X2"}
 
 
-def beside_operon(engine: Engine, trees: Iterable[Expression], count: int) -> dict[str, Any]:
+def beside_operon(engine: CompiledEngine, trees: Iterable[Expression], count: int) -> dict[str, Any]:
     """Time both on the first `count` trees whose element-wise part holds p and y.
 
     Returns:
@@ -57,10 +57,10 @@ def beside_operon(engine: Engine, trees: Iterable[Expression], count: int) -> di
     for tree in kept:
         found = pyoperon.InfixParser.Parse(infix(tree), names)
         theirs.append(_seconds(lambda found=found: pyoperon.Evaluate(found, data, pyoperon.Range(0, elements))))
-        attempt = Attempt(engine, tree)
-        attempt.advance(0, 1)
+        descent = engine.start_descent(tree)
+        descent.advance(0, 1)
         steps = iter(range(1 + STEPS, 10**6, STEPS))
-        ours.append(_seconds(lambda attempt=attempt, steps=steps: attempt.advance(0, next(steps))) / STEPS)
+        ours.append(_seconds(lambda descent=descent, steps=steps: descent.advance(0, next(steps))) / STEPS)
     return {
         "trees": len(kept),
         "elements": elements,
