@@ -12,7 +12,7 @@ from typing import Any
 from autoloss import __version__, recipes
 from autoloss.errors import RequestError, unknown
 from autoloss.rejection.protocol import measure_reference
-from autoloss.rejection.screen import limits
+from autoloss.rejection.screen import bound_gains
 from autoloss.run.naming import TaskReference, resolve_task
 from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
@@ -303,7 +303,7 @@ def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSett
     for name, branch in task.branches.items():
         with one_thread():
             reference = measure_reference(branch, drawn[name])
-        most = reference.score(limits(reference), settings.unit)
+        most = reference.score(bound_gains(reference), settings.unit)
         if most < settings.threshold:
             start = sum(reference.initial) / len(reference.initial)
             raise RequestError(
