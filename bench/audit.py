@@ -114,7 +114,7 @@ def _tested(
             def keep(job: Train, outcome: Outcome) -> None:
                 store.add_trial(job, outcome)
                 result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-                tell(f"{task.name}, {job.split}, {job.loss} × {job.learning_rate:g}: {result}")
+                tell(f"{task.name}, {job.training.split}, {job.loss} × {job.training.learning_rate:g}: {result}")
 
             rivals = tuned(_rivals(task, metric), task, 0, dispatcher, known, keep)
             fresh = seeds(0, "audit", arguments.test_seeds)

@@ -25,10 +25,12 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
+from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data.digits import CLASSES, box_scenes
 from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape, last_levels
-from autoloss.tasks.detection.task import BranchSettings, DetectionTask
+from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.detection.networks.pyramids import last_levels
+from autoloss.tasks.detection.task import DetectionTask
 from machine import machine
 from output import emit
 

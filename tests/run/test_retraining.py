@@ -20,6 +20,7 @@ from autoloss.run.naming import TaskReference
 from autoloss.run.progress import Pace
 from autoloss.run.results import open_run
 from autoloss.run.retraining import _rivals, retrain
+from autoloss.search.records import State
 from autoloss.store.lock import Ownership
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
@@ -211,9 +212,9 @@ def test_a_task_of_ones_own_is_trained_without_checkpoints(run, tmp_path, monkey
     """What cannot be kept midway is trained whole; what it cannot be told is refused."""
     monkeypatch.setattr(retraining, "FULL", "proxy")
     found = retrain(run, task=QuickTask(diverging=1), out=tmp_path, training_seeds=1, split="valid", against=["ce"])
-    assert {outcome.state for row in found.rows for outcome in row.outcomes} == {"diverged"}
+    assert {outcome.state for row in found.rows for outcome in row.outcomes} == {State.DIVERGED}
     assert "diverged: a hash said so" in markdown(found)
-    with pytest.raises(RequestError, match="no with_execution"):
+    with pytest.raises(RequestError, match="declares no `execution`"):
         retrain(run, task=QuickTask(), out=tmp_path, precision="bfloat16")
 
 
