@@ -52,7 +52,7 @@ def repeat_with_another_seed(patch: pytest.MonkeyPatch) -> None:
 
     def reseeded(self: Any, ticket: int, job: Any, deadline_seconds: float) -> Any:
         if isinstance(job, Train) and self._attempts[ticket]:
-            job = replace(job, seed=job.seed + 1)
+            job = replace(job, training=replace(job.training, seed=job.training.seed + 1))
         return armed(self, ticket, job, deadline_seconds)
 
     patch.setattr(Dispatcher, "_armed", reseeded)

@@ -16,10 +16,11 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.run.pipeline import run
 from autoloss.search.history import History, as_text
-from autoloss.search.jobs import Job, RejectionBatch, Train, Trained
-from autoloss.search.records import State
+from autoloss.search.jobs import Job, RejectionBatch, Train
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.store.samples import draw_samples
+from autoloss.tasks.task import Training
 from autoloss.workers import dispatch, injection
 from autoloss.workers.dispatch import Dispatcher, run_all
 from autoloss.workers.injection import FAULTS, FAULTY_ATTEMPTS, HANGING, Fault, Injection, Rehearsing
@@ -32,9 +33,9 @@ from .quick import SETTINGS, QuickTask
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def train(job: Job) -> Trained:
+def train(job: Job) -> Outcome:
     assert isinstance(job, Train)
-    return Trained("scored", float(job.seed), {"process": float(os.getpid())})
+    return Outcome(state=State.SCORED, score=float(job.training.seed), also={"process": float(os.getpid())})
 
 
 def rehearsed(faults: Injection, jobs: int, workers: int = 1, **limits: float) -> tuple[dict[int, float], Dispatcher]:
@@ -43,8 +44,8 @@ def rehearsed(faults: Injection, jobs: int, workers: int = 1, **limits: float) -
     with ProcessWorkers(Rehearsing(train), workers, memory_limit_bytes=settings.memory_bytes) as pool:
         dispatcher = Dispatcher(pool, settings, faults)
         scores = {
-            done.job.seed: done.result.score
-            for done in run_all([Train("y", seed) for seed in range(jobs)], dispatcher)
+            done.job.training.seed: done.result.score
+            for done in run_all([Train("y", Training(seed=seed)) for seed in range(jobs)], dispatcher)
             if isinstance(done.job, Train) and not isinstance(done.result, list)
         }
     return scores, dispatcher
@@ -85,7 +86,7 @@ def check_three_failures_of_the_machine_are_no_score() -> None:
 
     with InlineWorkers(refuse) as pool:
         dispatcher = Dispatcher(pool, LimitSettings(), Injection({"error": 1.0}))
-        (done,) = run_all([Train("y", 0)], dispatcher)
+        (done,) = run_all([Train("y", Training(seed=0))], dispatcher)
     assert not isinstance(done.result, list)
     assert (done.result.state, done.result.score) == (State.FAILED, None)
     assert done.result.reason.count("for real") >= dispatch.TRIES
@@ -104,7 +105,9 @@ def test_draws_follow_their_rates_and_depend_on_seed_job_and_attempt_alone():
     rates = {"worker-crash": 0.1, "hang": 0.05}
 
     def draws(seed: int, attempt: int) -> list[Fault | None]:
-        return [Injection(rates, seed).drawn(Train("y", number), attempt, None) for number in range(4000)]
+        return [
+            Injection(rates, seed).drawn(Train("y", Training(seed=number)), attempt, None) for number in range(4000)
+        ]
 
     first = draws(0, 0)
     assert first == draws(0, 0)
@@ -127,7 +130,7 @@ def test_how_many_attempts_a_batch_holds_does_not_move_its_fault():
 
 def test_a_greedy_worker_takes_more_than_its_limit_and_never_the_whole_machine():
     faults = Injection({"oom": 1.0})
-    limited, unlimited = (faults.drawn(Train("y", 0), 0, limit) for limit in (10 << 30, None))
+    limited, unlimited = (faults.drawn(Train("y", Training(seed=0)), 0, limit) for limit in (10 << 30, None))
     assert limited is not None
     assert unlimited is not None
     assert limited.memory_bytes == 15 << 30

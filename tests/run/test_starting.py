@@ -233,11 +233,6 @@ class TestFrozen:
         with pytest.raises(RequestError, match=message):
             with_frozen(BOTH, asked(texts))
 
-    def test_what_a_task_may_have_besides_is_passed_on(self):
-        task = with_frozen(BOTH, {"reg": "baseline/mse"})
-        assert not hasattr(task, "at_learning_rate")
-        assert not hasattr(task, "steps")
-
 
 class TestAlso:
     def test_a_further_metric_has_a_column(self, tmp_path):
