@@ -36,6 +36,7 @@ from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
 from autoloss.trainings.trials import against_baselines, compared
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 
@@ -287,16 +288,16 @@ def _drive(
     workshop = JobRunner(task, drawn, configuration, history.known_keys, table)
     say = say or _silent
     with start_workers(workshop, machines) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
+        dispatcher = Dispatcher(pool, configuration.limits)
         store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
         crash_point("search-ended")
         if final:
             _finalise(history, store, task, dispatcher, say)
-    if dispatcher.mishaps.losses:
-        say(dispatcher.mishaps.failures())
-    if machines.injection is not None:
-        say(dispatcher.mishaps.rehearsal())
+    if dispatcher.losses:
+        say(dispatcher.describe_losses())
+    if isinstance(pool, FaultyWorkers):
+        say(pool.describe_faults(dispatcher.failed))
     # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
     handed_over = [table[name] for name in configuration.space.operators if name in table]
     return dataclasses.replace(read_run(path, store, end), own=handed_over)

@@ -18,7 +18,7 @@ from autoloss.space.branch import Branch
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.evidence import COMPARISON, TEST, Entrant, Row, by_mean, rows, seeds
-from autoloss.workers.dispatch import Dispatcher, run_all
+from autoloss.workers.dispatch import Dispatcher, run_jobs
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate that a baseline is tuned on."""
@@ -43,7 +43,7 @@ Keep = Callable[[Train, Outcome], None]
 def trained(jobs: Iterable[Train], dispatcher: Dispatcher, known: Outcomes, keep: Keep) -> Outcomes:
     """Run the trainings that are not known yet, and keep each as it ends."""
     wanted = list(dict.fromkeys(jobs))
-    for done in run_all([job for job in wanted if job not in known], dispatcher):
+    for done in run_jobs([job for job in wanted if job not in known], dispatcher):
         # Tests that a search had under way when it ended come in here as well; nobody needs them any more.
         if isinstance(done.job, Train) and isinstance(done.result, Outcome):
             keep(done.job, done.result)

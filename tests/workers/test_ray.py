@@ -20,6 +20,8 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from autoloss.workers.ray_access import refuse_unusable
+from autoloss.workers.ray_workers import gpu_share, ray_workers
 
 import autoloss
 from autoloss.errors import RequestError
@@ -27,11 +29,9 @@ from autoloss.search.history import as_text
 from autoloss.workers import ray_access
 from autoloss.workers.leases import LeasedWorkers
 from autoloss.workers.messages import Finished, Lost, Raised
-from autoloss.workers.ray_access import refuse_unusable
-from autoloss.workers.ray_workers import gpu_share, ray_workers
+from tests.run.quick import SETTINGS, QuickTask
 
 from . import test_workers as contract
-from .quick import SETTINGS, QuickTask
 from .test_worker_faults import is_gone, loop_in_c, stop_group
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
