@@ -271,7 +271,7 @@ class LeasedWorkers(Workers):
                 continue
             slot.silent_seconds += listened
             if slot.silent_seconds > self._lease_seconds:
-                detail = f"The worker was not heard of for {slot.silent_seconds:.1f} s."
+                detail = f"The worker was silent for {slot.silent_seconds:.1f} s."
                 self._lose(slot, Lost(START, "node", detail, 0.0))
 
     def _check_progress(self) -> None:
