@@ -23,7 +23,6 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
-from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data.digits import CLASSES, box_scenes
 from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape

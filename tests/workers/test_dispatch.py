@@ -1,4 +1,4 @@
-"""While nothing can be recorded, what workers finish is kept; what the machine kills is tried again."""
+"""While nothing can be recorded, results are kept; jobs that the machine ended are repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.tasks.task import Training
-from autoloss.workers.dispatch import STARTS, TRIES, Dispatcher, Done
+from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 
 
@@ -59,17 +59,17 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
             assert dispatcher.wait(None) == []
         (done,) = dispatcher.wait(None)
     assert done.result.state is State.SCORED
-    assert dispatcher.mishaps.losses == {"killed": TRIES + 1}
-    assert not dispatcher.mishaps.given_up
+    assert dispatcher.losses == {"killed": TRIES + 1}
+    assert not dispatcher.failed
 
 
 def test_workers_that_never_start_are_given_up():
     with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0), 1) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
-        found: list[Done] = []
+        found: list[CompletedJob] = []
         while not found:
             os.kill(workers.groups[0], signal.SIGKILL)
             found = dispatcher.wait(None)
     assert found[0].result.state is State.FAILED
-    assert dispatcher.mishaps.losses == {"killed": STARTS + TRIES - 1}
+    assert dispatcher.losses == {"killed": STARTS + TRIES - 1}
