@@ -35,8 +35,9 @@ from autoloss.rejection.compiled.engine import Engine
 from autoloss.rejection.protocol import Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.mutation import Kind, mutate
+from autoloss.search.proposer import Plan
 from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
@@ -211,7 +212,7 @@ def draws(engine: Engine, stream: int, first: int = 0) -> Iterator[Expression]:
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
     for number in itertools.count(first):
-        yield attempt(plan, "main", number, None, alphabet, settings, SEED)
+        yield draw_attempt(plan, "main", number, None, alphabet, settings, SEED)
 
 
 def _compared(pool: ProcessPoolExecutor, size: Size, processes: int) -> dict[str, Any]:

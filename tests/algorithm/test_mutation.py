@@ -8,7 +8,7 @@ import pytest
 
 from autoloss.errors import RequestError
 from autoloss.search import mutation
-from autoloss.search.mutation import MUTATIONS, Kind, delete, draw_kind, insert, make, mutate, offspring, replace
+from autoloss.search.mutation import MUTATIONS, Kind, delete, draw_kind, draw_tree, insert, mutate, offspring, replace
 from autoloss.settings import OffspringSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -183,11 +183,11 @@ def test_a_probability_outside_its_range_is_refused(name, value):
 
 def test_each_kind_is_made_as_its_name_says():
     parent = parse("neg(y)")
-    assert make(Kind.COPY, parent, ALPHABET, 3, Random(0)) is parent
-    fresh = {str(make(Kind.FRESH, parent, ALPHABET, 0, Random(seed))) for seed in range(50)}
+    assert draw_tree(Kind.COPY, parent, ALPHABET, 3, Random(0)) is parent
+    fresh = {str(draw_tree(Kind.FRESH, parent, ALPHABET, 0, Random(seed))) for seed in range(50)}
     assert fresh == set(LEAVES)
     for seed in range(50):
-        assert make(Kind.MUTATION, parent, ALPHABET, 3, Random(seed)) == mutate(parent, ALPHABET, Random(seed))
+        assert draw_tree(Kind.MUTATION, parent, ALPHABET, 3, Random(seed)) == mutate(parent, ALPHABET, Random(seed))
 
 
 def test_offspring_is_a_copy_a_fresh_tree_or_two_mutations():

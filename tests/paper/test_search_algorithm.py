@@ -6,7 +6,7 @@ import pytest
 
 from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
 from autoloss.rejection.reasons import Reason
-from autoloss.search.evolution import Evolution, Plan, attempt
+from autoloss.search.evolution import Evolution, Plan, draw_attempt
 from autoloss.search.mutation import MUTATIONS, Kind
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role
@@ -129,7 +129,7 @@ def test_as_a_setting_one_random_branch_changes_and_the_others_are_copied():
 
 def tried(kind, number, parent="-y * log(p)"):
     plan = Plan(30, 3, {"main": kind})
-    return attempt(plan, "main", number, parse(parent), ALPHABET, EvolutionSettings(), 0)
+    return draw_attempt(plan, "main", number, parse(parent), ALPHABET, EvolutionSettings(), 0)
 
 
 def test_what_is_repeated_is_only_the_tree_or_the_mutations():

@@ -22,7 +22,7 @@ from autoloss.run.frozen import with_frozen
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.search import _idle
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.settings import Configuration
@@ -62,7 +62,7 @@ def own_copy(run_directory, tmp_path):
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
     found = open_run(run_directory)
     task = QuickTask()
-    seed = derived_seed(1, "training")
+    seed = derive_seed(1, "training")
     for best in found.top(10):
         outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), seed)
         assert isinstance(outcome, Scored)
@@ -105,7 +105,7 @@ def test_the_search_never_measured_the_test_split(run_directory):
         trials = store.trials()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
     fresh = {job.seed for job in trials if job.split == "test"}
-    assert derived_seed(1, "training") not in fresh
+    assert derive_seed(1, "training") not in fresh
     assert not fresh & {job.seed for job in trials if job.split == "valid"}
 
 
@@ -480,7 +480,7 @@ class StartingTask(QuickTask):
     """Tells where its trainings begin."""
 
     def untrained(self, seed: int) -> float:
-        assert seed == derived_seed(1, "training")
+        assert seed == derive_seed(1, "training")
         return -0.25
 
 

@@ -29,12 +29,12 @@ def simplify(
 ) -> None:
     """Make a formula shorter, with the same value and gradient."""
     from autoloss.formulas.simplify import latex, unicode
-    from autoloss.space.loss import MAIN
+    from autoloss.space.loss_text import join_branches
 
     loss = _read(formula)
     terms = shortened(formula, activation, one_hot=one_hot)
     nodes, left = sum(len(tree.symbols) for tree in loss.values()), sum(term.size for term in terms.values())
-    text = str(terms[MAIN]) if set(terms) == {MAIN} else "; ".join(f"{name}: {term}" for name, term in terms.items())
+    text = join_branches(terms)
     if as_json:
         print_json(
             {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss import __version__
 from autoloss.errors import RequestError
+from autoloss.space.loss_text import join_branches
 from autoloss.trainings.retrained import write_whole
 
 if TYPE_CHECKING:
@@ -66,14 +67,11 @@ def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
 
 def _simplified(formula: str, branches: str) -> Readable:
     from autoloss.formulas.simplify import unicode
-    from autoloss.space.loss import MAIN
 
     terms = terms_of(formula, branches)
     if terms is None:
         return Readable(formula, formula)
-    if set(terms) == {MAIN}:
-        return Readable(str(terms[MAIN]), unicode(terms[MAIN]))
-    return Readable("; ".join(f"{name}: {term}" for name, term in terms.items()), unicode(terms))
+    return Readable(join_branches(terms), unicode(terms))
 
 
 def _kept(path: Path) -> dict[str, Readable]:

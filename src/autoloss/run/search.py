@@ -18,8 +18,9 @@ from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read_run
 from autoloss.run.starting import Start, parse_starts, test_starts
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.history import History
+from autoloss.search.proposers import find_proposer
 from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
@@ -103,6 +104,7 @@ def search(
             **({} if seed is None else {"seed": seed}),
         }
     )
+    find_proposer(configuration.search.proposer)
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     loaded, name = resolve_task(task, metric, options, frozen)
     check_also(also, loaded)
@@ -220,7 +222,7 @@ def _untrained(task: Task, configuration: Configuration) -> str:
     if score is None:
         return json.dumps(None)
     with one_thread():
-        return json.dumps(score(derived_seed(configuration.seed, "training")))
+        return json.dumps(score(derive_seed(configuration.seed, "training")))
 
 
 def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:

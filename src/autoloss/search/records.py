@@ -1,4 +1,4 @@
-"""The rows of a run as values: how a child came about, and what its training came to."""
+"""The rows of a run as values: how a candidate was made, and what its training came to."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class State(Enum):
 
 
 class Origin(Enum):
-    """Where a child's outcome comes from."""
+    """Where a candidate's outcome comes from."""
 
     TRAINED = "trained"
     TWIN = "twin"
-    """It has the signature of an earlier child, whose outcome it shares."""
+    """It has the signature of an earlier candidate, whose outcome it shares."""
     COPIED = "copied"
     """All its branches are its parent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """How a child came about; all of it follows from configuration, seed and earlier outcomes.
+    """How a candidate was made; all of it follows from configuration, seed and earlier outcomes.
 
     Args:
         attempts: Branch → number of the attempt that passed; None for a copied branch.
-        source: The child whose outcome it shares, unless it is trained itself.
+        source: The candidate whose outcome it shares; None where it is trained itself.
         scores: Branch → (g, gains…) of what was simulated.
         counts: `sampled`, `simulated`, `passed`, `reused`, and rejections by the name of their reason.
         rejected: Branch → direction-aware keys of what was simulated and rejected for it, eight bytes each.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
 
@@ -118,7 +118,7 @@ def paired(first: Sequence[float | None], second: Sequence[float | None]) -> Pai
 
 def seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
     """Return training seeds that no search of this run has used."""
-    return tuple(derived_seed(seed, purpose, number) for number in range(count))
+    return tuple(derive_seed(seed, purpose, number) for number in range(count))
 
 
 def rows(

@@ -15,6 +15,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch
+from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.evidence import COMPARISON, TEST, Entrant, Row, by_mean, rows, seeds
@@ -58,7 +59,7 @@ def standard(task: Task) -> str | None:
 
 
 def _text(losses: Mapping[str, str]) -> str:
-    return next(iter(losses.values())) if len(losses) == 1 else "; ".join(f"{name}: {losses[name]}" for name in losses)
+    return next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
 
 
 def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
@@ -80,7 +81,7 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
 
 def _label(text: str) -> str:
     """Return the losses of several branches in short, as the paper's tables name them: ce + l1 + ce + l1."""
-    named = [part.partition(": ")[2] for part in text.split("; ")]
+    named = list(split_branches(text).values())
     if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
         return text
     return " + ".join(name.removeprefix("baseline/") for name in named)

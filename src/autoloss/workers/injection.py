@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.search.chance import keyed
+from autoloss.search.chance import derive_generator
 from autoloss.search.jobs import Job, RejectionBatch
 
 FAULTY_ATTEMPTS = 3
@@ -184,8 +184,8 @@ class Injection:
         if attempt >= FAULTY_ATTEMPTS:
             return None
         # How many attempts a job tests, and what was known when it was sent, is a matter of timing.
-        name = (job.child, job.branch, job.first) if isinstance(job, RejectionBatch) else (str(job),)
-        rng = keyed(self.seed, "fault", *name, attempt)
+        name = (job.candidate, job.branch, job.first) if isinstance(job, RejectionBatch) else (str(job),)
+        rng = derive_generator(self.seed, "fault", *name, attempt)
         left = rng.random()
         for kind, rate in self.rates.items():
             left -= rate

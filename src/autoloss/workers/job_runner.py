@@ -13,9 +13,10 @@ from autoloss.rejection.gradients import Gradient, directions, gradient
 from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Alphabet, Expression
@@ -73,12 +74,12 @@ class JobRunner:
     def test(self, job: RejectionBatch) -> list[Attempt]:
         tested = self.branch(job.branch)
         tested.learn(job.known, job.known_before)
-        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else tested.parse(job.parent)
         done = []
         for number in range(job.first, job.first + job.count):
             settings, seed = self.configuration.evolution, self.configuration.seed
-            tree = attempt(plan, job.branch, number, parent, tested.alphabet, settings, seed)
+            tree = draw_attempt(plan, job.branch, number, parent, tested.alphabet, settings, seed)
             done.append(tested.test(number, tree))
             if done[-1].simulated and done[-1].reason is None:
                 break

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError
+from autoloss.space.loss_text import MAIN, join_branches
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
@@ -49,7 +50,7 @@ class Entry:
         """Branch → formula; `main` for a loss of one branch, nothing for a hand-written one."""
         if self.members:
             return {branch: ENTRIES[member].formula for branch, member in self.members.items()}
-        return {"main": self.formula} if self.formula else {}
+        return {MAIN: self.formula} if self.formula else {}
 
     def loss(self) -> Loss | HandWritten:
         """Return the loss by itself, without a task: both kinds have `criterion()`."""
@@ -97,7 +98,7 @@ def only(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
         RequestError: A loss for one branch was asked for, and the task has several.
     """
     if len(branches) != 1:
-        wanted = "; ".join(f"{name}: …" for name in branches)
+        wanted = join_branches(dict.fromkeys(branches, "…"))
         raise RequestError(
             f"{text!r} is a loss for one branch; this task has {len(branches)}: {', '.join(branches)}. "
             f"Give a formula for each: '{wanted}'."
