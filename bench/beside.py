@@ -22,7 +22,8 @@ from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.store.samples import draw_samples
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
+from autoloss.tasks.training.execution import Execution
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.injection import Injection, Mishaps, Rehearsing
 from autoloss.workers.job_runner import JobRunner
@@ -76,13 +77,11 @@ class Toy(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        sample = _sample(torch.Generator().manual_seed(seed % 2**32))
+        sample = _sample(torch.Generator().manual_seed(training.seed % 2**32))
         prediction = sample.prediction.requires_grad_(True)
         (slope,) = torch.autograd.grad(criterion["main"](prediction, sample.context), prediction)
         total = math.tanh(float((slope * sample.context["towards"]).sum()))

@@ -21,7 +21,7 @@ import autoloss
 from autoloss import zoo
 from autoloss.space.loss import bind
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from machine import machine
 from output import emit
 
@@ -97,7 +97,7 @@ def figures(loss: str, metric: str, data: str, epochs: int, learning_rate: float
     options = {**OPTIONS, "epochs": epochs, "learning_rate": learning_rate}
     task = autoloss.tasks.get("voc-seg", metric=metric, data=data, **options)
     criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
-    outcome = task.train(criterion, SEED, split="test")
+    outcome = task.train(criterion, Training(seed=SEED, split="test"))
     assert isinstance(outcome, Scored), outcome
     return dict(outcome.also)
 

@@ -23,7 +23,7 @@ from autoloss.rejection.protocol import Reference, Verdict, measure_reference, s
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, build
-from autoloss.tasks.task import Scored, Task
+from autoloss.tasks.task import Scored, Task, Training
 from machine import machine
 from output import emit
 
@@ -92,7 +92,7 @@ def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[di
         tree = autoloss.zoo.get(name)["main"]
         verdict = judge(tree)
         negated = judge(build("neg", tree)).score if negate else None
-        outcome = task.train(autoloss.bind({"main": tree}, task.branches), 0) if train else None
+        outcome = task.train(autoloss.bind({"main": tree}, task.branches), Training(seed=0)) if train else None
         yield {
             "loss": name,
             "metric": metric,

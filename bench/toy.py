@@ -14,7 +14,8 @@ from torch import Tensor
 
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
+from autoloss.tasks.training.execution import Execution
 
 ROWS, CLASSES = 6, 3
 DIVERGING = 6
@@ -61,18 +62,16 @@ class Toy(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        sample = _sample(torch.Generator().manual_seed(seed % 2**32 + (split == "test")))
+        sample = _sample(torch.Generator().manual_seed(training.seed % 2**32 + (training.split == "test")))
         prediction = sample.prediction.requires_grad_(True)
         value = criterion["main"](prediction, sample.context)
         (slope,) = torch.autograd.grad(value, prediction)
         total = math.tanh(float((slope * sample.context["towards"]).sum()))
-        mark = _mark(float(value.detach()), total, seed, split)
+        mark = _mark(float(value.detach()), total, training.seed, training.split)
         _trace(f"begin {mark}")
         _hold()
         outcome = _outcome(total, mark)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
     from autoloss.tasks.supervised import SupervisedTask
-    from autoloss.tasks.task import Diverged, Scored, Task
+    from autoloss.tasks.task import Diverged, Scored, Stopped, Task, Training
     from autoloss.tasks.training.execution import Execution
     from autoloss.tasks.training.recipe import Recipe
 
@@ -52,7 +52,7 @@ _HOMES = {
     "autoloss.formulas.simplify": ("simplify",),
     "autoloss.tasks.training.execution": ("Execution",),
     "autoloss.tasks.supervised": ("SupervisedTask",),
-    "autoloss.tasks.task": ("Diverged", "Scored", "Task"),
+    "autoloss.tasks.task": ("Diverged", "Scored", "Stopped", "Task", "Training"),
     "autoloss.tasks.training.recipe": ("Recipe",),
 }
 _NAMES = {name: module for module, names in _HOMES.items() for name in names}
@@ -77,8 +77,10 @@ __all__ = [
     "Sample",
     "Scored",
     "Search",
+    "Stopped",
     "SupervisedTask",
     "Task",
+    "Training",
     "bind",
     "correlation_score",
     "initial_expression",

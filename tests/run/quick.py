@@ -12,7 +12,8 @@ from torch import Tensor
 
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
+from autoloss.tasks.training.execution import Execution
 
 ROWS, CLASSES = 6, 3
 SETTINGS = {
@@ -59,13 +60,11 @@ class QuickTask(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        generator = torch.Generator().manual_seed(seed % 2**32 + (split == "test"))
+        generator = torch.Generator().manual_seed(training.seed % 2**32 + (training.split == "test"))
         total = 0.0
         for name in self._branches:
             sample = _sample(generator)

@@ -22,6 +22,7 @@ from autoloss.run.results import open_run
 from autoloss.run.retraining import _rivals, retrain
 from autoloss.store.lock import Ownership
 from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import NETWORK, saved
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.trainings.retrained import RESULT, Retraining
@@ -91,7 +92,7 @@ def test_each_training_is_that_of_the_task_with_the_full_schedule(done):
     task = small_task()
     criterion = autoloss.bind(autoloss.zoo.resolve("baseline/ce", task.branches)[1], task.branches)
     for seed, outcome in zip(row.seeds, row.outcomes, strict=True):
-        expected = task.train(criterion, seed, split="test", schedule="full")
+        expected = task.train(criterion, Training(seed=seed, split="test", schedule="full"))
         assert (outcome.score, outcome.also, outcome.curve) == (expected.score, expected.also, expected.curve)
         assert len(outcome.curve) == STEPS
 

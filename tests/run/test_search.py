@@ -29,7 +29,7 @@ from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.trainings.evidence import Entrant, Row
 from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
 from autoloss.workers.job_runner import JobRunner
@@ -64,7 +64,7 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
     task = QuickTask()
     seed = derive_seed(1, "training")
     for best in found.top(10):
-        outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), seed)
+        outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), Training(seed=seed))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
 
@@ -501,7 +501,7 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
 
 def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
     task = autoloss.tasks.get("tabular", data="iris", metric="balanced_accuracy")
-    without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), 3)
+    without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), Training(seed=3))
     assert isinstance(without, Scored)
     assert task.untrained(3) == without.score
 

@@ -21,7 +21,7 @@ from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
 from autoloss.store.store import Store
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.zoo import resolve
 
 from .quick import SETTINGS, QuickTask
@@ -200,7 +200,7 @@ class TestFrozen:
         assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
-        outcome = BOTH.train(bind(losses, BOTH.branches), derive_seed(3, "training"))
+        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derive_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)

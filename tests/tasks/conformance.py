@@ -17,7 +17,7 @@ from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.tasks.task import Diverged, Scored, Task
+from autoloss.tasks.task import Diverged, Scored, Task, Training
 
 
 def branches_are_named_and_have_roles(task: Task) -> None:
@@ -77,24 +77,24 @@ def ideal_has_the_predictions_shape(task: Task) -> None:
 
 def training_follows_from_the_seed_alone(task: Task) -> None:
     criterion = trees(task)
-    first = task.train(criterion, seed=3)
+    first = task.train(criterion, Training(seed=3))
     assert isinstance(first, Scored)
     disturb()
-    assert task.train(criterion, seed=3) == first
-    assert task.train(criterion, seed=4) != first
+    assert task.train(criterion, Training(seed=3)) == first
+    assert task.train(criterion, Training(seed=4)) != first
 
 
 def training_leaves_the_global_generators_alone(task: Task) -> None:
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    task.train(trees(task), seed=0)
+    task.train(trees(task), Training(seed=0))
     task.samples(1, seed=0)
     assert bool((torch.get_rng_state() == before[0]).all())
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
 
 
 def splits_differ_in_what_is_measured(task: Task) -> None:
-    valid = task.train(trees(task), seed=0)
-    test = task.train(trees(task), seed=0, split="test")
+    valid = task.train(trees(task), Training(seed=0))
+    test = task.train(trees(task), Training(seed=0, split="test"))
     assert isinstance(valid, Scored)
     assert isinstance(test, Scored)
     assert valid.curve == test.curve
@@ -103,13 +103,13 @@ def splits_differ_in_what_is_measured(task: Task) -> None:
 
 def unknown_names_are_refused(task: Task) -> None:
     with pytest.raises(RequestError, match="split"):
-        task.train(trees(task), seed=0, split="tset")
+        task.train(trees(task), Training(seed=0, split="tset"))
     with pytest.raises(RequestError, match="schedule"):
-        task.train(trees(task), seed=0, schedule="fulll")
+        task.train(trees(task), Training(seed=0, schedule="fulll"))
 
 
 def hand_written_losses_train(task: Task) -> None:
-    outcome = task.train(bind(hand_written(task), task.branches), seed=0)
+    outcome = task.train(bind(hand_written(task), task.branches), Training(seed=0))
     assert isinstance(outcome, Scored)
     assert math.isfinite(outcome.score)
     assert all(math.isfinite(value) for value in outcome.also.values())
@@ -120,7 +120,7 @@ def a_loss_that_is_no_number_stops_the_training_where_it_shows(task: Task) -> No
         for step in (1, 3):
             seen: list[int] = []
             criterion = {**trees(task), branch: spoilt(trees(task)[branch], step)}
-            outcome = task.train(criterion, seed=0, observe=lambda step, loss, seen=seen: seen.append(step))
+            outcome = task.train(criterion, Training(seed=0), observe=lambda step, loss, seen=seen: seen.append(step))
             assert isinstance(outcome, Diverged)
             assert outcome.step == step
             assert "loss" in outcome.reason
@@ -134,7 +134,7 @@ def a_gradient_that_is_no_number_stops_the_training_too(task: Task) -> None:
             # The value is 0 and finite; the root's gradient at 0 is not.
             return (prediction - prediction.detach()).abs().sum().sqrt()
 
-        outcome = task.train({**trees(task), branch: loss}, seed=0)
+        outcome = task.train({**trees(task), branch: loss}, Training(seed=0))
         assert isinstance(outcome, Diverged)
         assert outcome.step == 1
         assert "gradient" in outcome.reason
@@ -142,17 +142,17 @@ def a_gradient_that_is_no_number_stops_the_training_too(task: Task) -> None:
 
 def observers_see_every_step_and_change_nothing(task: Task) -> None:
     seen: list[tuple[int, float]] = []
-    outcome = task.train(trees(task), seed=0, observe=lambda step, loss: seen.append((step, loss)))
+    outcome = task.train(trees(task), Training(seed=0), observe=lambda step, loss: seen.append((step, loss)))
     assert isinstance(outcome, Scored)
     assert [step for step, _ in seen] == list(range(1, len(seen) + 1))
     assert set(outcome.curve) <= set(seen)
-    assert outcome == task.train(trees(task), seed=0)
+    assert outcome == task.train(trees(task), Training(seed=0))
     assert 1 <= len(outcome.curve) <= 100
 
 
 def a_pickled_task_is_the_same_task(task: Task) -> None:
     other = cloudpickle.loads(cloudpickle.dumps(task))
-    assert other.train(trees(other), seed=0) == task.train(trees(task), seed=0)
+    assert other.train(trees(other), Training(seed=0)) == task.train(trees(task), Training(seed=0))
     assert identical(other.samples(2, seed=0), task.samples(2, seed=0))
 
 

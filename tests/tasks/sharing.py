@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training import distribution
 from autoloss.tasks.training.checkpoints import Keep, saved
 from autoloss.tasks.training.execution import Execution
@@ -51,7 +51,7 @@ def train(task: SupervisedTask, kill_at: int = 0) -> Scored:
         if step == kill_at:
             raise InterruptedError
 
-    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), 5, observe=observe)
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=5), observe=observe)
     assert isinstance(outcome, Scored)
     return outcome
 

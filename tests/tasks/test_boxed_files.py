@@ -14,7 +14,7 @@ from autoloss.space.loss import bind
 from autoloss.tasks import get
 from autoloss.tasks.catalogue import inspect
 from autoloss.tasks.detection.data.examples import trainable
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
 boxed_files = pytest.importorskip("autoloss.tasks.detection.files")
@@ -93,7 +93,7 @@ def test_coco_is_sampled_and_trained_on_both_schedules(tmp_path):
     assert samples["rcnn_cls"][0].prediction.shape[1] == 3
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     for schedule in ("proxy", "full"):
-        outcome = task.train(criterion, seed=0, schedule=schedule, split="test")
+        outcome = task.train(criterion, Training(seed=0, split="test", schedule=schedule))
         assert isinstance(outcome, Scored)
         assert 0 <= outcome.score <= 1
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refused(options, message):
 def test_the_final_figures_of_coco_are_its_own_tools(tmp_path):
     task = get("coco-det", data=str(coco_written(tmp_path)), **SMALL, loaders=1)
     losses = zoo.resolve(task.standard, task.branches)[1]
-    outcome = task.train(bind(losses, task.branches), seed=0, split="test")
+    outcome = task.train(bind(losses, task.branches), Training(seed=0, split="test"))
     assert isinstance(outcome, Scored)
     # Of objects this size none is large; what is not there has no figure.
     assert {"ap50", "ap75", "map_small", "voc07"} <= set(outcome.also)

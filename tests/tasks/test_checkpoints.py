@@ -16,7 +16,7 @@ from torch import nn
 
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Diverged, Scored
+from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, TrainingState, forget, save_network, saved
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
@@ -34,7 +34,7 @@ def train(task: SupervisedTask, kill_at: int = 0, seed: int = 3) -> Scored:
         if step == kill_at:
             raise Killed
 
-    outcome = task.train(cross_entropy(task), seed, observe=observe)
+    outcome = task.train(cross_entropy(task), Training(seed=seed), observe=observe)
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -91,7 +91,7 @@ def test_a_finished_training_is_measured_again_without_a_step(whole, tmp_path):
     seen: list[int] = []
     train(drawing_task(tmp_path))
     task = drawing_task(tmp_path)
-    outcome = task.train(cross_entropy(task), 3, observe=lambda step, loss: seen.append(step))
+    outcome = task.train(cross_entropy(task), Training(seed=3), observe=lambda step, loss: seen.append(step))
     assert (outcome, seen) == (whole[0], [])
 
 
@@ -174,7 +174,7 @@ def test_a_diverged_training_diverges_again_at_the_same_step(tmp_path):
             value = sound(prediction, context)
             return value / 0 if 10 - done == next(calls) else value
 
-        return task.train({"main": spoilt}, 3)
+        return task.train({"main": spoilt}, Training(seed=3))
 
     done = 0
     assert attempt() == Diverged(10, "the loss is not finite")

@@ -16,7 +16,7 @@ from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
 from autoloss.tasks.detection.data.digits import BoxScenery, box_scenes
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training.checkpoints import NETWORK, Keep
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
@@ -78,7 +78,7 @@ def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
 
 def test_a_criterion_needs_every_searched_branch():
     with pytest.raises(RequestError, match="loss for the branch"):
-        tiny().train({}, seed=0)
+        tiny().train({}, Training(seed=0))
 
 
 def test_areas_may_be_counted_in_those_of_the_target():
@@ -188,7 +188,7 @@ def mirroring():
 
 @functools.cache
 def trained():
-    return mirroring().train(standard(mirroring()), 5, schedule="full", split="test")
+    return mirroring().train(standard(mirroring()), Training(seed=5, split="test", schedule="full"))
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])
@@ -199,9 +199,11 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
 
     task = kept(tmp_path)
     with pytest.raises(Killed):
-        task.train(standard(task), 5, schedule="full", split="test", observe=observe)
+        task.train(standard(task), Training(seed=5, split="test", schedule="full"), observe=observe)
     seen: list[int] = []
-    found = task.train(standard(task), 5, schedule="full", split="test", observe=lambda now, loss: seen.append(now))
+    found = task.train(
+        standard(task), Training(seed=5, split="test", schedule="full"), observe=lambda now, loss: seen.append(now)
+    )
     assert found == trained()
     assert seen == list(range(4 if step > 2 else 1, 7)) or (step == 6 and seen == [])
     assert (tmp_path / NETWORK).is_file()
@@ -209,8 +211,8 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
 
 def test_half_of_the_images_are_mirrored_and_which_follows_from_the_seed():
     plain = tiny(epochs=2)
-    assert trained().curve != plain.train(standard(plain), 5).curve
-    assert trained() == mirroring().train(standard(mirroring()), 5, schedule="full", split="test")
+    assert trained().curve != plain.train(standard(plain), Training(seed=5)).curve
+    assert trained() == mirroring().train(standard(mirroring()), Training(seed=5, split="test", schedule="full"))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -238,17 +240,17 @@ def test_a_detector_computes_in_16_bits_and_its_losses_do_not(precision):
         return made
 
     task._networks = {**task._networks, "proxy": built}
-    outcome = task.train({name: watched(name, loss) for name, loss in standard(task).items()}, 1)
+    outcome = task.train({name: watched(name, loss) for name, loss in standard(task).items()}, Training(seed=1))
     assert isinstance(outcome, Scored)
     assert convolved == {getattr(torch, precision)}
     assert seen == {name: {torch.float32} for name in BRANCHES}
-    full = tiny().train(standard(tiny()), 1)
+    full = tiny().train(standard(tiny()), Training(seed=1))
     assert outcome.curve[0][1] == pytest.approx(full.curve[0][1], rel=0.05)
 
 
 def test_the_score_before_training_is_that_of_a_training_without_a_step():
     task = tiny()
-    without = task.at_learning_rate(1e-30).train(standard(task), 7)
+    without = task.at_learning_rate(1e-30).train(standard(task), Training(seed=7))
     assert isinstance(without, Scored)
     # Batch normalisation counts images in training all the same; weights stay.
     assert task.untrained(7) == pytest.approx(without.score, abs=0.02)
@@ -264,7 +266,7 @@ def test_figures_of_the_test_split_may_be_another_tools():
 
     task = tiny()
     made = detection.DetectionTask(task._networks["proxy"], **task._data, classes=10, recipe=RECIPE, final=final)
-    valid, test = (made.train(standard(made), 1, split=split) for split in ("valid", "test"))
+    valid, test = (made.train(standard(made), Training(seed=1, split=split)) for split in ("valid", "test"))
     assert calls == [(4, 4, list(range(1, 11)))]
     assert (test.score, set(test.also)) == (0.25, {"ap50", "voc07", "ap75"})
     assert "ap75" not in valid.also

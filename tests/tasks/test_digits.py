@@ -13,7 +13,7 @@ from autoloss.tasks import get
 from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, Scenery, handwritten, scenes
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 
 
 def test_no_handwritten_digit_is_in_two_splits_and_all_are_in_one():
@@ -88,7 +88,7 @@ def test_samples_start_low_and_can_reach_one(metric: str):
 
 def test_cross_entropy_learns_and_all_six_metrics_are_reported():
     task = get("digits-seg", train=512, valid=64, test=16)
-    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), seed=0)
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=0))
     assert isinstance(outcome, Scored)
     assert list(outcome.also) == list(SEGMENTATION_METRICS)
     assert outcome.score == outcome.also["miou"]

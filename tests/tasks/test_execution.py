@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Diverged, Scored
+from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
@@ -54,7 +54,7 @@ def test_the_network_computes_in_16_bits_and_a_hand_written_loss_does_not(precis
         seen.add((prediction.dtype, product.dtype, torch.is_autocast_enabled("cpu")))
         return product.mean()
 
-    assert isinstance(made.train({"main": loss}, 0), Scored)
+    assert isinstance(made.train({"main": loss}, Training(seed=0)), Scored)
     assert getattr(torch, precision) in Watched.seen
     assert seen == {(torch.float32, torch.float32, False)}
 
@@ -77,8 +77,8 @@ def test_a_tree_computes_in_float32_inside_autocast(precision):
 def test_16_bits_learn_what_float32_learns(precision):
     made = task()
     criterion = bind(Loss("-y * log(p)"), made.branches)
-    full = made.train(criterion, 0)
-    half = made.with_execution(Execution(precision=precision)).train(criterion, 0)
+    full = made.train(criterion, Training(seed=0))
+    half = made.with_execution(Execution(precision=precision)).train(criterion, Training(seed=0))
     assert isinstance(full, Scored)
     assert isinstance(half, Scored)
     assert half.score == pytest.approx(full.score, abs=0.05)
@@ -87,9 +87,9 @@ def test_16_bits_learn_what_float32_learns(precision):
 
 def test_channels_last_reaches_the_network_and_changes_nothing_else():
     criterion = bind(Loss("-y * log(p)"), images_task().branches)
-    plain = images_task().train(criterion, 0)
+    plain = images_task().train(criterion, Training(seed=0))
     assert False in Watched.seen
-    outcome = images_task(channels_last=True).train(criterion, 0)
+    outcome = images_task(channels_last=True).train(criterion, Training(seed=0))
     assert isinstance(plain, Scored)
     assert isinstance(outcome, Scored)
     assert Watched.seen == {torch.float32, True}

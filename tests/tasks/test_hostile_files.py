@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from autoloss.errors import RequestError
+from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import saved
 from autoloss.tasks.training.weights import state_dict
 from tests.tasks.drawing import cross_entropy, drawing_task
@@ -130,5 +131,5 @@ def test_a_forged_checkpoint_of_the_right_name_runs_nothing_and_is_refused(conte
     assert len(saved(tmp_path)) == 1
     task = drawing_task(tmp_path)
     with pytest.raises(RequestError, match="damaged"):
-        task.train(cross_entropy(task), 3)
+        task.train(cross_entropy(task), Training(seed=3))
     assert not (tmp_path / "ran").exists()

@@ -18,7 +18,7 @@ from autoloss.tasks.segmentation.data.parts import TRAIN_AUG, of_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored, Task
+from autoloss.tasks.task import Scored, Task, Training
 from tests.tasks import conformance
 from tests.tasks.datasets import generated
 
@@ -96,7 +96,7 @@ def test_a_retraining_has_its_own_network_and_whole_images_of_any_size(voc: str)
     assert list(outcome.also) == list(SEGMENTATION_METRICS)
     assert outcome.score == outcome.also["miou"]
     with pytest.raises(RequestError, match=r"split of the schedule full named 'valid'. Known: test"):
-        made.train({}, 0, split="valid", schedule="full")
+        made.train({}, Training(seed=0, split="valid", schedule="full"))
 
 
 def test_network_auxiliary_loss_and_rate_of_the_heads_are_options(voc: str):

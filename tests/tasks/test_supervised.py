@@ -17,7 +17,7 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Split
 from autoloss.tasks.supervised import Setup, SupervisedTask
-from autoloss.tasks.task import Diverged, Scored
+from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.toy import Items, Noisy, accuracy
 
@@ -188,10 +188,10 @@ def test_predictions_and_metrics_that_are_no_numbers_have_reasons_of_their_own()
 
     made = task(Breaks)
     criterion = bind(Loss("-y * log(p)"), made.branches)
-    assert made.train(criterion, 0) == Diverged(48, "a prediction is not finite")
+    assert made.train(criterion, Training(seed=0)) == Diverged(48, "a prediction is not finite")
     for value in (math.nan, math.inf):
         made = task(metric=lambda prediction, target, value=value: value)
-        assert made.train(criterion, 0) == Diverged(48, "the metric is not finite")
+        assert made.train(criterion, Training(seed=0)) == Diverged(48, "the metric is not finite")
 
 
 def test_a_further_metric_that_is_undefined_is_left_out():

@@ -15,7 +15,7 @@ from autoloss.space.parsing import parse
 from autoloss.tasks import catalogue
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS
 from autoloss.tasks.tabular.task import BUNDLED, tabular
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from tests.tasks import conformance
 
 CROSS_ENTROPY = "-y * log(p)"
@@ -32,7 +32,7 @@ def default_metric(data: str) -> str:
 
 
 def trained(task, formula: str, seed: int = 0, split: str = "valid") -> Scored:
-    outcome = task.train(bind(Loss(formula), task.branches), seed, split=split)
+    outcome = task.train(bind(Loss(formula), task.branches), Training(seed=seed, split=split))
     assert isinstance(outcome, Scored)
     return outcome
 

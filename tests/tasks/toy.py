@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from autoloss.errors import unknown
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Role, Sample
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
+from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
+from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit, seeded, shuffled
 from autoloss.tasks.training.recipe import Recipe
 
@@ -142,18 +142,13 @@ class TwoHeadsTask(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        if split not in ("valid", "test"):
-            raise unknown("split", split, ["valid", "test"])
-        if schedule not in RECIPES:
-            raise unknown("schedule", schedule, RECIPES)
-        data, recipe = self._splits["train"], RECIPES[schedule]
-        with seeded(seed) as generator:
+        check_training(self, criterion, training)
+        data, recipe = self._splits["train"], RECIPES[training.schedule]
+        with seeded(training.seed) as generator:
             network = TwoHeads()
             order = shuffled(SIZES["train"], recipe, generator)
             batches = ({name: column[rows] for name, column in data.items()} for rows in order)
@@ -163,8 +158,8 @@ class TwoHeadsTask(Task):
         if isinstance(curve, Diverged):
             return curve
         with torch.no_grad():
-            found = network.eval()(self._splits[split])
-        held = self._splits[split]
+            found = network.eval()(self._splits[training.split])
+        held = self._splits[training.split]
         kind = self._branches["kind"].metric(found["kind"], {"target": held["kind"]})
         place = self._branches["place"].metric(found["place"], context_of(held))
         return Scored((kind + place) / 2, {"kind": kind, "place": place}, curve)

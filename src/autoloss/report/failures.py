@@ -32,7 +32,7 @@ def failures(reading: Reading) -> dict[str, list[dict[str, Any]]]:
         (
             outcome.state,
             (outcome.reason.splitlines() or [""])[0],
-            {"loss": job.loss, "seed": job.seed, "split": job.split, "step": outcome.step},
+            {"loss": job.loss, "seed": job.training.seed, "split": job.training.split, "step": outcome.step},
         )
         for job, outcome in reading.trials.items()
     )

@@ -19,7 +19,7 @@ from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
-from autoloss.tasks.task import Scored, Task
+from autoloss.tasks.task import Diverged, Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
 from autoloss.workers.job_runner import RejectionTester
@@ -219,6 +219,7 @@ def _training(task: Task) -> tuple[str, float | None]:
     if set(task.standard) != set(task.branches):
         return "not tried: the task names no standard loss", None
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
+    training = Training(seed=0)
     began = time.perf_counter()
     reached = 0
 
@@ -229,12 +230,13 @@ def _training(task: Task) -> tuple[str, float | None]:
             raise _Enough
 
     try:
-        outcome = task.train(criterion, 0, observe=watch)
+        outcome = task.train(criterion, training, observe=watch)
     except _Enough:
-        steps: Callable[[str], int] | None = getattr(task, "steps", None)
-        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps("proxy")
+        steps = task.steps(training)
+        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
         return f"cut off after {reached} steps", seconds
     seconds = time.perf_counter() - began
     if isinstance(outcome, Scored):
         return f"score {outcome.score:.4f}", seconds
-    return f"diverged at step {outcome.step}: {outcome.reason}", seconds
+    ended = "diverged" if isinstance(outcome, Diverged) else "stopped"
+    return f"{ended} at step {outcome.step}: {outcome.reason}", seconds

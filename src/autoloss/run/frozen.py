@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import bind
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
-
-CHANGING = ("at_learning_rate", "with_execution")
-"""Methods that return the task changed."""
+from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Stopped, Task, Training
+from autoloss.tasks.training.execution import Execution
 
 
 def asked(texts: Sequence[str]) -> dict[str, str]:
@@ -63,24 +61,19 @@ def with_frozen(task: Task, losses: Mapping[str, str]) -> Task:
 
 @final
 class FrozenTask(Task):
-    """A task whose frozen branches are out of sight: they keep their losses in every training."""
+    """A task some of whose branches keep a loss and are not searched. All else is the task's own."""
 
     def __init__(self, task: Task, losses: Criterion) -> None:
         self._task = task
         self._losses = losses
         self.name = task.name
-        self.splits = task.splits
         self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass on what a task may have besides, such as the steps of its schedules."""
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = getattr(self._task, name)
-        return self._changed(found) if name in CHANGING else found
-
-    def _changed(self, change: Callable[[Any], Task]) -> Callable[[Any], Task]:
-        return lambda value: FrozenTask(change(value), self._losses)
+        self.splits = task.splits
+        self.schedules = task.schedules
+        self.also = task.also
+        self.tunes_learning_rate = task.tunes_learning_rate
+        self.shortens = task.shortens
+        self.execution = task.execution
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -93,11 +86,20 @@ class FrozenTask(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
-    ) -> Scored | Diverged:
-        both = {**self._losses, **criterion}
-        return self._task.train(both, seed, split=split, schedule=schedule, observe=observe)
+    ) -> Scored | Diverged | Stopped:
+        return self._task.train({**self._losses, **criterion}, training, execution, observe)
+
+    def steps(self, training: Training) -> int | None:
+        return self._task.steps(training)
+
+    def untrained(self, seed: int) -> float | None:
+        return self._task.untrained(seed)
+
+    def recipe(self, schedule: str) -> Mapping[str, Any]:
+        return self._task.recipe(schedule)
+
+    def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
+        return self._task.pictures({**self._losses, **criterion}, training, count)

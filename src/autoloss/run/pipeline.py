@@ -14,6 +14,7 @@ from autoloss.search.history import History
 from autoloss.search.jobs import RejectionBatch, Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.crash_points import crash_point
+from autoloss.tasks.task import Training
 from autoloss.workers.dispatch import Dispatcher, Done
 
 POLL_SECONDS = 0.5
@@ -96,7 +97,7 @@ class _Search:
     def train(self, child: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
         seed = derive_seed(self.history.configuration.seed, "training")
-        self.tickets[self.dispatcher.submit(Train(child.loss, seed))] = child.id
+        self.tickets[self.dispatcher.submit(Train(child.loss, Training(seed=seed)))] = child.id
 
     def feed(self) -> None:
         """Give idle workers something to test."""

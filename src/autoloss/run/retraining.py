@@ -6,7 +6,6 @@ never trained again, so the same request goes on where it was stopped.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,12 @@ from autoloss.run.naming import TaskReference, task_reference
 from autoloss.run.own_operators import operator_table
 from autoloss.run.progress import Pace
 from autoloss.run.results import Found, Search, open_run
-from autoloss.search.jobs import Trained
+from autoloss.search.records import Outcome
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
 from autoloss.tasks.catalogue import CATALOGUE
-from autoloss.tasks.task import Task
+from autoloss.tasks.task import Task, Training
 from autoloss.tasks.training import distribution
 from autoloss.tasks.training.checkpoints import Keep, forget
 from autoloss.tasks.training.execution import Execution
@@ -120,7 +119,8 @@ def retrain(
     found = open_run(directory)
     loss = _chosen(found, individual)
     name, published = asked(TaskReference.from_json(found.settings["task"]), recipe, options or {})
-    loaded = _carried_out(_loaded(name, task, recipe, options), device, precision, channels_last)
+    loaded = _loaded(name, task, recipe, options)
+    execution = _execution(loaded, device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds
     if count < 1:
         raise RequestError(f"{count} trainings per loss were asked for; expected at least 1.")
@@ -133,11 +133,11 @@ def retrain(
         zoo.resolve(entrant.loss, loaded.branches, table)
     fresh = seeds(found.configuration.seed, RETRAINING, count)
     jobs = _planned(entrants, fresh, place)
-    settings = _settings(loaded, name, split)
-    with distribution.joined(_execution(loaded).device), _owned(place):
+    settings = _settings(loaded, name, split, execution or Execution())
+    with distribution.joined((execution or Execution()).device), _owned(place):
         distribution.from_first(lambda: agree(place, settings))
         every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
-        outcomes = _trained(jobs, loaded, table, split, every, observe, say or (lambda text: None))
+        outcomes = _trained(jobs, loaded, table, split, execution, every, observe, say or (lambda text: None))
     rows = [
         Retrained(entrant, fresh, tuple(outcomes[job] for job in jobs if job.entrant == entrant))
         for entrant in entrants
@@ -159,20 +159,26 @@ def _trained(
     task: Task,
     operators: Mapping[str, Operator],
     split: str,
+    execution: Execution | None,
     checkpoint_seconds: float,
     observe: Callable[[Pace], None] | None,
     say: Say,
-) -> dict[Job, Trained]:
+) -> dict[Job, Outcome]:
     """Return what each training came to; train those that are not finished."""
     # One process looks: to another, what the first one writes next might seem to have been there before.
     finished = distribution.from_first(lambda: [result(job.folder, job.belongs) for job in jobs])
-    outcomes: dict[Job, Trained] = {}
+    outcomes: dict[Job, Outcome] = {}
     for position, (job, outcome) in enumerate(zip(jobs, finished, strict=True), start=1):
         if outcome is None:
             label = f"{job.entrant.label}, seed {job.number}"
             say(f"Training {position} of {len(jobs)}: {label}.")
-            due, watched = Every(checkpoint_seconds), _watched(label, task, observe)
-            outcome = _trained_one(job, task, operators, split, due, watched)
+            training = Training(seed=job.seed, split=split, schedule=FULL)
+            if execution is not None:
+                belongs = {"loss": job.entrant.loss}
+                keep = Keep(directory=job.folder, due=Every(checkpoint_seconds), belongs=belongs)
+                execution = replace(execution, keep=keep)
+            watched = _watched(label, task.steps(training), observe)
+            outcome = _trained_one(job, task, operators, training, execution, watched)
             if distribution.rank() == 0:
                 write_result(job.folder, job.belongs, outcome)
                 forget(job.folder)
@@ -185,17 +191,14 @@ def _trained_one(
     job: Job,
     task: Task,
     operators: Mapping[str, Operator],
-    split: str,
-    due: Callable[[int], bool],
+    training: Training,
+    execution: Execution | None,
     observe: Callable[[int, float], None] | None,
-) -> Trained:
-    if hasattr(task, "with_execution"):
-        keep = Keep(directory=job.folder, due=due, belongs={"loss": job.entrant.loss})
-        task = _with_execution(task, replace(_execution(task), keep=keep))
+) -> Outcome:
     criterion = bind(zoo.resolve(job.entrant.loss, task.branches, operators)[1], task.branches)
     try:
         with one_thread():
-            return to_record(task.train(criterion, job.seed, split=split, schedule=FULL, observe=observe))
+            return to_record(task.train(criterion, training, execution, observe))
     except (RequestError, RunError):
         raise
     except Exception as error:
@@ -220,11 +223,11 @@ class Every:
         return True
 
 
-def _watched(label: str, task: Task, observe: Callable[[Pace], None] | None) -> Callable[[int, float], None] | None:
+def _watched(
+    label: str, steps: int | None, observe: Callable[[Pace], None] | None
+) -> Callable[[int, float], None] | None:
     if observe is None or distribution.rank():
         return None
-    count = getattr(task, "steps", None)
-    steps = None if count is None else int(count(FULL))
     return lambda step, loss: observe(Pace(label, step, steps, loss))
 
 
@@ -303,31 +306,23 @@ def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options:
     return name.load()
 
 
-def _execution(task: Task) -> Execution:
-    return getattr(task, "execution", Execution())
-
-
-def _with_execution(task: Any, execution: Execution) -> Task:
-    return task.with_execution(execution)
-
-
-def _carried_out(task: Task, device: str | None, precision: str | None, channels_last: bool | None) -> Task:
-    """Return the task as it is asked to run.
+def _execution(task: Task, device: str | None, precision: str | None, channels_last: bool | None) -> Execution | None:
+    """Return how the trainings run, or None where the task runs in a way of its own.
 
     Raises:
-        RequestError: It always runs in one way of its own.
+        RequestError: Such a task was asked to run in another way.
     """
     asked: dict[str, Any] = {"device": device, "precision": precision, "channels_last": channels_last}
     given = {name: value for name, value in asked.items() if value is not None}
-    if hasattr(task, "with_execution"):
-        return _with_execution(task, replace(_execution(task), **given))
+    if task.execution is not None:
+        return replace(task.execution, **given)
     if given or distribution.asked_for():
         wanted = ", ".join(given) or "several processes"
         raise RequestError(
-            f"Task {task.name!r} has no with_execution(execution), so it cannot be told {wanted}. Give it that method, or leave "
-            "them out."
+            f"The task {task.name!r} declares no `execution`, so its trainings cannot be given {wanted}. Set the attribute and "
+            "follow the argument `execution` in train(), or leave them out."
         )
-    return task
+    return None
 
 
 def _rivals(against: Sequence[str] | None, task: Task) -> list[Entrant]:
@@ -349,15 +344,13 @@ def _folder(entrant: Entrant) -> str:
     return re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-")).strip("-")
 
 
-def _settings(task: Task, name: TaskReference, split: str) -> dict[str, Any]:
+def _settings(task: Task, name: TaskReference, split: str, execution: Execution) -> dict[str, Any]:
     """Return what all trainings of one folder share."""
-    recipe = getattr(task, "recipes", {}).get(FULL)
-    execution = _execution(task)
     return {
         "task": name.name or task.name,
         "options": dict(name.options),
         "split": split,
-        "recipe": {} if recipe is None else dataclasses.asdict(recipe),
+        "recipe": dict(task.recipe(FULL)),
         "precision": execution.precision,
         "channels_last": execution.channels_last,
     }

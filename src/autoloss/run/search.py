@@ -218,11 +218,8 @@ def _settings(configuration: Configuration, name: TaskReference, task: Task) -> 
 
 def _untrained(task: Task, configuration: Configuration) -> str:
     """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
-    score: Callable[[int], float | None] | None = getattr(task, "untrained", None)
-    if score is None:
-        return json.dumps(None)
     with one_thread():
-        return json.dumps(score(derive_seed(configuration.seed, "training")))
+        return json.dumps(task.untrained(derive_seed(configuration.seed, "training")))
 
 
 def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
@@ -260,11 +257,10 @@ def _several(start: str | Sequence[str]) -> Sequence[str]:
 
 
 def check_also(also: Sequence[str], task: Task) -> None:
-    """Refuse a metric that the task does not measure beside its score; a task that names none is taken at its word."""
-    measured_too = getattr(task, "also", None)
+    """Refuse a metric that the task does not measure beside its score; a task that declares none may have any."""
     for metric in also:
-        if measured_too is not None and metric not in measured_too:
-            raise unknown(f"further metric of the task {task.name}", metric, measured_too)
+        if task.also is not None and metric not in task.also:
+            raise unknown(f"further metric of the task {task.name}", metric, task.also)
 
 
 def _silent(text: str) -> None:

@@ -29,12 +29,9 @@ class AgeingPopulation(Archive):
         """The candidates with a score, in their order."""
 
     def add(self, k: int, outcome: Outcome) -> None:
-        if outcome.score is None:
-            return
-        if not math.isfinite(outcome.score):
-            raise ValueError(f"Candidate {k} has the score {outcome.score}; only finite scores can be selected from.")
-        self._scores[k] = outcome.score
-        insort(self._scored, k)
+        if outcome.score is not None:
+            self._scores[k] = outcome.score
+            insort(self._scored, k)
 
     def members(self, k: int) -> Sequence[int]:
         """Return the population that candidate k sees: the last P scored candidates up to k − lag."""

@@ -22,14 +22,6 @@ KEYS_PER_BATCH = 4096
 the older ones and simulates some losses again, which costs time and decides nothing."""
 
 
-def _no_attempts() -> dict[int, Attempt]:
-    return {}
-
-
-def _no_gaps() -> list[tuple[int, int]]:
-    return []
-
-
 @dataclass(slots=True)
 class BranchProgress:
     """The attempts at one branch of one candidate: which were tested, and where the next batch begins.
@@ -39,8 +31,8 @@ class BranchProgress:
         running: Number of batches that workers are testing.
     """
 
-    tested: dict[int, Attempt] = field(default_factory=_no_attempts)
-    gaps: list[tuple[int, int]] = field(default_factory=_no_gaps)
+    tested: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    gaps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     next: int = 0
     running: int = 0
 

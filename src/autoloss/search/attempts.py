@@ -23,7 +23,7 @@ def draw_attempt(
     """Draw one attempt at a branch of a candidate.
 
     Args:
-        number: j ≥ 0; from `mutation_attempts` on a mutation becomes a fresh tree, and so does the loss to start from after attempt 0.
+        number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree; a loss to start from does after attempt 0.
         parent: The parent's tree of this branch, or the one to start from; None for a candidate drawn from nothing.
     """
     kind = plan.kinds[branch]

@@ -99,10 +99,8 @@ class Draft:
     def complete(self) -> Candidate:
         """Return the candidate; no branch may be open any more."""
         plan = self.plan
-        copied = {} if self._parent is None else split_branches(self._parent.loss)
-        trees = {
-            branch: self.winners[branch].formula if branch in self.winners else copied[branch] for branch in plan.kinds
-        }
+        trees = {} if self._parent is None else split_branches(self._parent.loss)
+        trees.update({branch: winner.formula for branch, winner in self.winners.items()})
         attempts = {branch: self.winners[branch].number if branch in self.winners else None for branch in plan.kinds}
         signature = self._signature(self.winners)
         if not self.winners:
@@ -115,7 +113,7 @@ class Draft:
             parent=plan.parent,
             kinds={branch: resolve_kind(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
             attempts=attempts,
-            loss=join_branches(trees),
+            loss=join_branches({branch: trees[branch] for branch in plan.kinds}),
             origin=origin,
             source=source,
             signature=signature,
@@ -158,10 +156,9 @@ class Draft:
         return self._signatures.is_known_to_diverge(self.plan.candidate, signature)
 
     def _signature(self, winners: Mapping[str, Attempt]) -> dict[str, tuple[str, ...]]:
-        copied = {} if self._parent is None else self._parent.signature
-        return {
-            branch: winners[branch].signature if branch in winners else copied[branch] for branch in self.plan.kinds
-        }
+        signature = {} if self._parent is None else dict(self._parent.signature)
+        signature.update({branch: winner.signature for branch, winner in winners.items()})
+        return {branch: signature[branch] for branch in self.plan.kinds}
 
 
 def write_signature(signature: Mapping[str, Sequence[str]]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from autoloss.tasks.task import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,42 +72,10 @@ class Train:
 
     Args:
         loss: A formula, a loss of several branches, or a name in the zoo.
-        split: What is measured.
-        learning_rate: Factor on the recipe's learning rate.
-        scale: Factor on the loss.
     """
 
     loss: str
-    seed: int
-    split: str = "valid"
-    schedule: str = "proxy"
-    learning_rate: float = 1.0
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training came to, as a value that can be stored.
-
-    Args:
-        state: `scored` or `diverged`; the driver adds `failed`.
-        score: The metric; None unless scored.
-        also: Further figures.
-        curve: (step, training loss).
-        step: Where it diverged.
-        reason: Why it has no score.
-    """
-
-    state: str
-    score: float | None = None
-    also: Mapping[str, float] = field(default_factory=dict)
-    curve: tuple[tuple[int, float], ...] = ()
-    step: int | None = None
-    reason: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.state == "scored") != (self.score is not None and math.isfinite(self.score)):
-            raise ValueError(f"A training that is {self.state!r} cannot have the score {self.score}.")
+    training: Training
 
 
 Job = RejectionBatch | Train

@@ -43,10 +43,10 @@ class Proposer(ABC):
 
     - `ask(k)` is a function of settings, seed and the outcomes of candidates 0 … k − lag. It does not depend on the order in which
       these were told, on what else was told, or on what was asked before.
-    - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan needs
-      none of the outcomes that are missing.
-    - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag. A plan without a parent copies
-      and mutates nothing.
+    - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan
+      needs none of the outcomes that are missing.
+    - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag, or None; then no branch is
+      copied or mutated.
     - No I/O, no clock, no generator that outlives a call: every draw comes from `derive_generator(seed, purpose, k, …)`.
 
     To add one: a class in a file of its own, and a row in `proposers.PROPOSERS`.

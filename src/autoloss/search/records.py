@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ class State(Enum):
 
     SCORED = "scored"
     DIVERGED = "diverged"
+    STOPPED = "stopped"
+    """Cut short by a rule that was fixed when the candidate was planned."""
     FAILED = "failed"
     """No fault of the loss for sure: killed three times, past its deadline, or the task's own code raised."""
 
@@ -48,23 +51,39 @@ class Candidate:
     origin: Origin
     source: int | None
     signature: Mapping[str, tuple[str, ...]]
-    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=Counter)
-    rejected: Mapping[str, bytes] = field(default_factory=dict)
-    accepted: Mapping[str, bytes] = field(default_factory=dict)
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    counts: Mapping[str, int] = field(default_factory=Counter[str])
+    rejected: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    accepted: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training came to, and how long it took."""
+    """What a training came to, as plain values that can be stored.
+
+    Args:
+        score: The metric; finite when the state is `scored`, else None.
+        also: Further figures by name.
+        curve: (step, training loss).
+        step: Where it diverged or was stopped.
+        reason: Why it has no score.
+        seconds: How long it took.
+
+    Raises:
+        ValueError: The score does not fit the state.
+    """
 
     state: State
     score: float | None = None
-    also: Mapping[str, float] = field(default_factory=dict)
+    also: Mapping[str, float] = field(default_factory=dict[str, float])
     curve: tuple[tuple[int, float], ...] = ()
     step: int | None = None
     reason: str = ""
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.state is State.SCORED) != (self.score is not None and math.isfinite(self.score)):
+            raise ValueError(f"A training that is {self.state.value} cannot have the score {self.score}.")
 
 
 @dataclass(frozen=True, slots=True)

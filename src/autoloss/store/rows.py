@@ -12,6 +12,7 @@ from typing import Any, final
 
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
 TRIAL_KEY = ("loss", "seed", "split", "schedule", "learning_rate", "scale")
@@ -104,18 +105,22 @@ def child_of(row: Row) -> Candidate:
 
 def trial_row(job: Train) -> dict[str, Any]:
     """Return what a training beside the search is known by."""
+    training = job.training
     return {
         "loss": job.loss,
-        "seed": job.seed,
-        "split": job.split,
-        "schedule": job.schedule,
-        "learning_rate": float(job.learning_rate),
-        "scale": float(job.scale),
+        "seed": training.seed,
+        "split": training.split,
+        "schedule": training.schedule,
+        "learning_rate": float(training.learning_rate),
+        # The schema has one factor for all branches.
+        "scale": float(next(iter(training.scale.values()), 1.0)),
     }
 
 
 def trial_of(row: Row) -> Train:
-    return Train(**{key: row[key] for key in TRIAL_KEY})
+    scale = {branch: float(row["scale"]) for branch in branches_in(row["loss"])}
+    values = {key: row[key] for key in TRIAL_KEY if key not in ("loss", "scale")}
+    return Train(row["loss"], Training(**values, scale=scale))
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
@@ -146,3 +151,8 @@ def outcome_of(row: Row) -> Outcome:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def branches_in(loss: str) -> list[str]:
+    """Return the names of the branches in a loss's text."""
+    return [part.partition(": ")[0] for part in loss.split("; ")] if ":" in loss else ["main"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -13,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
@@ -21,8 +20,8 @@ from autoloss.space.operators import raised
 from autoloss.tasks.data import Split
 from autoloss.tasks.measure import Metric, Tally, checked, of_sample
 from autoloss.tasks.outputs import built, fitted, probe, several
-from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task
-from autoloss.tasks.training.course import Course, Figures, check_asked
+from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
+from autoloss.tasks.training.course import Course, Figures
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seeded
 from autoloss.tasks.training.recipe import Recipe
@@ -86,6 +85,8 @@ class SupervisedTask(Task):
         RequestError: Something does not fit together; the message says what, and what to do.
     """
 
+    tunes_learning_rate = True
+
     def __init__(
         self,
         network: Network,
@@ -114,11 +115,12 @@ class SupervisedTask(Task):
         self.name = name
         self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
-        self.execution = Execution(device=device)
+        self.execution = self._execution = Execution(device=device)
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = checked(metric, "metric")
         self._also = {label: checked(further, label) for label, further in (also or {}).items()}
+        self.also = tuple(self._also)
         given = {"train": train, "valid": valid, "test": test}
         proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
         others = {label: data and Split(data, label, loaders) for label, data in full.data.items()}
@@ -135,26 +137,11 @@ class SupervisedTask(Task):
     def branches(self) -> Mapping[str, ActivatedBranch]:
         return {MAIN: self._branch}
 
-    @property
-    def also(self) -> tuple[str, ...]:
-        """The names of all metrics that a training reports beside its score."""
-        return tuple(self._also)
+    def steps(self, training: Training) -> int:
+        return self.recipes[training.schedule].steps(len(self._splits[training.schedule]["train"]))
 
-    def at_learning_rate(self, factor: float) -> SupervisedTask:
-        """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
-        other = copy.copy(self)
-        other.recipes = {schedule: recipe.at_learning_rate(factor) for schedule, recipe in self.recipes.items()}
-        return other
-
-    def with_execution(self, execution: Execution) -> SupervisedTask:
-        """Return the same task whose trainings run on another device, in another precision, or are kept."""
-        other = copy.copy(self)
-        other.execution = execution
-        return other
-
-    def steps(self, schedule: str) -> int:
-        """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
-        return self.recipes[schedule].steps(len(self._splits[schedule]["train"]))
+    def recipe(self, schedule: str) -> Mapping[str, Any]:
+        return dataclasses.asdict(self.recipes[schedule])
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
@@ -178,65 +165,66 @@ class SupervisedTask(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        labels = [label for label in self._splits.get(schedule, self.splits) if label != "train"]
-        check_asked(split, labels, schedule, self.recipes, [MAIN], criterion)
-        return self._course(schedule, split, seed, criterion).train(seed, schedule, observe)
+        check_training(self, criterion, training, self._measurable(training.schedule))
+        return self._course(criterion, training, execution).train(training, observe)
 
-    def untrained(self, seed: int, split: str = "valid") -> float | None:
-        """Return the score of the network that a proxy training with this seed begins with."""
-        return self._course("proxy", split, seed, {}).untrained(seed)
+    def _measurable(self, schedule: str) -> Sequence[str]:
+        """Return the splits that a schedule can measure; one that is trained on is none of them."""
+        return [label for label in self._splits.get(schedule, self.splits) if label != "train"]
+
+    def untrained(self, seed: int) -> float | None:
+        return self._course({}, Training(seed=seed)).untrained(seed)
 
     def _course(
-        self, schedule: str, split: str, seed: int, criterion: Criterion
+        self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Course[nn.Module, tuple[Tensor, Tensor]]:
-        recipe = self.recipes[schedule]
-        train, measured = self._splits[schedule]["train"], self._splits[schedule][split]
+        schedule, how = training.schedule, execution or self._execution
+        recipe = self.recipes[schedule].at_learning_rate(training.learning_rate)
+        train, measured = self._splits[schedule]["train"], self._splits[schedule][training.split]
         size = recipe.evaluation_batch or recipe.batch_size
         return Course(
             build=lambda: built(self._networks[schedule]),
             recipe=recipe,
-            execution=self.execution,
+            execution=how,
             examples=len(train),
-            batches=lambda order, first: train.batches(order, seed, first=first),
-            loss_of=lambda network: self._loss_of(network, criterion, recipe),
-            measure=lambda network: self._measured(network, measured, size),
+            batches=lambda order, first: train.batches(order, training.seed, first=first),
+            loss_of=lambda network: self._loss_of(network, criterion, recipe, how),
+            measure=lambda network: self._measured(network, measured, size, how),
             groups=self._groups[schedule],
         )
 
-    def pictures(self, criterion: Criterion, seed: int, count: int, *, split: str = "test") -> list[Picture] | Diverged:
-        """Train the proxy as `train` does, and show what the network makes of the first images of a split.
+    def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture] | Diverged:
+        """Train as `train` does, and return the first images of the split with the classes that the network predicts.
 
         Raises:
-            RequestError: The task gives no class for each pixel, or has no such split.
+            RequestError: The task predicts no class for each pixel, or has no such split.
         """
         if not self._has_space or self._branch.activation != "softmax":
             raise RequestError(f"The task {self.name} gives no class for each pixel, so there is nothing to draw.")
-        if split not in self.splits:
-            raise unknown("split", split, self.splits)
-        course = self._course("proxy", split, seed, criterion)
-        return course.shown(seed, "proxy", lambda network: list(self._pictured(network, split, count)))
+        check_training(self, criterion, training, self._measurable(training.schedule))
+        data = self._splits[training.schedule][training.split]
+        return self._course(criterion, training).show(
+            training, lambda network: list(self._pictured(network, data, count))
+        )
 
     @torch.no_grad()
-    def _pictured(self, network: nn.Module, split: str, count: int) -> Iterator[Picture]:
-        data = self._splits["proxy"][split]
+    def _pictured(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
         for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
-            probabilities = shown(network(self.execution.moved(inputs)), target, self._branch.activation)[0].cpu()
+            probabilities = shown(network(self._execution.moved(inputs)), target, self._branch.activation)[0].cpu()
             # One logit is the probability of the second of two classes.
             several_classes = probabilities.ndim > target[0].ndim
             classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
             yield Picture(inputs[0].cpu(), target[0].reshape(classes.shape), classes)
 
     def _loss_of(
-        self, network: nn.Module, criterion: Criterion, recipe: Recipe
+        self, network: nn.Module, criterion: Criterion, recipe: Recipe, how: Execution
     ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
         """Return what a training descends on: a batch → the loss, in float32 whatever the network computes in."""
-        how, loss = self.execution, criterion[MAIN]
+        loss = criterion[MAIN]
 
         def of(batch: tuple[Tensor, Tensor]) -> Tensor:
             inputs, target = batch
@@ -249,13 +237,13 @@ class SupervisedTask(Task):
         return of
 
     @torch.no_grad()
-    def _measured(self, network: nn.Module, split: Split, batch_size: int) -> Figures | str:
+    def _measured(self, network: nn.Module, split: Split, batch_size: int, how: Execution) -> Figures | str:
         tally = Tally([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
-            prediction = network(self.execution.moved(inputs))
+            prediction = network(how.moved(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(self.execution.where)
+            target = target.to(how.where)
             tally.add(shown(prediction, target, self._branch.activation), target)
         score, *further = tally.values()
         return score, dict(zip(self._also, further, strict=True))

@@ -11,6 +11,8 @@ from typing import Any
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
+from autoloss.store.rows import branches_in
+from autoloss.tasks.task import Training
 
 CONFIRMATION = "confirmation"
 COMPARISON = "comparison"
@@ -30,7 +32,9 @@ class Entrant:
     baseline: bool = False
 
     def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
-        return Train(self.loss, seed, split, schedule, self.learning_rate, self.scale)
+        scale = dict.fromkeys(branches_in(self.loss), self.scale)
+        training = Training(seed=seed, split=split, schedule=schedule, learning_rate=self.learning_rate, scale=scale)
+        return Train(self.loss, training)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoloss.errors import RequestError
-from autoloss.search.jobs import Trained
+from autoloss.search.records import Outcome, State
 from autoloss.trainings.evidence import Entrant, Row, by_mean
 
 RESULT = "result.json"
@@ -66,7 +66,7 @@ class Retrained:
 
     entrant: Entrant
     seeds: tuple[int, ...]
-    outcomes: tuple[Trained, ...]
+    outcomes: tuple[Outcome, ...]
 
     def row(self, figure: str, score: str = SCORE) -> Row:
         """Return one column of the trainings; its mean and deviation are over the seeds.
@@ -75,7 +75,9 @@ class Retrained:
             score: The name of the column of scores.
         """
         scores = tuple(outcome.score if figure == score else outcome.also.get(figure) for outcome in self.outcomes)
-        reasons = dict.fromkeys(f"{outcome.state}: {outcome.reason}" for outcome in self.outcomes if outcome.reason)
+        reasons = dict.fromkeys(
+            f"{outcome.state.value}: {outcome.reason}" for outcome in self.outcomes if outcome.reason
+        )
         return Row(self.entrant, scores, reasons=tuple(reasons))
 
 
@@ -134,12 +136,13 @@ def ordered(rows: Sequence[Retrained]) -> list[Retrained]:
     return [by_entrant[row.entrant] for row in by_mean([row.row(SCORE) for row in rows])]
 
 
-def write_result(folder: Path, belongs: Mapping[str, Any], outcome: Trained) -> None:
+def write_result(folder: Path, belongs: Mapping[str, Any], outcome: Outcome) -> None:
     """Write what a training came to, whole or not at all."""
-    write_whole(folder / RESULT, json.dumps({**belongs, **dataclasses.asdict(outcome)}, indent=1))
+    values = {**dataclasses.asdict(outcome), "state": outcome.state.value}
+    write_whole(folder / RESULT, json.dumps({**belongs, **values}, indent=1))
 
 
-def result(folder: Path, belongs: Mapping[str, Any]) -> Trained | None:
+def result(folder: Path, belongs: Mapping[str, Any]) -> Outcome | None:
     """Return what a training came to, or None when it is not finished.
 
     Raises:
@@ -152,7 +155,7 @@ def result(folder: Path, belongs: Mapping[str, Any]) -> Trained | None:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         there = {name: found.pop(name) for name in belongs}
         curve = tuple((int(step), float(loss)) for step, loss in found.pop("curve"))
-        outcome = Trained(**found, curve=curve)
+        outcome = Outcome(**{**found, "state": State(found["state"])}, curve=curve)
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{path} is damaged ({error!r}). Delete {folder} to train it again.") from None
     refuse_another(path, there, belongs)

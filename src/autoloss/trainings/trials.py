@@ -96,9 +96,9 @@ def tuned(
 ) -> list[Entrant]:
     """Give each entrant the learning rate of the grid that does best on the valid split.
 
-    A task without `at_learning_rate` gets the scale of its losses tuned instead.
+    A task whose learning rate cannot be tuned gets the scale of its losses tuned instead.
     """
-    setting = "learning_rate" if hasattr(task, "at_learning_rate") else "scale"
+    setting = "learning_rate" if task.tunes_learning_rate else "scale"
     grid = {entrant: [replace(entrant, **{setting: factor}) for factor in LEARNING_RATES] for entrant in entrants}
     fresh = seeds(seed, "tuning", TUNING_SEEDS)
     best = []

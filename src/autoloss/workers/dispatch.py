@@ -6,10 +6,10 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoloss.errors import RunError
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.workers.injection import HANG_SECONDS, HANGING, Faulty, Injection, Mishaps
@@ -164,8 +164,8 @@ class Dispatcher:
         faulty = outcome.job in self._faulty
         self._faulty.discard(outcome.job)
         match outcome:
-            case Finished(value=Trained() as trained):
-                return _outcome(trained, outcome.seconds)
+            case Finished(value=Outcome() as trained):
+                return replace(trained, seconds=outcome.seconds)
             case Finished():
                 return outcome.value
             case Raised(at_start=True):
@@ -205,15 +205,3 @@ def run_all(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[Done]:
         dispatcher.submit(job)
     while dispatcher.pending:
         yield from dispatcher.wait(None)
-
-
-def _outcome(trained: Trained, seconds: float) -> Outcome:
-    return Outcome(
-        state=State(trained.state),
-        score=trained.score,
-        also=trained.also,
-        curve=trained.curve,
-        step=trained.step,
-        reason=trained.reason,
-        seconds=seconds,
-    )

@@ -18,7 +18,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.search.chance import derive_generator
-from autoloss.search.jobs import Job, RejectionBatch
+from autoloss.search.jobs import Job, RejectionBatch, Train
 
 FAULTY_ATTEMPTS = 3
 """Only the first so many attempts at a job may be given a fault: a rehearsal ends, whatever its rates."""
@@ -184,7 +184,7 @@ class Injection:
         if attempt >= FAULTY_ATTEMPTS:
             return None
         # How many attempts a job tests, and what was known when it was sent, is a matter of timing.
-        name = (job.candidate, job.branch, job.first) if isinstance(job, RejectionBatch) else (str(job),)
+        name = (job.candidate, job.branch, job.first) if isinstance(job, RejectionBatch) else _decisive(job)
         rng = derive_generator(self.seed, "fault", *name, attempt)
         left = rng.random()
         for kind, rate in self.rates.items():
@@ -224,3 +224,15 @@ class Mishaps:
             f"Injected {self.injected.total()} faults ({kinds or 'none was drawn'}): "
             f"{self.repeated} attempts repeated with the same seed, {lost}."
         )
+
+
+def _decisive(job: Train) -> tuple[int | str, ...]:
+    """Return what a draw for a training depends on."""
+    training = job.training
+    return (
+        job.loss,
+        training.seed,
+        training.split,
+        training.schedule,
+        str((training.learning_rate, dict(training.scale))),
+    )

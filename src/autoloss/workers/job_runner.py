@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autoloss import zoo
-from autoloss.errors import RequestError
 from autoloss.rejection.compiled.engine import Engine
 from autoloss.rejection.gradients import Gradient, directions, gradient
 from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.screen import screened
 from autoloss.search.attempts import draw_attempt
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.loss import bind
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
-from autoloss.tasks.task import Diverged, Scored, Task
+from autoloss.tasks.task import Diverged, Scored, Stopped, Task
 from autoloss.tasks.training.threads import one_thread
 
 REMEMBERED = 50_000
@@ -54,7 +54,7 @@ class JobRunner:
         self._known = dict(known)
         self._branches: dict[str, RejectionTester] = {}
 
-    def perform(self, job: Job) -> list[Attempt] | Trained:
+    def perform(self, job: Job) -> list[Attempt] | Outcome:
         with one_thread():
             match job:
                 case RejectionBatch():
@@ -85,13 +85,10 @@ class JobRunner:
                 break
         return done
 
-    def train(self, job: Train) -> Trained:
-        task = self.task
-        if job.learning_rate != 1.0:
-            task = at_learning_rate(task, job.learning_rate)
-        losses = zoo.resolve(job.loss, task.branches, self.operators)[1]
-        criterion = scale_criterion(bind(losses, task.branches), job.scale)
-        return to_record(task.train(criterion, job.seed, split=job.split, schedule=job.schedule))
+    def train(self, job: Train) -> Outcome:
+        losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
+        criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
+        return to_record(self.task.train(criterion, job.training))
 
 
 def alphabet(
@@ -181,46 +178,33 @@ class RejectionTester:
         return simulate(tree, self.branch, self.reference, self._settings)
 
 
-def at_learning_rate(task: Task, factor: float) -> Task:
-    """Return the task with its recipe's learning rate multiplied.
-
-    Raises:
-        RequestError: The task cannot change its learning rate.
-    """
-    change = getattr(task, "at_learning_rate", None)
-    if change is None:
-        raise RequestError(f"Task {task.name!r} has no at_learning_rate(factor); compare with scaled losses instead.")
-    return change(factor)
-
-
-def scale_criterion(criterion: Criterion, factor: float) -> Criterion:
-    """Multiply every branch's loss."""
-    if factor == 1.0:
-        return criterion
-    return {name: _times(loss, factor) for name, loss in criterion.items()}
+def scale_criterion(criterion: Criterion, scale: Mapping[str, float]) -> Criterion:
+    """Multiply the losses of the branches that `scale` names."""
+    return {name: _times(loss, scale[name]) if name in scale else loss for name, loss in criterion.items()}
 
 
 def _times(loss: BranchLoss, factor: float) -> BranchLoss:
     return lambda prediction, context: factor * loss(prediction, context)
 
 
-def to_record(outcome: Scored | Diverged) -> Trained:
-    """Return a training's outcome as plain values, which is what is kept; a score that is no number is no score.
+def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
+    """Return a training's outcome as plain values; a score that is not finite is no score.
 
     Raises:
         TypeError: A task's `train` returned something else.
     """
     match outcome:
         case Diverged():
-            return Trained("diverged", step=int(outcome.step), reason=str(outcome.reason))
+            return Outcome(state=State.DIVERGED, step=int(outcome.step), reason=str(outcome.reason))
+        case Stopped():
+            return Outcome(state=State.STOPPED, step=int(outcome.step), reason=str(outcome.reason))
         case Scored():
             score = float(outcome.score)
             curve = tuple((int(step), float(loss)) for step, loss in outcome.curve)
             if not math.isfinite(score):
-                return Trained("diverged", curve=curve, reason=f"the metric is {score}")
+                return Outcome(state=State.DIVERGED, curve=curve, reason=f"the metric is {score}")
             also = {str(name): float(value) for name, value in outcome.also.items()}
-            return Trained(
-                "scored", score, {name: value for name, value in also.items() if math.isfinite(value)}, curve
-            )
+            finite = {name: value for name, value in also.items() if math.isfinite(value)}
+            return Outcome(state=State.SCORED, score=score, also=finite, curve=curve)
         case _:
-            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored or Diverged.")
+            raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored, Diverged or Stopped.")

@@ -64,8 +64,8 @@ def start_workers(workshop: JobRunner, machines: Machines) -> Workers:
     if machines.ray is not None:
         from autoloss.workers.ray_workers import ray_workers
 
-        execution = getattr(workshop.task, "execution", None)
-        on_gpu = str(getattr(execution, "device", "cpu")).startswith("cuda")
+        execution = workshop.task.execution
+        on_gpu = execution is not None and execution.device.startswith("cuda")
         return ray_workers(
             perform,
             machines.workers,

@@ -12,7 +12,7 @@ from autoloss.tasks.segmentation.data.pictures import IGNORED, held_out
 from autoloss.tasks.segmentation.data.shrinking import shrunk
 from autoloss.tasks.segmentation.data.voc import voc
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored
+from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training.recipe import Recipe
 
 SIDE = 16
@@ -44,13 +44,13 @@ def task(devkit: Path, cache: Path) -> SupervisedTask:
 def test_cross_entropy_learns_on_vocs_files_and_equal_seeds_give_equal_scores(devkit: Path, tmp_path: Path):
     made = task(devkit, tmp_path)
     criterion = bind(Loss("-y * log(p)"), made.branches)
-    outcome = made.train(criterion, 0)
+    outcome = made.train(criterion, Training(seed=0))
     assert isinstance(outcome, Scored)
     assert outcome.curve[-1][1] < outcome.curve[0][1] / 2
     assert outcome.score > 0.5
-    assert made.train(criterion, 0) == outcome
-    assert task(devkit, tmp_path).train(criterion, 0) == outcome
-    assert isinstance(made.train(criterion, 0, split="test"), Scored)
+    assert made.train(criterion, Training(seed=0)) == outcome
+    assert task(devkit, tmp_path).train(criterion, Training(seed=0)) == outcome
+    assert isinstance(made.train(criterion, Training(seed=0, split="test")), Scored)
 
 
 def test_samples_hold_what_was_augmented_with_their_ignored_pixels(devkit: Path, tmp_path: Path):

@@ -16,6 +16,7 @@ from autoloss.run.columns import Columns
 from autoloss.run.results import Search
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
+from autoloss.tasks.task import Training
 from autoloss.trainings.evidence import COMPARISON, TEST, seeds
 
 BINS = 24
@@ -199,7 +200,7 @@ def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float 
     scores = [
         outcome.score
         for job, outcome in trials.items()
-        if (job.loss, job.split, job.learning_rate, job.scale) == (standard, "valid", 1.0, 1.0)
+        if job == Train(standard or "", Training(seed=job.training.seed))
     ]
     finite = [score for score in scores if score is not None]
     return mean(finite) if finite else None

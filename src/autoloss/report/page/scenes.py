@@ -91,11 +91,6 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     from autoloss.run.naming import TaskReference
 
     task = TaskReference.from_json(search.settings["task"]).load()
-    pictures = getattr(task, "pictures", None)
-    if pictures is None:
-        raise RequestError(
-            f"The task {task.name} has no method `pictures`, so no scenes can be drawn. Leave out --scenes."
-        )
     if set(task.standard) != set(task.branches):
         raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to draw scenes beside.")
     standard = "; ".join(task.standard.values())
@@ -103,26 +98,24 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     drawn: list[Any] = []
     for name, loss in (("the found loss", formula), (standard, task.standard)):
         say(f"Training once with {name}, for the scenes.")
-        drawn.append(_pictures(task, pictures, loss, seed, name))
+        drawn.append(_pictures(task, loss, seed, name))
     pairs = zip(*drawn, strict=True)
     found = Scenes(formula, standard, seed, tuple(_scene(ours, theirs) for ours, theirs in pairs))
     _keep(search.directory / FILE, found)
     return found
 
 
-def _pictures(task: Any, pictures: Callable[..., Any], loss: Any, seed: int, name: str) -> Any:
+def _pictures(task: Any, loss: Any, seed: int, name: str) -> Any:
     from autoloss import zoo
     from autoloss.space.loss import bind
-    from autoloss.tasks.task import Diverged
+    from autoloss.tasks.task import Diverged, Stopped, Training
     from autoloss.tasks.training.threads import one_thread
 
     with one_thread():
         criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
-        found = pictures(criterion, seed, COUNT, split=TEST)
-    if isinstance(found, Diverged):
-        raise RequestError(
-            f"The training with {name} diverged at step {found.step}: {found.reason}. Leave out --scenes."
-        )
+        found = task.pictures(criterion, Training(seed=seed, split=TEST), COUNT)
+    if isinstance(found, Diverged | Stopped):
+        raise RequestError(f"The training with {name} ended at step {found.step}: {found.reason}. Leave out --scenes.")
     return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ from autoloss.tasks.detection.metrics.average_precision import (
 )
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import drawn
-from autoloss.tasks.task import Diverged, Observe, Scored, Task
-from autoloss.tasks.training.course import Course, Figures, check_asked
+from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
+from autoloss.tasks.training.course import Course, Figures
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seeded
 from autoloss.tasks.training.recipe import Recipe
@@ -76,6 +76,8 @@ class DetectionTask(Task):
         RequestError: Something does not fit together.
     """
 
+    tunes_learning_rate = True
+
     def __init__(
         self,
         network: Callable[[], FasterRCNN],
@@ -102,7 +104,8 @@ class DetectionTask(Task):
         self.recipes = {"proxy": recipe, "full": full.recipe if full else recipe}
         self.settings = settings
         self.flip = flip
-        self.execution = Execution(device=device)
+        self.execution = self._execution = Execution(device=device)
+        self.also = tuple(name for name in METRICS if name != metric)
         self._final = final
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
@@ -120,26 +123,11 @@ class DetectionTask(Task):
     def branches(self) -> Mapping[str, Branch]:
         return self._branches
 
-    @property
-    def also(self) -> tuple[str, ...]:
-        """The names of all metrics that a training reports beside its score."""
-        return tuple(name for name in METRICS if name != self.metric)
+    def steps(self, training: Training) -> int:
+        return self.recipes[training.schedule].steps(len(self._trained(training.schedule)))
 
-    def at_learning_rate(self, factor: float) -> DetectionTask:
-        """Return the same task trained at `factor` times its learning rates: comparisons tune baselines with it."""
-        other = copy.copy(self)
-        other.recipes = {schedule: recipe.at_learning_rate(factor) for schedule, recipe in self.recipes.items()}
-        return other
-
-    def with_execution(self, execution: Execution) -> DetectionTask:
-        """Return the same task whose trainings run on another device, in another precision, or are kept."""
-        other = copy.copy(self)
-        other.execution = execution
-        return other
-
-    def steps(self, schedule: str) -> int:
-        """Return the number of optimizer steps of a schedule, so that a training's time can be told from a few."""
-        return self.recipes[schedule].steps(len(self._trained(schedule)))
+    def recipe(self, schedule: str) -> Mapping[str, Any]:
+        return dataclasses.asdict(self.recipes[schedule])
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seeded(seed) as generator, torch.no_grad():
@@ -149,59 +137,58 @@ class DetectionTask(Task):
     def train(
         self,
         criterion: Criterion,
-        seed: int,
-        *,
-        split: str = "valid",
-        schedule: str = "proxy",
+        training: Training,
+        execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        check_asked(split, self.splits, schedule, self.recipes, self._branches, criterion)
-        return self._course(schedule, split, seed, criterion).train(seed, schedule, observe)
+        check_training(self, criterion, training)
+        return self._course(criterion, training, execution).train(training, observe)
 
-    def untrained(self, seed: int, split: str = "valid") -> float | None:
-        """Return the score of the network that a proxy training with this seed begins with."""
-        return self._course("proxy", split, seed, {}).untrained(seed)
+    def untrained(self, seed: int) -> float | None:
+        return self._course({}, Training(seed=seed)).untrained(seed)
 
-    def detections(self, network: FasterRCNN, data: Sequence[Example]) -> Iterator[tuple[Detections, Truth]]:
-        """Yield what a network in use finds in each image, beside what is there."""
+    def detections(
+        self, network: FasterRCNN, data: Sequence[Example], how: Execution
+    ) -> Iterator[tuple[Detections, Truth]]:
+        """Yield what a network in evaluation mode detects in each image, beside the ground truth."""
         for index in range(len(data)):
             image, target = data[index]
             with torch.no_grad():
-                (found,) = network([self.execution.moved(image)])
+                (found,) = network([how.moved(image)])
             boxes, scores, classes = (found[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
             yield Detections(boxes, scores, classes), _truth(target)
 
     def _course(
-        self, schedule: str, split: str, seed: int, criterion: Criterion
+        self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Course[FasterRCNN, Sequence[Example]]:
+        schedule, how = training.schedule, execution or self._execution
         data = self._trained(schedule)
         trained = Trained(data, self.flip)
 
         def loss_of(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
-            return lambda batch: self._loss(network, batch, criterion)
+            return lambda batch: self._loss(network, batch, criterion, how)
 
         def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
-            return together(trained, order, seed, first, self._loaders)
+            return together(trained, order, training.seed, first, self._loaders)
 
         return Course(
             build=self._networks[schedule],
-            recipe=self.recipes[schedule],
-            execution=self.execution,
+            recipe=self.recipes[schedule].at_learning_rate(training.learning_rate),
+            execution=how,
             examples=len(data),
             batches=batches,
             loss_of=loss_of,
-            measure=lambda network: self._measured(network, split),
+            measure=lambda network: self._measured(network, training.split, how),
         )
 
-    def _loss(self, network: FasterRCNN, batch: Sequence[Example], losses: Criterion) -> Tensor:
-        how = self.execution
+    def _loss(self, network: FasterRCNN, batch: Sequence[Example], losses: Criterion, how: Execution) -> Tensor:
         images = [how.moved(image) for image, _ in batch]
         targets = [moved(target, how.where) for _, target in batch]
         with how.arithmetic():
             return network.loss(images, targets, losses)
 
-    def _measured(self, network: FasterRCNN, split: str) -> Figures | str:
-        found, truths = zip(*self.detections(network, self._data[split]), strict=True)
+    def _measured(self, network: FasterRCNN, split: str, how: Execution) -> Figures | str:
+        found, truths = zip(*self.detections(network, self._data[split], how), strict=True)
         if not all(math.isfinite(float(one.boxes.sum() + one.scores.sum())) for one in found):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)

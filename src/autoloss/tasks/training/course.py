@@ -10,9 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import unknown
-from autoloss.space.branch import Criterion
-from autoloss.tasks.task import Diverged, Observe, Scored
+from autoloss.tasks.task import Diverged, Observe, Scored, Training
 from autoloss.tasks.training.distribution import from_first, shares
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import Curve, fit, seeded, shuffled
@@ -48,16 +46,15 @@ class Course(Generic[Network, Batch]):
     measure: Callable[[Network], Figures | str]
     groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
 
-    def train(self, seed: int, schedule: str, observe: Observe | None = None) -> Scored | Diverged:
+    def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
         """Train a network and measure it.
 
         Args:
-            seed: Decides initial weights, order of the data and augmentation.
-            schedule: Its name, which a checkpoint holds.
-            observe: Told (step, training loss) as training goes on.
+            training: Its seed decides what is drawn; its schedule's name is held by checkpoints.
+            observe: Called with (step, training loss) as training goes on.
         """
-        with seeded(seed) as generator:
-            network, curve = self._fitted(generator, seed, schedule, observe)
+        with seeded(training.seed) as generator:
+            network, curve = self._fitted(generator, training, observe)
             if isinstance(curve, Diverged):
                 return curve
             found = from_first(lambda: self._figures(network))
@@ -65,14 +62,14 @@ class Course(Generic[Network, Batch]):
             return Diverged(self.recipe.steps(self.examples), found)
         return Scored(*found, curve)
 
-    def shown(self, seed: int, schedule: str, show: Callable[[Network], Shown]) -> Shown | Diverged:
+    def show(self, training: Training, show: Callable[[Network], Shown]) -> Shown | Diverged:
         """Train a network as `train` does, and return what is shown of it, in evaluation mode."""
-        with seeded(seed) as generator:
-            network, curve = self._fitted(generator, seed, schedule, None)
+        with seeded(training.seed) as generator:
+            network, curve = self._fitted(generator, training, None)
             return curve if isinstance(curve, Diverged) else show(network.eval())
 
     def _fitted(
-        self, generator: torch.Generator, seed: int, schedule: str, observe: Observe | None
+        self, generator: torch.Generator, training: Training, observe: Observe | None
     ) -> tuple[Network, Curve | Diverged]:
         """Train a fresh network; every generator is seeded already."""
         network = self.execution.placed(self.build())
@@ -86,7 +83,7 @@ class Course(Generic[Network, Batch]):
             groups=None if self.groups is None else self.groups(network),
             observe=observe,
             execution=self.execution,
-            facts={"seed": seed, "schedule": schedule, "examples": self.examples},
+            facts={"seed": training.seed, "schedule": training.schedule, "examples": self.examples},
         )
         return network, curve
 
@@ -105,29 +102,3 @@ class Course(Generic[Network, Batch]):
             return "the metric is not finite"
         # What is undefined is left out: a score's record holds numbers only.
         return score, {name: value for name, value in also.items() if math.isfinite(value)}
-
-
-def check_asked(
-    split: str,
-    splits: Iterable[str],
-    schedule: str,
-    schedules: Iterable[str],
-    branches: Iterable[str],
-    given: Criterion,
-) -> None:
-    """Refuse a training of what a task does not have.
-
-    Args:
-        splits: What the schedule can measure.
-        given: The criterion, which needs a loss for every branch.
-
-    Raises:
-        RequestError: There is no such split or schedule, or a branch has no loss.
-    """
-    for kind, asked, known in (
-        ("schedule", schedule, schedules),
-        (f"split of the schedule {schedule}", split, splits),
-        *(("loss for the branch", name, given) for name in branches),
-    ):
-        if asked not in known:
-            raise unknown(kind, asked, known)
