@@ -295,7 +295,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     found = autoloss.search(
         QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
-    assert "20 children in a row were copies or twins" in found.end
+    assert "20 candidates in a row were copies or twins" in found.end
 
 
 def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
