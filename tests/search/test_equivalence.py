@@ -173,14 +173,14 @@ class TestSignatures:
         assert known.find_twin(40, "a") == 3
         assert known.find_twin(4, "b") is None
 
-    def test_a_failed_child_is_forgotten_as_soon_as_later_ones_may_know(self):
+    def test_a_failed_candidate_is_forgotten_as_soon_as_later_ones_may_know(self):
         known = SignatureIndex(lag=4)
         known.record(3, "a")
         known.record_outcome(3, failed=True)
         assert known.find_twin(6, "a") == 3
         assert known.find_twin(7, "a") is None
 
-    def test_a_diverged_child_is_known_as_soon_as_later_ones_may_know(self):
+    def test_a_diverged_candidate_is_known_as_soon_as_later_ones_may_know(self):
         known = SignatureIndex(lag=4)
         known.record(3, "a")
         known.record_outcome(3, diverged=True)

@@ -159,7 +159,7 @@ def test_kinds_are_copied_fresh_and_mutated_in_10_45_45_of_100():
     assert shares == pytest.approx({"copied": 0.1, "fresh": 0.45, "mutated": 0.45}, abs=0.01)
 
 
-def test_over_a_thousand_children_the_kinds_are_within_their_error():
+def test_over_a_thousand_candidates_the_kinds_are_within_their_error():
     rng = Random(3)
     counts = Counter(draw_kind(OffspringSettings(), rng) for _ in range(1000))
     for kind, share in ((Kind.COPY, 0.1), (Kind.FRESH, 0.45), (Kind.MUTATION, 0.45)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autoloss.search.history import History
 from autoloss.search.jobs import Attempt, RejectionBatch
-from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 
 TARGET_SECONDS = 0.5
 """How long one batch should take: short enough that little is tested in vain, long enough to be worth sending."""
@@ -69,37 +69,33 @@ class Ahead:
         Args:
             eager: Also go further on branches that are being tested already.
         """
-        for candidate, branch, kind in self._open_branches():
-            progress = self._progress[candidate, branch]
+        for plan, branch in self._open_branches():
+            progress = self._progress[plan.candidate, branch]
             if not progress.has_winner and (eager or not progress.running):
-                return self._batch(candidate, branch, kind, progress)
+                return self._batch(plan, branch, progress)
         return None
 
-    def _open_branches(self) -> Iterator[tuple[int, str, Kind]]:
+    def _open_branches(self) -> Iterator[tuple[Plan, str]]:
         """Yield the open branches of the next candidates, the most urgent first."""
         history = self._history
         first = len(history.candidates)
         for candidate in range(first, first + history.configuration.evolution.lag):
             if not history.plannable(candidate):
                 return
-            draft = history.begin() if candidate == first else None
-            plan = draft.plan if draft else history.plan(candidate)
-            for branch, kind in plan.kinds.items():
-                if kind is not Kind.COPY and (draft is None or branch in draft.open):
-                    yield candidate, branch, kind
+            plan = history.plan(candidate)
+            for branch in history.begin().open if candidate == first else plan.drawn:
+                yield plan, branch
 
-    def _batch(self, candidate: int, branch: str, kind: Kind, progress: BranchProgress) -> RejectionBatch:
+    def _batch(self, plan: Plan, branch: str, progress: BranchProgress) -> RejectionBatch:
         if progress.gaps:
             first, count = progress.gaps.pop(0)
         else:
             first, count = progress.next, self._count()
             progress.next += count
         progress.running += 1
-        history = self._history
-        plan = history.begin().plan if candidate == len(history.candidates) else history.plan(candidate)
-        before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
-        parent = history.parent_tree(plan, branch)
-        return RejectionBatch(candidate, branch, kind.value, parent, first, count, known, before)
+        before, known = self._history.verdicts[branch].latest(KEYS_PER_BATCH)
+        parent = self._history.parent_tree(plan, branch)
+        return RejectionBatch(plan.candidate, branch, plan.kinds[branch].value, parent, first, count, known, before)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:

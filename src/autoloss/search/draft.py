@@ -12,7 +12,6 @@ from autoloss.search.attempts import resolve_kind
 from autoloss.search.chance import derive_seed
 from autoloss.search.equivalence import SignatureIndex, VerdictCache
 from autoloss.search.jobs import Attempt
-from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan
 from autoloss.search.records import Candidate, Origin
 from autoloss.settings import Configuration
@@ -56,8 +55,7 @@ class Draft:
     @property
     def open(self) -> list[str]:
         """The branches that still lack a tree, in the task's order."""
-        kinds = self.plan.kinds
-        return [branch for branch in kinds if kinds[branch] is not Kind.COPY and branch not in self.winners]
+        return [branch for branch in self.plan.drawn if branch not in self.winners]
 
     def decide(self, branch: str, attempt: Attempt) -> None:
         """Accept or reject the next attempt at an open branch.

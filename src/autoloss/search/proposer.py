@@ -26,6 +26,11 @@ class Plan:
     parent: int | None
     kinds: Mapping[str, Kind]
 
+    @property
+    def drawn(self) -> list[str]:
+        """The branches for which trees are drawn and tested; the others are copied from the parent."""
+        return [branch for branch, kind in self.kinds.items() if kind is not Kind.COPY]
+
 
 class Proposer(ABC):
     """Plans the candidates k = 0, 1, 2, … of one search from the outcomes of earlier ones.
