@@ -10,11 +10,11 @@ import autoloss
 from autoloss import recipes
 from autoloss.report.retrained import markdown
 from autoloss.run.naming import TaskReference
-from autoloss.run.progress import Pace
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.tasks.training.checkpoints import NETWORK, saved
-from autoloss.trainings.retrained import RESULT
+from autoloss.trainings.retrain import Pace
+from autoloss.trainings.retraining import RESULT
 
 pytest.importorskip("autoloss.tasks.detection.task")
 

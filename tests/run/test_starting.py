@@ -11,7 +11,7 @@ from torch import Tensor
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
-from autoloss.report.take_home import exported
+from autoloss.report.take_home import export_loss
 from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
@@ -175,7 +175,7 @@ class TestSpace:
         longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
         assert list(as_text(longer.history)) == list(as_text(run.history))
         best = next(found for found in longer.history if "squash(" in found.formula and found.outcome.score is not None)
-        assert "def squash(x):" in exported(tmp_path / "run", best.id, "python")
+        assert "def squash(x):" in export_loss(tmp_path / "run", best.id, "python")
         assert f"--operators {file}:OPERATORS" in training_command(open_run(tmp_path / "run"), best.formula)
 
     @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ class TestAlso:
 
     def test_a_comparison_shows_its_mean(self):
         rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])
-        assert all(0 <= row.further["digest"] <= 1 for row in rows if None not in row.scores)
+        assert all(0 <= row.also["digest"] <= 1 for row in rows if None not in row.scores)
         assert any(row["also"] for row in comparison_rows(rows))
         assert "digest" in [column.header for column in comparison_table("x", rows, ["digest"]).columns]
 

@@ -10,7 +10,8 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import measure_reference, simulate
+from autoloss.rejection.protocol import measure_reference
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse

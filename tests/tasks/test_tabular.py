@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import correlation_score, measure_reference, simulate
+from autoloss.rejection.engines import correlation_score
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import parse

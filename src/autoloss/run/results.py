@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from autoloss.run.columns import Columns
 from autoloss.search.jobs import Train
 from autoloss.search.records import Individual, Outcome, State
+from autoloss.settings import FinalSettings
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
+from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
@@ -190,7 +192,7 @@ def ranking(history: Sequence[Individual]) -> list[Individual]:
     return [_numbered(history, columns, number) for number in columns.ranked]
 
 
-def confirmation(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
+def best_entrants(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
     """Return the losses that are re-trained before a winner is named.
 
     Args:
@@ -199,22 +201,6 @@ def confirmation(history: Sequence[Individual], count: int, columns: Columns | N
     columns = columns or Columns.of(history)
     best = (_numbered(history, columns, number) for number in columns.ranked[:count])
     return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
-
-
-def confirmations(
-    entrants: Sequence[Entrant], seed: int, final: Mapping[str, int], known: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return what re-training came to, the winner first; a finalist has its further seeds as soon as all of them are known.
-
-    Args:
-        final: `FinalSettings` as values; a run of an earlier release has no finalists.
-    """
-    first, further = final["confirm_seeds"], final.get("finalist_seeds", 0)
-    again = seeds(seed, CONFIRMATION, first + further)
-    best = by_mean(rows(entrants, again[:first], "valid", known))
-    chosen = [row.entrant for row in best[: final.get("finalists", 0)]]
-    whole = {row.entrant: row for row in rows(chosen, again, "valid", known)}
-    return by_evidence([whole.get(row.entrant, row) for row in best])
 
 
 def open_run(directory: str | Path) -> Search:
@@ -250,11 +236,11 @@ def summary(
     columns = columns or Columns.of(history)
     configuration: dict[str, Any] = json.loads(settings["configuration"])
     seed, final = configuration["seed"], configuration["final"]
-    confirmed = confirmations(confirmation(history, final["confirm"], columns), seed, final, known)
+    confirmed = confirmed_rows(best_entrants(history, final["confirm"], columns), seed, FinalSettings(**final), known)
     listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
     entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
-    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison), columns=columns)
+    comparison = collect_rows(entrants, training_seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
+    return Search(directory, settings, history, end, confirmed, sort_by_mean(comparison), columns=columns)
 
 
 def individuals(store: Store) -> list[Individual]:
