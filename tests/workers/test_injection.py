@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -137,16 +137,17 @@ def test_how_many_attempts_a_batch_holds_does_not_move_its_fault():
 
 
 def test_every_field_that_decides_a_training_decides_its_faults():
-    plain = Train("y", 0)
+    plain = Training(seed=0)
     others = [
-        Train("neg(y)", 0),
-        Train("y", 1),
-        Train("y", 0, split="test"),
-        Train("y", 0, schedule="full"),
-        Train("y", 0, learning_rate=0.1),
-        Train("y", 0, scale=3.0),
+        replace(plain, seed=1),
+        replace(plain, split="test"),
+        replace(plain, schedule="full"),
+        replace(plain, fidelity=0.5),
+        replace(plain, learning_rate=0.1),
+        replace(plain, scale={"main": 3.0}),
     ]
-    assert len({job_key(job) for job in (plain, *others)}) == 1 + len(fields(Train))
+    keys = {job_key(Train("y", training)) for training in (plain, *others)}
+    assert len(keys | {job_key(Train("neg(y)", plain))}) == 2 + len(fields(Training))
 
 
 def test_oom_takes_more_than_the_limit_and_never_the_whole_machine():
