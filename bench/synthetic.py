@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from autoloss.rejection.reasons import Reason
 from autoloss.search.evolution import Plan, attempt
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
@@ -32,7 +33,7 @@ class Answers:
 
     configuration: Configuration
 
-    def perform(self, job: Job) -> list[Attempt] | Trained:
+    def perform(self, job: Job) -> list[Attempt] | Outcome:
         return self.train(job) if isinstance(job, Train) else self.test(job)
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
@@ -59,12 +60,12 @@ class Answers:
             return Attempt(number, text, Reason.LOW_GAIN.name, digest[:8], signature, True, 0.1, (0.1,) * 5)
         return Attempt(number, text, None, digest[:8], signature, True, 0.8, (0.8,) * 5)
 
-    def train(self, job: Train) -> Trained:
+    def train(self, job: Train) -> Outcome:
         share = _share(self._digest("train", job.loss))
         if share < DIVERGING:
-            return Trained("diverged", step=19, reason="loss is not finite")
+            return Outcome(state=State.DIVERGED, step=19, reason="loss is not finite")
         curve = tuple((step, share + 1 / (1 + step)) for step in range(CURVE_POINTS))
-        return Trained("scored", share, {"loss": share / 3}, curve)
+        return Outcome(state=State.SCORED, score=share, also={"loss": share / 3}, curve=curve)
 
     def _digest(self, purpose: str, text: str) -> bytes:
         return hashlib.blake2b(f"{self.configuration.seed} {purpose} {text}".encode(), digest_size=16).digest()
