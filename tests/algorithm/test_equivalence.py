@@ -6,19 +6,19 @@ from random import Random
 import pytest
 import torch
 
-from autoloss.rejection.gradients import Gradient, directions, gradient
+from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.search.equivalence import Signatures, Verdicts
 from autoloss.search.initialization import initial_expression
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
-from tests.algorithm.scenes import BRANCH, samples
+from tests.rejection.scenes import BRANCH, samples
 
 SAMPLES = samples(2)
-TOWARDS = directions(SAMPLES, 7)
+DIRECTIONS = draw_directions(SAMPLES, 7)
 
 
 def found(text):
-    return gradient(parse(text) if isinstance(text, str) else text, BRANCH, SAMPLES, TOWARDS)
+    return compute_gradient(parse(text) if isinstance(text, str) else text, BRANCH, SAMPLES, DIRECTIONS)
 
 
 def informative(count, seed):
@@ -84,7 +84,7 @@ def test_a_gradient_that_explodes_is_no_one_else_s():
 
 def test_norms_and_products_are_those_of_the_gradient_of_the_plain_sum():
     slope = found("-y * log(p)")
-    for sample, direction, norm, product in zip(SAMPLES, TOWARDS, slope.norms, slope.products, strict=True):
+    for sample, direction, norm, product in zip(SAMPLES, DIRECTIONS, slope.norms, slope.products, strict=True):
         prediction = sample.prediction.double().requires_grad_(True)
         loss = torch.nn.functional.cross_entropy(prediction, sample.context["target"], reduction="sum")
         (expected,) = torch.autograd.grad(loss, prediction)
@@ -101,10 +101,10 @@ def test_the_initial_predictions_are_left_as_they_are():
 
 
 def test_directions_are_fixed_by_their_seed():
-    again, other = directions(SAMPLES, 7), directions(SAMPLES, 8)
-    assert all(torch.equal(one, same) for one, same in zip(TOWARDS, again, strict=True))
-    assert not any(torch.equal(one, different) for one, different in zip(TOWARDS, other, strict=True))
-    assert all(direction.dtype == torch.float64 for direction in TOWARDS)
+    again, other = draw_directions(SAMPLES, 7), draw_directions(SAMPLES, 8)
+    assert all(torch.equal(one, same) for one, same in zip(DIRECTIONS, again, strict=True))
+    assert not any(torch.equal(one, different) for one, different in zip(DIRECTIONS, other, strict=True))
+    assert all(direction.dtype == torch.float64 for direction in DIRECTIONS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from autoloss.search.jobs import RejectionBatch, Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.crash_points import crash_point
 from autoloss.tasks.task import Training
-from autoloss.workers.dispatch import Dispatcher, Done
+from autoloss.workers.dispatch import CompletedJob, Dispatcher
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
@@ -107,7 +107,7 @@ class _Search:
             while self.dispatcher.idle and (batch := self.ahead.next_batch(eager)) is not None:
                 self.dispatcher.submit(batch)
 
-    def receive(self, done: Done) -> None:
+    def receive(self, done: CompletedJob) -> None:
         if isinstance(done.job, RejectionBatch):
             assert isinstance(done.result, list)
             self.ahead.receive(done.job, done.result, done.seconds)

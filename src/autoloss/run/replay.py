@@ -30,7 +30,8 @@ from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.rows import child_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import JobRunner, alphabet
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.rejection_tester import build_alphabet
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ def _trusting(
 ) -> Settle:
     """Draw the winning attempts alone, and believe what was recorded of those before them."""
     alphabets = {
-        branch: alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators) for branch, names in leaves.items()
+        branch: build_alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators)
+        for branch, names in leaves.items()
     }
     settings, seed = configuration.evolution, configuration.seed
 

@@ -12,7 +12,7 @@ from typing import Any
 from autoloss import __version__, recipes
 from autoloss.errors import RequestError, unknown
 from autoloss.rejection.protocol import measure_reference
-from autoloss.rejection.screen import limits
+from autoloss.rejection.screen import bound_gains
 from autoloss.run.naming import TaskReference, resolve_task
 from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
@@ -35,6 +35,7 @@ from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 
@@ -282,17 +283,17 @@ def _drive(
     workshop = JobRunner(task, drawn, configuration, history.known_keys, table)
     say = say or _silent
     with start_workers(workshop, machines) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
+        dispatcher = Dispatcher(pool, configuration.limits)
         store.rest_with(dispatcher.rest)
         end = run(history, store, dispatcher, observe)
         crash_point("search-ended")
         if final:
             best = best_entrants(history.finished, configuration.final.confirm)
             confirm_and_compare(best, task, configuration, dispatcher, store, say)
-    if dispatcher.mishaps.losses:
-        say(dispatcher.mishaps.failures())
-    if machines.injection is not None:
-        say(dispatcher.mishaps.rehearsal())
+    if dispatcher.losses:
+        say(dispatcher.describe_losses())
+    if isinstance(pool, FaultyWorkers):
+        say(pool.describe_faults(dispatcher.failed))
     # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
     handed_over = [table[name] for name in configuration.space.operators if name in table]
     return dataclasses.replace(read_run(path, store, end), own=handed_over)
@@ -303,7 +304,7 @@ def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSett
     for name, branch in task.branches.items():
         with one_thread():
             reference = measure_reference(branch, drawn[name])
-        most = reference.score(limits(reference), settings.unit)
+        most = reference.score(bound_gains(reference), settings.unit)
         if most < settings.threshold:
             start = sum(reference.initial) / len(reference.initial)
             raise RequestError(

@@ -130,7 +130,7 @@ def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStar
                 {name: branch.leaves_and_roles for name, branch in workshop.task.branches.items()},
                 workshop.operators,
             )
-            attempts = {name: workshop.branch(name).test(0, tree) for name, tree in trees.items()}
+            attempts = {name: workshop.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
             reasons = [
                 ("" if name == "main" else f"{name}: ") + Reason[attempt.reason].value
                 for name, attempt in attempts.items()
