@@ -22,7 +22,7 @@ from typing import Any
 import autoloss
 from autoloss import recipes
 from autoloss.run.pipeline import run
-from autoloss.run.results import confirmation
+from autoloss.run.results import best_entrants
 from autoloss.search.chance import derive_generator
 from autoloss.search.history import History
 from autoloss.search.jobs import Job, Train
@@ -196,7 +196,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         dispatcher = Dispatcher(workers, configuration.limits)
         run(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
-        best = confirmation(history.finished, CONFIRMED)
+        best = best_entrants(history.finished, CONFIRMED)
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
             0
         ]
