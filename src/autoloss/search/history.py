@@ -20,7 +20,7 @@ from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.settings import Configuration
-from autoloss.space.loss import text_of, texts_in
+from autoloss.space.loss_text import join_branches, split_branches
 
 KEPT = 1_000
 """One in so many rejected attempts keeps its text."""
@@ -131,7 +131,7 @@ class History:
             return None
         else:
             text = self.children[plan.parent].loss
-        return texts_in(text)[branch]
+        return split_branches(text)[branch]
 
     def begin(self) -> Draft:
         """Start on the next child, or go on with it."""
@@ -244,7 +244,7 @@ class History:
             parent=plan.parent,
             kinds={branch: came_about(kind, attempts[branch]).value for branch, kind in plan.kinds.items()},
             attempts=attempts,
-            loss=text_of(trees),
+            loss=join_branches(trees),
             origin=origin,
             source=source,
             signature=signature,
