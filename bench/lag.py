@@ -23,7 +23,7 @@ import autoloss
 from autoloss import recipes
 from autoloss.run.pipeline import run
 from autoloss.run.results import confirmation
-from autoloss.search.chance import keyed
+from autoloss.search.chance import derive_generator
 from autoloss.search.history import History
 from autoloss.search.jobs import Job, Train
 from autoloss.search.records import Candidate, Outcome
@@ -146,7 +146,7 @@ def _seconds(name: str, job: Job, found: Any) -> float:
     if not isinstance(job, Train):
         return TESTING_SECONDS * len(found)
     measured = TRAININGS[name]
-    place = keyed(0, "duration", job.loss).uniform(0, len(measured) - 1)
+    place = derive_generator(0, "duration", job.loss).uniform(0, len(measured) - 1)
     low = min(int(place), len(measured) - 2)
     return measured[low] + (place - low) * (measured[low + 1] - measured[low])
 
@@ -206,7 +206,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         "confirmed": winner.mean,
         "test": tested.mean,
         "loss": winner.entrant.loss,
-        "children": len(history.children),
+        "children": len(history.candidates),
         "curve": [max(trained[: count + 1]) for count in range(evaluations)],
     }
 
