@@ -15,11 +15,10 @@ from autoloss.formulas import notation
 from autoloss.formulas.ranges import known_ranges
 from autoloss.formulas.rewriting import Rewriter, rewriter
 from autoloss.formulas.terms import Term, own_operators, translated
-from autoloss.space.activated import ACTIVATIONS
-from autoloss.space.branch import Activation
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN
+from autoloss.space.options import ACTIVATIONS, Activation
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")
