@@ -170,7 +170,6 @@ def costs(candidates: int) -> dict[str, Any]:
     gc.collect()
     before = resident_megabytes()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
-        store.write_settings({"configuration": configuration.to_json()})
         history, record = History(BRANCHES, configuration), Timed(store)
         workers = Instant(Answers(configuration))
         began = time.perf_counter()

@@ -25,7 +25,6 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskReference
 from autoloss.run.reading import Reading
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
@@ -33,6 +32,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 

@@ -2,9 +2,10 @@
 
 from autoloss.run.results import confirmations
 from autoloss.search.records import Outcome, State
+from autoloss.settings import FinalSettings
 from autoloss.trainings.evidence import CONFIRMATION, Entrant, seeds
 
-FINAL = {"confirm": 3, "confirm_seeds": 2, "finalists": 2, "finalist_seeds": 3}
+FINAL = FinalSettings(confirm=3, confirm_seeds=2, finalists=2, finalist_seeds=3)
 STEADY, FICKLE, WEAK = (Entrant(label, label) for label in ("steady", "fickle", "weak"))
 SCORES = {STEADY: (0.8,) * 5, FICKLE: (0.9, 0.9, 0.9, 0.0, 0.9), WEAK: (0.3,) * 5}
 
@@ -39,6 +40,6 @@ def test_a_finalist_without_all_of_its_scores_comes_last():
     assert order(confirmations(list(SCORES), 7, FINAL, trials)) == ["steady", "weak", "fickle"]
 
 
-def test_a_run_of_a_release_without_finalists_is_read_as_it_was():
-    old = {"confirm": 3, "confirm_seeds": 2}
-    assert order(confirmations(list(SCORES), 7, old, known(5))) == ["fickle", "steady", "weak"]
+def test_without_finalists_nobody_has_further_seeds():
+    alone = FinalSettings(confirm=3, confirm_seeds=2, finalists=0, finalist_seeds=0)
+    assert order(confirmations(list(SCORES), 7, alone, known(5))) == ["fickle", "steady", "weak"]

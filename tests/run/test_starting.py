@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import Tensor
@@ -83,9 +81,9 @@ class TestStart:
     def test_the_run_keeps_what_it_started_from(self, run):
         found, _ = run
         assert found.configuration.evolution.start[:2] == (CE, INVERTED)
-        kept = json.loads(found.settings["start"])
-        assert [row["label"] for row in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
-        assert [row["reason"] is None for row in kept] == [True, False, True]
+        kept = found.settings.start
+        assert [verdict.label for verdict in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
+        assert [verdict.reason is None for verdict in kept] == [True, False, True]
 
     def test_a_resumed_run_has_the_same_history(self, run, tmp_path):
         found, _ = run
@@ -274,7 +272,7 @@ def test_a_run_without_any_of_it_is_as_before(tmp_path):
     found = searched(tmp_path / "run", evaluations=1)
     assert found.configuration.space == type(found.configuration.space)()
     with Store(tmp_path / "run") as store:
-        assert store.settings()["start"] == "[]"
+        assert store.settings().start == ()
 
 
 def test_a_run_with_all_of_it_is_derived_again(tmp_path):

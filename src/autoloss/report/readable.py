@@ -16,6 +16,7 @@ from autoloss.trainings.retrained import write_whole
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
     from autoloss.run.results import Search
+    from autoloss.space.form import BranchForm
 
 FILE = "formulas.json"
 
@@ -39,32 +40,31 @@ def readable_of(search: Search, formulas: Iterable[str]) -> Mapping[str, Readabl
     path = search.directory / FILE
     known = _kept(path)
     if missing := [formula for formula in wanted if formula not in known]:
-        branches = search.settings["branches"]
+        branches = tuple(search.settings.branches.items())
         known |= {formula: _simplified(formula, branches) for formula in missing}
         _keep(path, known)
     return {formula: known[formula] for formula in wanted}
 
 
 @functools.lru_cache(maxsize=2000)
-def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
+def terms_of(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Mapping[str, Term] | None:
     """Simplify a formula, branch by branch; None where it holds an operator of somebody's own, which is not at hand here.
 
     Args:
-        branches: Those of the run, as it stores them.
+        branches: Name and form of each branch of the run.
     """
     from autoloss.formulas.simplify import simplified
-    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(branches).items()}
+    forms = dict(branches)
     try:
         return simplified(Loss.parse(formula, {name: form.leaves for name, form in forms.items()}), forms)
     except FormulaError:
         return None
 
 
-def _simplified(formula: str, branches: str) -> Readable:
+def _simplified(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Readable:
     from autoloss.formulas.simplify import unicode
     from autoloss.space.loss import MAIN
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.rejection.protocol import Reference, Verdict, measure_reference
-from autoloss.run.naming import resolve_task, task_reference
+from autoloss.run.naming import inspect_data, resolve_task, task_reference
 from autoloss.run.own_operators import operator_table
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
@@ -118,7 +118,7 @@ def check(
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
     """
-    task_reference(task, metric, options).inspect()
+    inspect_data(task_reference(task, metric, options))
     loaded, _ = resolve_task(task, metric, options)
     wanted = {**recipes.search_settings(task), **(settings or {})}
     configuration = Configuration().changed({**wanted, "seed": seed, "evaluations": evaluations})

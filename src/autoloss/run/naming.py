@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,55 +15,42 @@ import cloudpickle
 from autoloss import tasks
 from autoloss.errors import RequestError, unknown
 from autoloss.run.frozen import with_frozen
+from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.task import Task
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReference:
-    """How a run names its task, so that it can be resumed without it.
+def load_task(reference: TaskReference, task: Task | None = None) -> Task:
+    """Return the task that a run refers to, with its frozen branches.
 
     Args:
-        name: A name of the catalogue or `file.py:name`; None for a task that was handed over as an object.
-        options: Keyword arguments, such as `metric`.
-        frozen: Branch → name or formula of the loss that it keeps, see `run.frozen`.
+        task: The task itself, where the caller has it; it is made otherwise.
+
+    Raises:
+        RequestError: There is none of that name, its options do not fit, or it was given as an object when the run was started.
     """
+    if task is None:
+        task = _make_task(reference)
+    return with_frozen(task, reference.frozen) if reference.frozen else task
 
-    name: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    frozen: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        values = {"name": self.name, "options": dict(self.options), "frozen": dict(self.frozen)}
-        return json.dumps(values, sort_keys=True)
+def _make_task(reference: TaskReference) -> Task:
+    if reference.name is None:
+        raise RequestError(
+            "This run's task was handed over in Python; resume it with autoloss.resume(directory, task=…)."
+        )
+    if ".py:" in reference.name:
+        return _task(reference.name, reference.options)
+    return tasks.get(reference.name, **reference.options)
 
-    @classmethod
-    def from_json(cls, text: str) -> TaskReference:
-        return cls(**json.loads(text))
 
-    def load(self) -> Task:
-        """Make the task.
+def inspect_data(reference: TaskReference) -> None:
+    """Look over the data of a task of the catalogue, before the task is made.
 
-        Raises:
-            RequestError: There is none of that name, or the options do not fit.
-        """
-        if self.name is None:
-            raise RequestError(
-                "This run's task was handed over in Python; resume it with autoloss.resume(directory, task=…)."
-            )
-        return self.of(_task(self.name, self.options) if ".py:" in self.name else tasks.get(self.name, **self.options))
-
-    def of(self, task: Task) -> Task:
-        """Return the task as the run has it: some of its branches may keep their losses."""
-        return with_frozen(task, self.frozen) if self.frozen else task
-
-    def inspect(self) -> None:
-        """Look over the data of a task of the catalogue, before the task is made.
-
-        Raises:
-            RequestError: Files are faulty; up to twenty are named.
-        """
-        if self.name is not None and ".py:" not in self.name:
-            tasks.inspect(self.name, **self.options)
+    Raises:
+        RequestError: Files are faulty; up to twenty are named.
+    """
+    if reference.name is not None and ".py:" not in reference.name:
+        tasks.inspect(reference.name, **reference.options)
 
 
 def resolve_task(
@@ -75,8 +60,8 @@ def resolve_task(
     frozen: Mapping[str, str] | None = None,
 ) -> tuple[Task, TaskReference]:
     """Return the task and how to name it."""
-    name = task_reference(task, metric, options, frozen)
-    return name.of(task) if isinstance(task, Task) else name.load(), name
+    reference = task_reference(task, metric, options, frozen)
+    return load_task(reference, task if isinstance(task, Task) else None), reference
 
 
 def task_reference(

@@ -6,14 +6,13 @@ the tree of each winning attempt, twins and copies, what was charged and where t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloss.rejection.reasons import Reason
-from autoloss.run.naming import TaskReference
+from autoloss.run.naming import load_task
 from autoloss.run.own_operators import operator_table
 from autoloss.run.search import same_task
 from autoloss.search.ahead import TOLD
@@ -26,8 +25,8 @@ from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
-from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.rows import child_row
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.job_runner import JobRunner, alphabet
@@ -99,16 +98,15 @@ def replay(
     """
     path = Path(directory)
     with Store(path) as store:
-        kept = store.started()
+        settings = store.settings()
         # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
         children = list(store.children())
         rejected = store.rejected()
-    configuration = Configuration.from_json(kept["configuration"])
-    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
+    configuration, leaves = settings.configuration, settings.leaves
     table = operator_table(configuration.space.operators, operators)
     if full:
-        settle = _testing(path, kept, task, configuration, table, rejected)
+        settle = _testing(path, settings, task, table, rejected)
     else:
         settle = _trusting(leaves, configuration, table)
     history = History(leaves, configuration)
@@ -204,18 +202,16 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
 
 def _testing(
     path: Path,
-    kept: Mapping[str, str],
+    settings: RunSettings,
     task: Task | None,
-    configuration: Configuration,
     operators: Mapping[str, Operator],
     rejected: Mapping[int, Kept],
 ) -> Settle:
     """Test every attempt again, up to the one that won."""
-    name = TaskReference.from_json(kept["task"])
-    loaded = name.of(task) if task is not None else name.load()
-    same_task(kept, loaded, path)
-    drawn = sample_files.load(path, kept.get(SAMPLES_DIGEST))
-    workshop = JobRunner(loaded, drawn, configuration, operators=operators)
+    loaded = load_task(settings.task, task)
+    same_task(settings, loaded, path)
+    drawn = sample_files.load(path, settings.samples_digest)
+    workshop = JobRunner(loaded, drawn, settings.configuration, operators=operators)
 
     def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:

@@ -16,7 +16,7 @@ from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.errors import RequestError, RunError, unknown
-from autoloss.run.naming import TaskReference, task_reference
+from autoloss.run.naming import load_task, task_reference
 from autoloss.run.own_operators import operator_table
 from autoloss.run.progress import Pace
 from autoloss.run.results import Found, Search, open_run
@@ -24,6 +24,7 @@ from autoloss.search.records import Outcome
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task, Training
 from autoloss.tasks.training import distribution
@@ -118,7 +119,7 @@ def retrain(
     """
     found = open_run(directory)
     loss = _chosen(found, individual)
-    name, published = asked(TaskReference.from_json(found.settings["task"]), recipe, options or {})
+    name, published = asked(found.settings.task, recipe, options or {})
     loaded = _loaded(name, task, recipe, options)
     execution = _execution(loaded, device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds
@@ -298,12 +299,12 @@ def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options:
             raise RequestError(
                 f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
             )
-        return name.of(task)
+        return load_task(name, task)
     if name.name is None:
         raise RequestError(
             "This run's task was handed over in Python; retrain it with autoloss.retrain(directory, task=…)."
         )
-    return name.load()
+    return load_task(name)
 
 
 def _execution(task: Task, device: str | None, precision: str | None, channels_last: bool | None) -> Execution | None:

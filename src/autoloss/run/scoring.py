@@ -8,7 +8,7 @@ from typing import Any
 
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
-from autoloss.run.naming import TaskReference, resolve_task
+from autoloss.run.naming import load_task, resolve_task
 from autoloss.run.own_operators import operator_table
 from autoloss.run.results import read_run, standing
 from autoloss.run.search import check_also
@@ -17,7 +17,6 @@ from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
-from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.evidence import TEST, Entrant, Row, by_mean
@@ -119,12 +118,11 @@ def compare(
             best.sort(key=standing, reverse=True)
             if not best:
                 raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-            name = TaskReference.from_json(found.settings["task"])
-            loaded = name.of(task) if task is not None else name.load()
+            loaded = load_task(found.settings.task, task)
             if TEST not in loaded.splits:
                 raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
             table = operator_table(found.operators, operators)
-            drawn = sample_files.load(directory, found.settings[SAMPLES_DIGEST])
+            drawn = sample_files.load(directory, found.settings.samples_digest)
             workshop = JobRunner(loaded, drawn, found.configuration, operators=table)
             with start_workers(workshop, Machines(workers=workers)) as pool:
                 dispatcher = Dispatcher(pool, found.configuration.limits)

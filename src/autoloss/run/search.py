@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from autoloss import __version__, recipes
 from autoloss.errors import RequestError, unknown
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import limits
-from autoloss.run.naming import TaskReference, resolve_task
+from autoloss.run.naming import load_task, resolve_task
 from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read_run
-from autoloss.run.starting import Start, parse_starts, test_starts
+from autoloss.run.results import Search, confirmation, confirmations, read_run
+from autoloss.run.starting import Start, describe_start, parse_starts, test_starts
 from autoloss.search.chance import derived_seed
 from autoloss.search.history import History
 from autoloss.settings import Configuration, ProtocolSettings
@@ -29,7 +28,8 @@ from autoloss.store import store as stores
 from autoloss.store.crash_points import crash_point
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
-from autoloss.store.migrations import SAMPLES_DIGEST, digest_of_samples
+from autoloss.store.migrations import digest_of_samples
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
@@ -123,17 +123,21 @@ def search(
         _check_reach(loaded, drawn, configuration.rejection)
         sample_files.save(path, drawn)
         started_from = test_starts(starts, JobRunner(loaded, drawn, configuration, operators=table))
-        for told in (*_idle(workers, configuration), *(found.line() for found in started_from)):
+        for told in (*_idle(workers, configuration), *map(describe_start, started_from)):
             (say or _silent)(told)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(
-                {
-                    **_settings(configuration, name, loaded),
-                    SAMPLES_DIGEST: digest_of_samples(path),
-                    UNTRAINED: _untrained(loaded, configuration),
-                    "start": json.dumps([found.values() for found in started_from]),
-                    "also": json.dumps(list(also)),
-                }
+                RunSettings(
+                    configuration=configuration,
+                    task=name,
+                    title=loaded.name,
+                    branches=_forms(loaded),
+                    release=__version__,
+                    samples_digest=digest_of_samples(path),
+                    untrained=_untrained(loaded, configuration),
+                    start=started_from,
+                    also=also,
+                )
             )
             return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
@@ -174,16 +178,15 @@ def resume(
     owner = Ownership(path)
     try:
         with Store(path, write=True, say=say or warn) as store:
-            kept = store.started()
-            configuration = Configuration.from_json(kept["configuration"])
+            kept = store.settings()
+            configuration = kept.configuration
             if evaluations is not None and evaluations != configuration.evaluations:
                 configuration = _longer(configuration, evaluations)
-                store.change_setting("configuration", configuration.to_json())
-            name = TaskReference.from_json(kept["task"])
-            loaded = name.of(task) if task is not None else name.load()
+                store.change_setting("configuration", configuration)
+            loaded = load_task(kept.task, task)
             same_task(kept, loaded, path)
             table = operator_table(configuration.space.operators, operators)
-            drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
+            drawn = sample_files.load(path, kept.samples_digest)
             return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
     except KeyboardInterrupt as interruption:
         interruption.add_note(_how_to_resume(path))
@@ -203,30 +206,22 @@ def _idle(workers: int, configuration: Configuration) -> list[str]:
     ]
 
 
-def _settings(configuration: Configuration, name: TaskReference, task: Task) -> dict[str, str]:
-    """Return what a run keeps of how it was started."""
-    return {
-        "configuration": configuration.to_json(),
-        "task": name.to_json(),
-        "title": task.name,
-        "branches": json.dumps({branch: BranchForm.of(found).to_dict() for branch, found in task.branches.items()}),
-        "release": __version__,
-    }
+def _forms(task: Task) -> dict[str, BranchForm]:
+    return {name: BranchForm.of(branch) for name, branch in task.branches.items()}
 
 
-def _untrained(task: Task, configuration: Configuration) -> str:
-    """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
+def _untrained(task: Task, configuration: Configuration) -> float | None:
+    """Return the score of the network with which all trainings of the search begin; None where a task cannot tell."""
     with one_thread():
-        return json.dumps(task.untrained(derived_seed(configuration.seed, "training")))
+        return task.untrained(derived_seed(configuration.seed, "training"))
 
 
-def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
+def same_task(kept: RunSettings, task: Task, path: Path) -> None:
     """Refuse to go on with a task that is not the run's: two histories would mix."""
-    found = {"title": task.name, "branches": _settings(Configuration(), TaskReference(None), task)["branches"]}
-    for name, value in found.items():
-        if kept[name] != value:
+    for name, ours, other in (("title", kept.title, task.name), ("branches", kept.branches, _forms(task))):
+        if ours != other:
             raise RequestError(
-                f"The run in {path} was started with another task: its {name} is {kept[name]}, this one's {value}. "
+                f"The run in {path} was started with another task: its {name} is {ours}, this one's {other}. "
                 "Resume it with its own task, or start a new run."
             )
 
@@ -315,7 +310,7 @@ def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher
             say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
             compared(finalists, again, "valid", dispatcher, known, store.add_trial)
             crash_point("finalists-confirmed")
-        best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
+        best = [row.entrant for row in confirmations(best, seed, settings, known)]
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:

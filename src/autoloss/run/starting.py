@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoloss import zoo
@@ -13,6 +13,7 @@ from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
 from autoloss.space.operators import Operator
+from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
 
@@ -32,32 +33,14 @@ class Start:
     loss: str
 
 
-@dataclass(frozen=True, slots=True)
-class TestedStart:
-    """What the rejection protocol says of a loss to start from.
-
-    Args:
-        g: Branch → g, None where there is none.
-        reason: Why it is drawn anew, with the branch, or None when it passed.
-    """
-
-    label: str
-    loss: str
-    g: Mapping[str, float | None]
-    reason: str | None
-
-    def values(self) -> dict[str, object]:
-        return asdict(self)
-
-    def line(self) -> str:
-        """Say it in a sentence."""
-        scores = ", ".join(
-            ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}")
-            for name, g in self.g.items()
-        )
-        if self.reason is None:
-            return f"Starts from {self.label}: {scores}."
-        return f"Does not start from {self.label}: {self.reason} ({scores}). Its place is drawn at random."
+def describe_start(start: StartVerdict) -> str:
+    """Say in a sentence whether a search starts from a loss."""
+    scores = ", ".join(
+        ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}") for name, g in start.g.items()
+    )
+    if start.reason is None:
+        return f"Starts from {start.label}: {scores}."
+    return f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random."
 
 
 def parse_starts(
@@ -120,9 +103,9 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStart]:
+def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[StartVerdict]:
     """Send the losses through the rejection protocol, each branch for itself, as the search will."""
-    found: list[TestedStart] = []
+    found: list[StartVerdict] = []
     with one_thread():
         for start in starts:
             trees = Loss.parse(
@@ -137,5 +120,5 @@ def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStar
                 if attempt.reason is not None
             ]
             scores = {name: attempt.score for name, attempt in attempts.items()}
-            found.append(TestedStart(start.label, start.loss, scores, "; ".join(reasons) or None))
+            found.append(StartVerdict(start.label, start.loss, scores, "; ".join(reasons) or None))
     return found

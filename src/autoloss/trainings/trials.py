@@ -7,7 +7,6 @@ valid split, and cross entropy stands there in several scales as well.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.space.branch import Branch
+from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.evidence import COMPARISON, TEST, Entrant, Row, by_mean, rows, seeds
@@ -145,8 +145,8 @@ def against_baselines(
     # The standard loss at the recipe's own learning rate comes first: it is what the others are tested against.
     own = [rival for rival in plain[:1] if rival not in rivals]
     entrants = [*best, *own, *rivals, *(other for rival in plain[:1] for other in scaled(rival))]
-    listed = {"seeds": seed_count, "entrants": [dataclasses.asdict(entrant) for entrant in entrants]}
-    store.change_setting(COMPARISON, json.dumps(listed))
+    listed = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
+    store.change_setting("comparison", listed)
     fresh = seeds(configuration.seed, COMPARISON, seed_count)
     return by_mean(compared(entrants, fresh, TEST, dispatcher, known, store.add_trial))
 

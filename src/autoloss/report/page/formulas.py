@@ -32,7 +32,7 @@ class Formulas(dict[str, Formula]):
 
     @classmethod
     def of(cls, search: Search, found: Iterable[str]) -> Formulas:
-        branches = search.settings["branches"]
+        branches = tuple(search.settings.branches.items())
         readable = readable_of(search, found)
         return cls({text: Formula(text, one.line, _set(text, branches)) for text, one in readable.items()})
 

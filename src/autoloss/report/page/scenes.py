@@ -88,13 +88,13 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
-    from autoloss.run.naming import TaskReference
+    from autoloss.run.naming import load_task
 
-    task = TaskReference.from_json(search.settings["task"]).load()
+    task = load_task(search.settings.task)
     if set(task.standard) != set(task.branches):
         raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to draw scenes beside.")
     standard = "; ".join(task.standard.values())
-    seed = seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)[0]
+    seed = seeds(search.configuration.seed, COMPARISON, 1)[0]
     drawn: list[Any] = []
     for name, loss in (("the found loss", formula), (standard, task.standard)):
         say(f"Training once with {name}, for the scenes.")
