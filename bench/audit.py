@@ -25,8 +25,10 @@ from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import TEST, Entrant, Row, seeds
-from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import TEST, Entrant, training_seeds
+from autoloss.trainings.table import Measurements, Row
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -82,11 +84,11 @@ def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             winners.append((arm, seed, Entrant(f"{arm}, seed {seed}", found.best.formula)))
     rivals, tested = _tested(task, metric, [entrant for *_, entrant in winners], folder / "test", arguments)
     by_entrant = {row.entrant: row for row in tested}
-    rows = [_row(spec, arm, seed, by_entrant[entrant]) for arm, seed, entrant in winners]
+    rows = [_row(spec, arm, seed, *_loss_and_scores(by_entrant[entrant])) for arm, seed, entrant in winners]
     for arm in (EVOLUTION, *ARMS):
-        means = tuple(row["mean"] for row in rows if row["method"] == arm)
-        rows.append(_row(spec, f"{arm}, over searches", None, Row(Entrant(arm, ""), means)))
-    return rows + [_row(spec, entrant.label, None, by_entrant[entrant]) for entrant in rivals]
+        means = Measurements(tuple(row["mean"] for row in rows if row["method"] == arm))
+        rows.append(_row(spec, f"{arm}, over searches", None, "", means))
+    return rows + [_row(spec, entrant.label, None, *_loss_and_scores(by_entrant[entrant])) for entrant in rivals]
 
 
 def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
@@ -95,6 +97,23 @@ def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
         raise RequestError(f"--tasks takes name:metric[:option=value…], like digits-seg:miou; found {spec!r}.")
     options = dict(option.split("=", 1) for option in rest[1:])
     return autoloss.tasks.get(name, metric=rest[0], **{**(QUICK.get(name, {}) if quick else {}), **options}), rest[0]
+
+
+class Told:
+    """A store whose trainings are printed as they end."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def trials(self) -> dict[Train, Outcome]:
+        return self._store.trials()
+
+    def add_trial(self, job: Train, outcome: Outcome) -> None:
+        self._store.add_trial(job, outcome)
+        result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
+        training = job.training
+        tell(f"{self._name}, {training.split}, {job.loss} × {training.learning_rate:g}: {result}")
 
 
 def _tested(
@@ -109,16 +128,10 @@ def _tested(
             Store(folder, write=True) as store,
             start_workers(JobRunner(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
-            dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
-
-            def keep(job: Train, outcome: Outcome) -> None:
-                store.add_trial(job, outcome)
-                result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-                tell(f"{task.name}, {job.split}, {job.loss} × {job.learning_rate:g}: {result}")
-
-            rivals = tuned(_rivals(task, metric), task, 0, dispatcher, known, keep)
-            fresh = seeds(0, "audit", arguments.test_seeds)
-            return rivals, compared([*winners, *rivals], fresh, TEST, dispatcher, known, keep)
+            dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
+            rivals = tune_learning_rates(_rivals(task, metric), task, 0, dispatcher, record)
+            seeds = training_seeds(0, "audit", arguments.test_seeds)
+            return rivals, compare_losses([*winners, *rivals], seeds, TEST, dispatcher, record)
     finally:
         owner.close()
 
@@ -130,8 +143,14 @@ def _rivals(task: autoloss.Task, metric: str) -> list[Entrant]:
     return baselines(task, every=True) + own
 
 
-def _row(task: str, method: str, seed: int | None, row: Row) -> dict[str, Any]:
-    values = (task, method, seed, row.entrant.loss, row.mean, row.interval, len(row.scores), row.scores, row.reasons)
+def _loss_and_scores(row: Row) -> tuple[str, Measurements, tuple[str, ...]]:
+    return row.entrant.loss, row.score, row.reasons
+
+
+def _row(
+    task: str, method: str, seed: int | None, loss: str, scores: Measurements, reasons: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    values = (task, method, seed, loss, scores.mean, scores.interval, len(scores.values), scores.values, reasons)
     return dict(zip(COLUMNS, values, strict=True))
 
 

@@ -18,8 +18,11 @@ import autoloss
 from autoloss.run.results import Search, ranking
 from autoloss.search.records import Individual
 from autoloss.settings import Configuration
-from autoloss.trainings.evidence import Entrant, by_mean, seeds
-from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import Entrant, training_seeds
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -87,22 +90,22 @@ def _best_so_far(history: Sequence[Individual]) -> list[float]:
 def _tested(task: autoloss.Task, searches: dict[str, list[Search]]) -> dict[str, object]:
     """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
-    known: dict = {}
+    known = Memory()
     with start_workers(JobRunner(task, {}, configuration), Machines(workers=2)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:
-            fresh = seeds(0, purpose, FRESH_SEEDS)
-            return compared(entrants, fresh, split, dispatcher, known, lambda job, outcome: None)
+            fresh = training_seeds(0, purpose, FRESH_SEEDS)
+            return compare_losses(entrants, fresh, split, dispatcher, known)
 
         winners = {}
         for arm, runs in searches.items():
             winners[arm] = []
             for found in runs:
                 entrants = [Entrant(arm, best.formula) for best in found.top(CONTESTANTS)]
-                winners[arm].append(by_mean(rows(entrants, "first look: valid", "valid"))[0].entrant)
+                winners[arm].append(sort_by_mean(rows(entrants, "first look: valid", "valid"))[0].entrant)
         test = {arm: [row.mean for row in rows(chosen, "first look: test", "test")] for arm, chosen in winners.items()}
-        rivals = tuned(baselines(task), task, 0, dispatcher, known, lambda job, outcome: None)
+        rivals = tune_learning_rates(baselines(task), task, 0, dispatcher, known)
         return {
             "winners": {arm: [entrant.loss for entrant in chosen] for arm, chosen in winners.items()},
             "test": test,

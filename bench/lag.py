@@ -29,8 +29,10 @@ from autoloss.search.jobs import Job, Train
 from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.trainings.evidence import Entrant, Row, by_mean, rows, seeds
-from autoloss.trainings.trials import compared
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import Entrant, training_seeds
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import Measurements, Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
@@ -186,8 +188,10 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         run(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
         best = confirmation(history.finished, CONFIRMED)
-        winner = by_mean(_trained(best, seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[0]
-        tested = _trained([winner.entrant], seeds(seed, "comparison", TEST_SEEDS), "test", dispatcher)[0]
+        winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
+            0
+        ]
+        tested = _trained([winner.entrant], training_seeds(seed, "comparison", TEST_SEEDS), "test", dispatcher)[0]
     return {
         "best": max(trained),
         "confirmed": winner.mean,
@@ -199,16 +203,14 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
 
 
 def _trained(entrants: Sequence[Entrant], fresh: Sequence[int], split: str, dispatcher: Dispatcher) -> list[Row]:
-    found: dict[Train, Outcome] = {}
-    compared(entrants, fresh, split, dispatcher, found, lambda job, outcome: None)
-    return rows(entrants, fresh, split, found)
+    return compare_losses(entrants, fresh, split, dispatcher, Memory())
 
 
 def _summary(found: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """Return mean and half the 95 % interval, of the figure and of its difference to that of the first lag, seed by seed."""
     scores = tuple(one[name] for one in found)
-    row = Row(Entrant(name, ""), scores)
-    less = Row(Entrant(name, ""), tuple(mine - other[name] for mine, other in zip(scores, first, strict=True)))
+    row = Measurements(scores)
+    less = Measurements(tuple(mine - other[name] for mine, other in zip(scores, first, strict=True)))
     return {
         "mean": row.mean,
         "interval": row.interval,

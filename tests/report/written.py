@@ -12,7 +12,7 @@ from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import Comparison, RunSettings, TaskReference
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
+from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
 COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}
@@ -87,13 +87,13 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
     """Write what follows a search whose winner is loss 1: fresh seeds, and the comparison on the test split."""
     entrants = [Entrant("#1", POOLED), Entrant("baseline/ce", "baseline/ce", baseline=True)]
     with Store(directory, write=True) as store:
-        for seed in seeds(0, CONFIRMATION, 5):
+        for seed in training_seeds(0, CONFIRMATION, 5):
             for loss, score in ((POOLED, 0.8), (CE, 0.5), (ROOT, 0.2)):
                 store.add_trial(Entrant("", loss).job(seed, "valid"), scored(score))
         store.add_trial(entrants[1].job(1, "valid"), scored(0.55))
         listed = [{"label": entrant.label, "loss": entrant.loss, "baseline": entrant.baseline} for entrant in entrants]
         store.change_setting("comparison", Comparison(len(found), listed))
-        for at, seed in enumerate(seeds(0, COMPARISON, len(found))):
+        for at, seed in enumerate(training_seeds(0, COMPARISON, len(found))):
             store.add_trial(entrants[0].job(seed, "test"), scored(found[at]))
             store.add_trial(entrants[1].job(seed, "test"), scored(standard[at]))
     return directory

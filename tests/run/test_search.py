@@ -30,8 +30,9 @@ from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
-from autoloss.trainings.evidence import Entrant, Row
-from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.baselines import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.entrant import Entrant
+from autoloss.trainings.table import Row
 from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
@@ -426,7 +427,8 @@ def test_another_task_is_not_mixed_into_a_run(run_directory):
 
 
 def row(label: str, *scores: float, baseline: bool = False) -> Row:
-    return Row(Entrant(label, label, baseline=baseline), scores)
+    outcomes = tuple(Outcome(state=State.SCORED, score=score) for score in scores)
+    return Row(Entrant(label, label, baseline=baseline), outcomes)
 
 
 @pytest.mark.parametrize(

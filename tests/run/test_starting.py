@@ -248,7 +248,7 @@ class TestAlso:
 
     def test_a_comparison_shows_its_mean(self):
         rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])
-        assert all(0 <= row.further["digest"] <= 1 for row in rows if None not in row.scores)
+        assert all(0 <= row.also["digest"] <= 1 for row in rows if None not in row.scores)
         assert any(row["also"] for row in comparison_rows(rows))
         assert "digest" in [column.header for column in comparison_table("x", rows, ["digest"]).columns]
 

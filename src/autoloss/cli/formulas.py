@@ -63,7 +63,7 @@ def shortened(text: str, activation: str | None = None, *, one_hot: bool = False
     found: dict[str, Term] = {}
     for branch, tree in _read(text).items():
         entry = ENTRIES.get(text)
-        own = (ENTRIES[entry.members[branch]] if entry.members else entry).activation if entry else "softmax"
+        own = (entry.members.get(branch, entry)).activation if entry else "softmax"
         # `simplify` itself refuses what it does not know.
         found[branch] = simplified(tree, cast("Activation", activation or own), one_hot=one_hot)
     return found

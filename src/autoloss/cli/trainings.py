@@ -159,7 +159,7 @@ def retrain(
         return
     written = write(found)
     if as_json:
-        print_json(found.values())
+        print_json(found.to_dict())
     else:
         console.print(retraining_table(found))
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -13,7 +13,7 @@ from autoloss.report.numbers import figure
 from autoloss.report.readable import readable_of
 from autoloss.run.reading import Running
 from autoloss.run.results import NOTHING_GAINED, Found, Search
-from autoloss.trainings.evidence import Row
+from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
 """So many of the best, and of the latest, say which further metrics a run measured."""
@@ -163,7 +163,7 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sd": row.deviation,
             "interval": row.interval,
             "p_value": row.p_value,
-            "also": row.further,
+            "also": row.also,
         }
         for row in rows
     ]
@@ -198,8 +198,8 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
                 figure(row.mean),
                 figure(row.deviation),
                 "" if row.p_value is None else f"{row.p_value:.3f}",
-                *(figure(row.further.get(metric)) for metric in also),
-                _seeds(row),
+                *(figure(row.also.get(metric)) for metric in also),
+                count_seeds(row),
                 "" if row.entrant.baseline else row.entrant.loss,
             )
             for row in rows
@@ -212,6 +212,6 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
     )
 
 
-def _seeds(row: Row) -> str:
-    failed = len(row.scores) - len(row.finite)
-    return f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else "")
+def count_seeds(row: Row) -> str:
+    """Return the number of training seeds of a row, and of those without a score."""
+    return f"{len(row.scores)}" + (f" ({row.failed} without a score)" if row.failed else "")

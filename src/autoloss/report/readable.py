@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.training.whole_files import write_text
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
@@ -90,7 +90,7 @@ def _kept(path: Path) -> dict[str, Readable]:
 def _keep(path: Path, known: Mapping[str, Readable]) -> None:
     formulas = {formula: [found.text, found.line] for formula, found in known.items()}
     try:
-        write_whole(path, json.dumps({"release": __version__, "formulas": formulas}, ensure_ascii=False))
+        write_text(path, json.dumps({"release": __version__, "formulas": formulas}, ensure_ascii=False))
     except RequestError:
         # A folder that is only read stays as it is.
         return

@@ -21,7 +21,7 @@ from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Diverged, Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.trials import LEARNING_RATES, SCALES, TUNING_SEEDS
+from autoloss.trainings.baselines import LEARNING_RATES, SCALES, TUNING_SEEDS
 from autoloss.workers.job_runner import RejectionTester
 
 STEPS = 2

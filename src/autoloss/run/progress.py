@@ -70,18 +70,3 @@ class Progress:
     def eta_seconds(self) -> float | None:
         """The time left at the present pace, or None before there is one."""
         return 60 * (self.budget - self.trained) / self.per_minute if self.trained_here else None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """One look at a training under way.
-
-    Args:
-        label: Of the loss, and which of its trainings it is.
-        steps: Of the whole training; None where the task does not tell.
-    """
-
-    label: str
-    step: int
-    steps: int | None
-    loss: float

@@ -14,10 +14,11 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Individual, Outcome, State
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
+from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
 
 if TYPE_CHECKING:
-    from autoloss.settings import Configuration, FinalSettings
+    from autoloss.settings import Configuration
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
 
@@ -182,7 +183,7 @@ def ranking(history: Sequence[Individual]) -> list[Individual]:
     return [_numbered(history, columns, number) for number in columns.ranked]
 
 
-def confirmation(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
+def best_entrants(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
     """Return the losses that are re-trained before a winner is named.
 
     Args:
@@ -191,18 +192,6 @@ def confirmation(history: Sequence[Individual], count: int, columns: Columns | N
     columns = columns or Columns.of(history)
     best = (_numbered(history, columns, number) for number in columns.ranked[:count])
     return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
-
-
-def confirmations(
-    entrants: Sequence[Entrant], seed: int, final: FinalSettings, known: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return what re-training came to, the winner first; a finalist has its further seeds as soon as all of them are known."""
-    first, further = final.confirm_seeds, final.finalist_seeds
-    again = seeds(seed, CONFIRMATION, first + further)
-    best = by_mean(rows(entrants, again[:first], "valid", known))
-    chosen = [row.entrant for row in best[: final.finalists]]
-    whole = {row.entrant: row for row in rows(chosen, again, "valid", known)}
-    return by_evidence([whole.get(row.entrant, row) for row in best])
 
 
 def open_run(directory: str | Path) -> Search:
@@ -237,10 +226,10 @@ def summary(
     """
     columns = columns or Columns.of(history)
     seed, final = settings.configuration.seed, settings.configuration.final
-    confirmed = confirmations(confirmation(history, final.confirm, columns), seed, final, known)
+    confirmed = confirmed_rows(best_entrants(history, final.confirm, columns), seed, final, known)
     entrants = [Entrant(**entrant) for entrant in settings.comparison.entrants]
-    comparison = rows(entrants, seeds(seed, COMPARISON, settings.comparison.seeds), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison), columns=columns)
+    comparison = collect_rows(entrants, training_seeds(seed, COMPARISON, settings.comparison.seeds), TEST, known)
+    return Search(directory, settings, history, end, confirmed, sort_by_mean(comparison), columns=columns)
 
 
 def individuals(store: Store) -> list[Individual]:

@@ -19,8 +19,11 @@ from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.evidence import TEST, Entrant, Row, by_mean
-from autoloss.trainings.trials import against_baselines, compared
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.confirm import compare_with_baselines
+from autoloss.trainings.entrant import TEST, Entrant
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -75,7 +78,7 @@ def score(
     machines = Machines(workers=min(workers, len(entrants) * seeds))
     with start_workers(JobRunner(loaded, {}, configuration, operators=table), machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
-        return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
+        return sort_by_mean(compare_losses(entrants, [first, *more], split, dispatcher, Memory()))
 
 
 def _text(loss: str, resolved: Mapping[str, Any]) -> str:
@@ -129,6 +132,8 @@ def compare(
                 store.rest_with(dispatcher.rest)
                 winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
                 every = baselines == "all"
-                return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher, every=every)
+                return compare_with_baselines(
+                    winners, loaded, found.configuration, seeds, store, dispatcher, every=every
+                )
     finally:
         owner.close()

@@ -15,7 +15,7 @@ from autoloss.rejection.screen import limits
 from autoloss.run.naming import load_task, resolve_task
 from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import Search, confirmation, confirmations, read_run
+from autoloss.run.results import Search, best_entrants, read_run
 from autoloss.run.starting import Start, describe_start, parse_starts, test_starts
 from autoloss.search.chance import derived_seed
 from autoloss.search.history import History
@@ -33,8 +33,7 @@ from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
-from autoloss.trainings.trials import against_baselines, compared
+from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -283,7 +282,8 @@ def _drive(
         end = run(history, store, dispatcher, observe)
         crash_point("search-ended")
         if final:
-            _finalise(history, store, task, dispatcher, say)
+            best = best_entrants(history.finished, configuration.final.confirm)
+            confirm_and_compare(best, task, configuration, dispatcher, store, say)
     if dispatcher.mishaps.losses:
         say(dispatcher.mishaps.failures())
     if machines.injection is not None:
@@ -291,36 +291,6 @@ def _drive(
     # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
     handed_over = [table[name] for name in configuration.space.operators if name in table]
     return dataclasses.replace(read_run(path, store, end), own=handed_over)
-
-
-def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
-    """Re-train the best on fresh seeds, then set the winners beside the baselines on the test split."""
-    settings, seed = history.configuration.final, history.configuration.seed
-    known = store.trials()
-    best = confirmation(history.finished, settings.confirm)
-    if not best:
-        return
-    if settings.confirm_seeds:
-        say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
-        again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
-        first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
-        crash_point("best-confirmed")
-        finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
-        if finalists and settings.finalist_seeds:
-            say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
-            compared(finalists, again, "valid", dispatcher, known, store.add_trial)
-            crash_point("finalists-confirmed")
-        best = [row.entrant for row in confirmations(best, seed, settings, known)]
-    if not settings.compare or not settings.compare_seeds:
-        return
-    if TEST not in task.splits:
-        say("The task has no test split, so nothing is compared with the baselines.")
-        return
-    say(
-        f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
-    )
-    against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
-    crash_point("compared")
 
 
 def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:

@@ -1,4 +1,4 @@
-"""From what a person writes after `--loss` to what a task trains with: a name, a formula, or a file that holds a formula."""
+"""Read a loss: a name of the zoo, a formula, or a file that holds a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
-from autoloss.zoo.entries import ENTRIES, Entry, fitted, only
+from autoloss.zoo.entries import ENTRIES
+from autoloss.zoo.entry import Entry, check_leaves, only_branch
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
@@ -102,11 +103,11 @@ def _from_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[
     if ":" in text:
         loss = Loss.parse(text, {name: branch.leaves_and_roles for name, branch in branches.items()}, known)
         _check_branches(loss, branches)
-        return {name: fitted(loss[name], name, branch) for name, branch in branches.items()}
+        return {name: check_leaves(loss[name], name, branch) for name, branch in branches.items()}
     leaves = dict.fromkeys(leaf for branch in branches.values() for leaf in branch.leaves_and_roles)
     tree = parse(text, leaves, known)
-    name, branch = only(branches, text)
-    return {name: fitted(tree, name, branch)}
+    name, branch = only_branch(branches, text)
+    return {name: check_leaves(tree, name, branch)}
 
 
 def _from_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:

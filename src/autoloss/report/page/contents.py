@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloss.report.failures import failures
-from autoloss.report.leaderboard import hall_rows, rows_of, top_rows
+from autoloss.report.leaderboard import count_seeds, hall_rows, rows_of, top_rows
 from autoloss.report.lineage import Step, lineage
 from autoloss.report.numbers import counted, duration, figure
 from autoloss.report.page import figures
@@ -20,7 +20,7 @@ from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
-from autoloss.trainings.evidence import Row
+from autoloss.trainings.table import Row
 
 TOP = 20
 """Losses in the table of the best."""
@@ -206,7 +206,6 @@ def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
     if row.mean is not None and scale is not None:
         half = row.interval or 0.0
         places = (scale.place(row.mean - half), scale.place(row.mean), scale.place(row.mean + half))
-    failed = len(row.scores) - len(row.finite)
     return Compared(
         label=row.entrant.label,
         baseline=row.entrant.baseline,
@@ -214,7 +213,7 @@ def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
         mean=figure(row.mean),
         half="" if row.interval is None else figure(row.interval),
         p_value="" if row.p_value is None else f"{row.p_value:.2g}",
-        seeds=f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else ""),
+        seeds=count_seeds(row),
         reasons=tuple(reason.splitlines()[0] for reason in row.reasons),
         places=places,
         below=row.mean is not None and scale is not None and row.mean < scale.low,

@@ -11,7 +11,7 @@ from autoloss.report.numbers import figure
 from autoloss.report.verdict import SURE, Judgement, Standing, judged
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
-from autoloss.trainings.evidence import TEST
+from autoloss.trainings.entrant import TEST
 
 Tone = Literal["good", "open", "bad"]
 

@@ -10,7 +10,7 @@ from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.reading import Reading
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.training.whole_files import write_text
 
 FILE = "report.html"
 
@@ -44,7 +44,7 @@ def write_report(
         if contents.scenes is None:
             scene_files.made(reading.search, contents.winner.formula.found, say)
             contents = gathered(reading)
-    write_whole(path, page(contents))
+    write_text(path, page(contents))
     return path, list(reading.damaged)
 
 

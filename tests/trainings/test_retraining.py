@@ -16,17 +16,18 @@ from autoloss import recipes
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
 from autoloss.run import retraining
-from autoloss.run.progress import Pace
 from autoloss.run.results import open_run
-from autoloss.run.retraining import _rivals, retrain
+from autoloss.run.retraining import retrain
+from autoloss.search.records import State
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import NETWORK, saved
 from autoloss.tasks.training.recipe import Recipe
-from autoloss.trainings.retrained import RESULT, Retraining
-from autoloss.trainings.trials import baselines
+from autoloss.trainings.baselines import baselines
+from autoloss.trainings.retrain import Pace, choose_baselines
+from autoloss.trainings.retraining import RESULT, PublishedRow, Retraining
 from tests.run.quick import SETTINGS, QuickTask
 from tests.tasks.drawing import STEPS, Augmented, certainty, network
 
@@ -82,8 +83,8 @@ def test_the_best_loss_and_the_baselines_are_trained_on_the_same_seeds(run, done
         (f"#{best.id}", best.formula),
         ("baseline/ce", "baseline/ce"),
     }
-    assert len({row.seeds for row in done.rows}) == 1
-    assert len(set(done.rows[0].seeds)) == 2
+    assert len(set(done.seeds)) == 2
+    assert all(len(row.outcomes) == 2 for row in done.rows)
     assert done.figures == ("score", "accuracy")
 
 
@@ -91,7 +92,7 @@ def test_each_training_is_that_of_the_task_with_the_full_schedule(done):
     row = next(row for row in done.rows if row.entrant.baseline)
     task = small_task()
     criterion = autoloss.bind(autoloss.zoo.resolve("baseline/ce", task.branches)[1], task.branches)
-    for seed, outcome in zip(row.seeds, row.outcomes, strict=True):
+    for seed, outcome in zip(done.seeds, row.outcomes, strict=True):
         expected = task.train(criterion, Training(seed=seed, split="test", schedule="full"))
         assert (outcome.score, outcome.also, outcome.curve) == (expected.score, expected.also, expected.curve)
         assert len(outcome.curve) == STEPS
@@ -211,9 +212,9 @@ def test_a_task_of_ones_own_is_trained_without_checkpoints(run, tmp_path, monkey
     """What cannot be kept midway is trained whole; what it cannot be told is refused."""
     monkeypatch.setattr(retraining, "FULL", "proxy")
     found = retrain(run, task=QuickTask(diverging=1), out=tmp_path, training_seeds=1, split="valid", against=["ce"])
-    assert {outcome.state for row in found.rows for outcome in row.outcomes} == {"diverged"}
+    assert {outcome.state for row in found.rows for outcome in row.outcomes} == {State.DIVERGED}
     assert "diverged: a hash said so" in markdown(found)
-    with pytest.raises(RequestError, match="no with_execution"):
+    with pytest.raises(RequestError, match="declares no `execution`"):
         retrain(run, task=QuickTask(), out=tmp_path, precision="bfloat16")
 
 
@@ -242,8 +243,8 @@ def test_the_papers_rows_stand_beside():
         TaskReference("voc-seg", {"metric": "miou", "loaders": "2"}), recipe.name, {"data": "d"}
     )
     assert name == TaskReference("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
-    rows = [retraining.Beside.of(row) for row in published]
-    found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", [], rows)
+    rows = [PublishedRow.of(row) for row in published]
+    found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", (), [], rows)
     assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in markdown(found)
     assert "found for bf1,published,bf1,0.713,," in as_csv(found)
     assert retraining_table(found).row_count == 5
@@ -270,5 +271,5 @@ def test_a_loss_must_fit_the_task_that_it_is_retrained_on(run, tmp_path):
 
 def test_all_baselines_are_those_of_a_full_comparison():
     task = small_task()
-    assert _rivals(["all"], task) == baselines(task, every=True)
-    assert len(_rivals(["all"], task)) > len(_rivals(None, task))
+    assert choose_baselines(["all"], task) == baselines(task, every=True)
+    assert len(choose_baselines(["all"], task)) > len(choose_baselines(None, task))
