@@ -1,12 +1,11 @@
-"""Does a search find better losses than its control and the baselines? All of them on the test split (a regression figure).
+"""Whether a search finds better losses than random search and the baselines, all measured on the test split.
 
-python bench/audit.py --tasks digits-seg:miou,tabular:f1:data=breast_cancer_hard --out results/audit.json
+python bench/audit.py --out results/audit.json
 
-For each task: searches with several seeds, with the settings of small tasks and with the paper's; as control as many random
-searches, which draw the same number of losses that pass the rejection protocol and are trained. The winner of each, named on
-fresh seeds of the valid split, and every baseline that fits, at its tuned learning rate, are trained on fresh seeds and measured
-on the test split. Everything finished is kept in a work folder:
-run the same command again and it goes on where it stopped.
+For each task: searches with several seeds, with the settings of small tasks and with the paper's, and as many random searches,
+which train the same number of losses. The winner of each, selected by new training seeds on the valid split, and every baseline
+that fits, at its tuned learning rate, are trained with new seeds and measured on the test split. What is finished is kept in a
+work folder: the same command continues where it was interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,48 +33,49 @@ from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 from digits import FEW
-from machine import machine
-from output import emit
-from searches import ARMS, EVOLUTION, parser, searched, tell
+from output import Figure, emit, parse_arguments
+from searches import ARMS, EVOLUTION, make_search_parser, searched, tell
 
 FRESH_SEEDS = 5
 """Trainings of each winner and of each baseline on the test split."""
 QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
 QUICK_SEARCH = {"final.confirm": 2, "final.confirm_seeds": 1, "evolution.initial": 2, "evolution.lag": 1}
+TASKS = "digits-seg:miou,tabular:f1:data=breast_cancer_hard"
+FIGURES = {
+    "digits-seg: evolution": Figure(("rows", {"method": "evolution, over searches"}, "mean"), digits=3),
+    "digits-seg: random search": Figure(("rows", {"method": "random search, over searches"}, "mean"), digits=3),
+    "digits-seg: Auto-Seg-Loss": Figure(("rows", {"loss": "baseline/asl_miou"}, "mean"), digits=3),
+    "digits-seg: Dice": Figure(("rows", {"loss": "baseline/dice"}, "mean"), digits=3),
+}
 COLUMNS = ("task", "method", "search_seed", "loss", "mean", "interval", "n", "scores", "reasons")
 
 
-def main() -> None:
-    arguments = _arguments()
-    rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), arguments)]
-    asked = {name: getattr(arguments, name) for name in ("evaluations", "seeds", "test_seeds")}
-    result = {"machine": machine(), **asked, "rows": rows}
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        # A quick run starts anew: it shall say whether the script works now.
+        work = arguments.work or (Path(folder) if arguments.quick else Path("runs") / "audit")
+        rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), work, arguments)]
+    sizes = {name: vars(arguments)[name] for name in ("evaluations", "seeds", "test_seeds")}
+    result = {**sizes, "rows": rows}
     if arguments.out and arguments.out.suffix == ".csv":
         arguments.out.write_text(_table(rows))
         arguments.out = None
     emit(result, arguments, _print)
 
 
-def _arguments() -> argparse.Namespace:
-    asked = parser(
-        __doc__, evaluations=100, seeds=3, quick="one seed of 4 trainings on few examples, in a folder of its own"
-    )
-    asked.add_argument(
-        "--tasks", default="digits-seg:miou,tabular:f1", help="name:metric[:option=value…], with commas between tasks"
-    )
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    asked = make_search_parser(__doc__, evaluations=100, seeds=3)
+    asked.add_argument("--tasks", default=TASKS, help="name:metric[:option=value…], with commas between tasks")
     asked.add_argument("--test-seeds", type=int, default=FRESH_SEEDS, help="trainings of each loss on the test split")
-    asked.add_argument("--work", type=Path, help="where everything is kept; runs/audit, with --quick runs/audit-quick")
-    arguments = asked.parse_args()
-    if arguments.quick:
-        # In this process: the start of workers would take most of the time.
-        arguments.evaluations, arguments.seeds, arguments.test_seeds, arguments.workers = 4, 1, 2, 0
-    arguments.work = arguments.work or Path("runs") / ("audit-quick" if arguments.quick else "audit")
-    return arguments
+    asked.add_argument("--work", type=Path, help="the folder that keeps what is finished; runs/audit by default")
+    # Without workers: starting them would take most of the time.
+    return parse_arguments(asked, argv, evaluations=4, seeds=1, test_seeds=2, workers=0)
 
 
-def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _audited(spec: str, work: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     task, metric = _task(spec, arguments.quick)
-    folder = arguments.work / spec.replace(":", "-")
+    folder = work / spec.replace(":", "-")
     settings = {"final.compare": 0, **(QUICK_SEARCH if arguments.quick else {})}
     winners = []
     for seed in range(arguments.seeds):

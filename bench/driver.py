@@ -1,4 +1,4 @@
-"""What the driver itself costs: time and memory per trained candidate, and how much of the time its workers are busy.
+"""What the driver costs: time and memory per trained candidate, and the share of the time in which its workers are busy.
 
 python bench/driver.py --out results/driver.json
 
@@ -9,7 +9,6 @@ processes on an otherwise idle machine: the share of the time in which they trai
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import re
@@ -36,11 +35,16 @@ from autoloss.workers.pool import Finished, ProcessWorkers, Workers
 from autoloss.workers.pool import Outcome as JobOutcome
 from autoloss.workers.worker import attempt
 from digits import FEW
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from synthetic import BRANCHES, Answers
 
 TARGETS = {"milliseconds_per_candidate": 5.0, "megabytes": 200.0, "utilisation": 0.95}
+FIGURES = {
+    "milliseconds per candidate": Figure(("milliseconds_per_candidate",), digits=1),
+    "of which in the store": Figure(("milliseconds_in_the_store",), digits=1),
+    "megabytes": Figure(("megabytes",), digits=0),
+    "utilisation of two workers": Figure(("utilisation",), digits=2),
+}
 SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
 SLOTS = 4
 TRIALS = 10
@@ -145,18 +149,13 @@ class Counted(Workers):
         self._workers.close()
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
     asked.add_argument("--candidates", type=int, default=10_000, help="trainings with instant answers")
     asked.add_argument("--evaluations", type=int, default=60, help="real trainings, for the utilisation")
-    asked.add_argument("--part", choices=["costs", "utilisation"], help="only this")
-    asked.add_argument("--quick", action="store_true", help="1,000 candidates, 10 trainings on few scenes")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    if arguments.quick:
-        arguments.candidates, arguments.evaluations = 1_000, 10
-    result: dict[str, Any] = {"machine": machine(), "targets": TARGETS}
+    asked.add_argument("--part", choices=["costs", "utilisation"], help="only this part")
+    arguments = parse_arguments(asked, argv, candidates=1_000, evaluations=10)
+    result: dict[str, Any] = {"targets": TARGETS}
     if arguments.part != "utilisation":
         result |= costs(arguments.candidates)
     if arguments.part != "costs":

@@ -36,8 +36,7 @@ from autoloss.trainings.table import Measurements, Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
 from synthetic import BRANCHES, Answers
 from virtual import VirtualWorkers
@@ -53,6 +52,19 @@ TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(
 """As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
 TESTING_SECONDS = 1.2e-3
 """Of one attempt, on average over all that are drawn (bench/rejection.py: 100,000 a minute on two cores)."""
+FIGURES = {
+    **{
+        f"busy share, {workers} workers, lag {lag}": Figure(
+            ("utilisation", {"trainings_last": "seconds", "workers": workers, "lag": lag}, "busy")
+        )
+        for workers in (2, 8)
+        for lag in (1, 8)
+    },
+    **{
+        f"winner's test score, lag {lag}": Figure(("quality", "rows", {"lag": lag}, "test", "mean"), digits=3)
+        for lag in (1, 8)
+    },
+}
 CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
 """So many of a search's best are trained on fresh seeds of valid; the best of them, its winner, on as many of test."""
 
@@ -85,24 +97,21 @@ class Remembered:
         return self._known[job]
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
     asked.add_argument("--part", choices=["utilisation", "quality"], help="only this")
     asked.add_argument("--evaluations", type=int, default=60, help="trainings of each real search")
     asked.add_argument("--seeds", type=int, default=5, help="real searches of each lag")
     asked.add_argument("--trainings", type=int, default=150, help="of each simulated search")
     asked.add_argument("--work", type=Path, help="a file that keeps what each real search came to")
-    asked.add_argument(
-        "--quick", action="store_true", help="30 simulated trainings, 2 and 8 workers; 6 real ones, lag 1 and 8"
-    )
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    lags, workers, options = LAGS, WORKERS, {}
-    if arguments.quick:
-        arguments.evaluations, arguments.seeds, arguments.trainings = 6, 1, 30
-        lags, workers, options = (1, 8), (2, 8), {"steps": 150}
-    result: dict[str, Any] = {"machine": machine()}
+    asked.add_argument("--lags", type=int, nargs="+", default=LAGS)
+    asked.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="of the simulated searches")
+    asked.add_argument("--steps", type=int, help="of a real training; those of the task by default")
+    quick = {"evaluations": 6, "seeds": 1, "trainings": 30, "lags": [1, 8], "workers": [2, 8], "steps": 150}
+    arguments = parse_arguments(asked, argv, **quick)
+    lags, workers = arguments.lags, arguments.workers
+    options = {} if arguments.steps is None else {"steps": arguments.steps}
+    result: dict[str, Any] = {}
     if arguments.part != "quality":
         result["utilisation"] = [
             simulated(name, count, lag, arguments.trainings) for name in TRAININGS for count in workers for lag in lags

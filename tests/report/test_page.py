@@ -18,7 +18,6 @@ import torch
 import autoloss
 from autoloss.cli import main as command
 from autoloss.errors import RequestError
-from autoloss.formulas.mathml import mathml
 from autoloss.formulas.simplify import simplify
 from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
 from autoloss.report.page.contents import gathered
@@ -322,7 +321,7 @@ def test_an_axis_has_some_round_numbers_that_are_all_different(ends):
     ],
 )
 def test_mathematics_is_well_formed_and_says_the_same(text, expected):
-    found = ElementTree.fromstring(str(mathml(simplify(text))))
+    found = ElementTree.fromstring(str(simplify(text).mathml))
     assert found.tag == "math"
     if expected is not None:
         plain = "".join(found.itertext())
@@ -333,7 +332,7 @@ def test_the_mathematics_of_any_tree_is_well_formed():
     alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
     for seed in range(60):
         tree = initial_expression(alphabet, 3, Random(seed))
-        found = ElementTree.fromstring(str(mathml(simplify(tree))))
+        found = ElementTree.fromstring(str(simplify(tree).mathml))
         assert len(found.get("alttext", "")) > 0
         for fraction in found.iter("mfrac"):
             assert len(fraction) == 2

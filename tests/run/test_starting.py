@@ -9,7 +9,7 @@ from torch import Tensor
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
-from autoloss.report.take_home import exported
+from autoloss.report.take_home import export_loss
 from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
@@ -173,7 +173,7 @@ class TestSpace:
         longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
         assert list(as_text(longer.history)) == list(as_text(run.history))
         best = next(found for found in longer.history if "squash(" in found.formula and found.outcome.score is not None)
-        assert "def squash(x):" in exported(tmp_path / "run", best.id, "python")
+        assert "def squash(x):" in export_loss(tmp_path / "run", best.id, "python")
         assert f"--operators {file}:OPERATORS" in training_command(open_run(tmp_path / "run"), best.formula)
 
     @pytest.mark.parametrize(

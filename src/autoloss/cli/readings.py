@@ -127,9 +127,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
-    from autoloss.report.take_home import exported
+    from autoloss.report.take_home import export_loss
 
-    text = exported(directory, individual, to)
+    text = export_loss(directory, individual, to)
     if out is None:
         sys.stdout.write(text)
         return

@@ -13,7 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
-from autoloss.report.readable import readable_of
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.reading import Reading
 from autoloss.run.results import training_command
 from autoloss.search.records import Origin
@@ -35,7 +35,7 @@ def show_values(reading: Reading, number: int) -> dict[str, Any]:
         raise RequestError(_none_such(reading, number))
     child = reading.children[number]
     outcome = None if search.columns.state(number) is None else search.individual(number).outcome
-    readable = readable_of(search, [child.loss])[child.loss]
+    readable = simplify_formulas(search, [child.loss])[child.loss]
     return {
         "id": child.id,
         "formula": child.loss,

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
-from autoloss.report.readable import readable_of
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.reading import Running
 from autoloss.run.results import NOTHING_GAINED, Found, Search
 from autoloss.trainings.table import Row
@@ -52,7 +52,7 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
     """Return losses of a run as plain values."""
     found_again, finished = search.columns.found, search.columns.finished
     last = finished[-1] if finished else 0
-    readable = readable_of(search, [found.formula for found in chosen])
+    readable = simplify_formulas(search, [found.formula for found in chosen])
     return [
         {
             "id": found.id,

@@ -1,4 +1,4 @@
-"""A loss of a run as a file: read from the store alone, so neither the task nor its data need to be at hand."""
+"""Export of a loss of a run: read from the store alone, so neither the task nor its data are needed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.export import to_json, to_python
-from autoloss.formulas.typeset import to_latex
+from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.leaderboard import figure
 from autoloss.run.own_operators import operator_table
 from autoloss.run.reading import read_once
@@ -17,7 +16,7 @@ from autoloss.space.loss import Loss
 FORMATS = ("python", "latex", "json")
 
 
-def exported(directory: Path, individual: int | None, to: str) -> str:
+def export_loss(directory: Path, individual: int | None, to: str) -> str:
     """Return a loss of a run as text.
 
     Args:
@@ -30,17 +29,17 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
     found = read_once(directory).search
-    number, score, formula = _chosen(found, individual)
+    number, score, formula = _choose(found, individual)
     forms = found.settings.branches
     loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
-    facts = _facts(found, number, score)
+    facts = _collect_facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
     write = to_latex if to == "latex" else to_python
     return write(loss, forms, title=f"Found loss {number}", facts=facts)
 
 
-def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, str]:
+def _choose(found: Search, individual: int | None) -> tuple[int, float | None, str]:
     if individual is None:
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
@@ -53,7 +52,7 @@ def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, s
     return chosen.id, chosen.outcome.score, chosen.formula
 
 
-def _facts(found: Search, number: int, score: float | None) -> dict[str, str]:
+def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
     confirmed = found.chosen([number])[0].confirmed
     facts = {
         "task": found.settings.title,

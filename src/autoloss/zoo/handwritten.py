@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss
-from autoloss.zoo.entry import only_branch
+from autoloss.zoo.branches import only_branch
 
 
 @dataclass(frozen=True, slots=True)

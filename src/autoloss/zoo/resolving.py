@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
+from autoloss.zoo.branches import check_leaves, only_branch
 from autoloss.zoo.entries import ENTRIES
-from autoloss.zoo.entry import Entry, check_leaves, only_branch
+from autoloss.zoo.entry import Entry
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss

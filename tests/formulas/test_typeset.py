@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoloss.formulas.typeset import to_latex
+from autoloss.formulas.export import to_latex
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
