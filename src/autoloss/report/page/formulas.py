@@ -38,7 +38,7 @@ class Formulas(dict[str, Formula]):
 
 
 @functools.lru_cache(maxsize=2000)
-def _write_mathml(formula: str, branches: str) -> Markup:
+def _write_mathml(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Markup:
     """Write a simplified formula as MathML; one with an operator of a person's own stays text."""
     from autoloss.space.loss import MAIN
 
