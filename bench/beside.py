@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
 from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
@@ -129,7 +129,9 @@ def searched(
     workshop = JobRunner(task, samples, configuration)
     with workers(Rehearsing(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
-        run(history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained))
+        run_loop(
+            history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained)
+        )
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
     return list(as_text(history.finished)), dispatcher.mishaps, failed
 

@@ -173,7 +173,7 @@ class SpaceSettings:
     without: tuple[str, ...] = ()
     """Operators that are switched off."""
     operators: tuple[str, ...] = ()
-    """A person's own: `file.py:name`, or the name of one that was handed over in Python."""
+    """A person's own: `file.py:name`, or the name of one that was given as an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,7 +242,7 @@ def test_scenes_show_what_a_training_predicts():
 
 def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
     directory = searched(tmp_path / "run", task=TaskReference(None))
-    with pytest.raises(RequestError, match="handed over in Python"):
+    with pytest.raises(RequestError, match="given as an object"):
         write_report(directory, scenes=True)
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="no class for each pixel"):

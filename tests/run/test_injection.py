@@ -14,7 +14,7 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
 from autoloss.search.jobs import Job, RejectionBatch, Train, Trained
 from autoloss.search.records import State
@@ -189,7 +189,7 @@ def history_of(faults: Injection | None, around: Callable[..., Any] = Rehearsing
     workshop = JobRunner(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
     with InlineWorkers(around(workshop.perform)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits, faults)
-        run(history, Nowhere(), dispatcher)
+        run_loop(history, Nowhere(), dispatcher)
     return list(as_text(history.finished)), dispatcher
 
 

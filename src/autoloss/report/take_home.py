@@ -8,8 +8,8 @@ from pathlib import Path
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.leaderboard import figure
-from autoloss.run.own_operators import operator_table
 from autoloss.run.reading import read_once
+from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search
 from autoloss.space.loss import Loss
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.rejection.reasons import Reason
-from autoloss.run.naming import load_task
-from autoloss.run.own_operators import operator_table
-from autoloss.run.search import same_task
+from autoloss.run.request import restore_request
+from autoloss.run.resolving import operator_table
+from autoloss.run.user_files import importable_files
 from autoloss.search.ahead import TOLD
 from autoloss.search.evolution import attempt
 from autoloss.search.history import Draft, History, came_about
@@ -26,7 +26,6 @@ from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
 from autoloss.store.rows import child_row
-from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.job_runner import JobRunner, alphabet
@@ -82,6 +81,7 @@ Settle = Callable[[History, Draft, Candidate], Difference | None]
 Kept = Mapping[tuple[str, int], tuple[str, str]]
 
 
+@importable_files()
 def replay(
     directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
 ) -> Replay:
@@ -104,11 +104,13 @@ def replay(
         children = list(store.children())
         rejected = store.rejected()
     configuration, leaves = settings.configuration, settings.leaves
-    table = operator_table(configuration.space.operators, operators)
     if full:
-        settle = _testing(path, settings, task, table, rejected)
+        request = restore_request(settings, path, task, operators)
+        samples = sample_files.load(path, settings.samples_digest)
+        runner = JobRunner(request.task, samples, configuration, operators=request.operators)
+        settle = _testing(runner, rejected)
     else:
-        settle = _trusting(leaves, configuration, table)
+        settle = _trusting(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration)
     for child in children:
         difference = _derived(history, child, settle) or _told(history, child, outcomes.get(child.id))
@@ -200,24 +202,14 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
     return None
 
 
-def _testing(
-    path: Path,
-    settings: RunSettings,
-    task: Task | None,
-    operators: Mapping[str, Operator],
-    rejected: Mapping[int, Kept],
-) -> Settle:
+def _testing(runner: JobRunner, rejected: Mapping[int, Kept]) -> Settle:
     """Test every attempt again, up to the one that won."""
-    loaded = load_task(settings.task, task)
-    same_task(settings, loaded, path)
-    drawn = sample_files.load(path, settings.samples_digest)
-    workshop = JobRunner(loaded, drawn, settings.configuration, operators=operators)
 
     def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:
             number = child.attempts.get(branch)
             while branch in draft.open and number is not None and draft.tried[branch] <= number:
-                _test(history, draft, branch, number, workshop)
+                _test(history, draft, branch, number, runner)
             if branch in draft.open:
                 found = f"none of the first {draft.tried[branch]} at {branch} passes"
                 return Difference(child.id, "attempts", dict(child.attempts), found)
@@ -228,13 +220,13 @@ def _testing(
     return settle
 
 
-def _test(history: History, draft: Draft, branch: str, last: int, workshop: JobRunner) -> None:
+def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRunner) -> None:
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
     before, known = history.verdicts[branch].latest(TOLD)
     job = RejectionBatch(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
-    tested = workshop.perform(job)
+    tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:
         if branch not in draft.open:

@@ -46,7 +46,7 @@ class Found:
 
     @property
     def loss(self) -> Loss:
-        from autoloss.run.own_operators import operator_table
+        from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
 
         return Loss.parse(self.formula, self.leaves, operator_table(self.operators))
@@ -99,7 +99,7 @@ class Search:
         end: Why it ended.
         confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
         comparison: The best of those and the baselines on the test split, the best first.
-        own: Operators that were handed over in Python.
+        own: Operators that were given as objects.
         columns: The same history as numbers.
     """
 

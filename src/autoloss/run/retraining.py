@@ -8,9 +8,9 @@ from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError, unknown
-from autoloss.run.naming import load_task, task_reference
-from autoloss.run.own_operators import operator_table
+from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Found, Search, open_run
+from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
@@ -28,6 +28,7 @@ FULL = "full"
 SEEDS = 3
 
 
+@importable_files()
 def retrain(
     directory: str | Path,
     individual: int | None = None,
@@ -116,7 +117,7 @@ def asked(
         return (
             TaskReference(None, changed, run.frozen)
             if run.name is None
-            else task_reference(run.name, None, changed, run.frozen)
+            else refer_to_task(run.name, None, changed, run.frozen)
         ), ()
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
     if recipe not in known:
@@ -126,7 +127,7 @@ def asked(
         run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
     )
     frozen = run.frozen if chosen.task == run.name else {}
-    return task_reference(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
+    return refer_to_task(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
 
 
 def _chosen(found: Search, individual: int | None) -> Found:
@@ -152,10 +153,6 @@ def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options:
                 f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
             )
         return load_task(name, task)
-    if name.name is None:
-        raise RequestError(
-            "This run's task was handed over in Python; retrain it with autoloss.retrain(directory, task=…)."
-        )
     return load_task(name)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from autoloss.report.readable import simplify_formulas, simplify_stored
 from autoloss.run.results import Search
+
+if TYPE_CHECKING:
+    from autoloss.space.form import BranchForm
 
 
 @dataclass(frozen=True, slots=True)

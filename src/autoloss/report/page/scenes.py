@@ -89,7 +89,7 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
-    from autoloss.run.naming import load_task
+    from autoloss.run.resolving import load_task
     from autoloss.trainings.pictures import train_pictures
 
     task = load_task(search.settings.task)
