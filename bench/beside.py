@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
 from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
@@ -132,7 +132,7 @@ def searched(
     injection = Injection({}) if inject is None else Injection.parse(inject)
     with FaultyWorkers(inner, injection, configuration.limits.memory_bytes) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
-        run(
+        run_loop(
             history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(inner, progress.trained)
         )
     counts = {

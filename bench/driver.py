@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 
 import autoloss
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Outcome
@@ -168,11 +168,10 @@ def costs(candidates: int) -> dict[str, Any]:
     gc.collect()
     before = resident_megabytes()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
-        store.write_settings({"configuration": configuration.to_json()})
         history, record = History(BRANCHES, configuration), Timed(store)
         workers = Instant(Answers(configuration))
         began = time.perf_counter()
-        run(history, record, Dispatcher(workers, configuration.limits))
+        run_loop(history, record, Dispatcher(workers, configuration.limits))
         whole = time.perf_counter() - began - workers.answering_seconds
         after = resident_megabytes()
         store_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
@@ -208,7 +207,7 @@ def utilisation(evaluations: int, options: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)
         with Counted(ProcessWorkers(workshop.perform, 2)) as workers:
-            run(history, store, Dispatcher(workers, configuration.limits))
+            run_loop(history, store, Dispatcher(workers, configuration.limits))
             seconds = time.perf_counter() - (workers.began or 0.0)
         trainings = [outcome.seconds for outcome in store.outcomes().values()]
     return {

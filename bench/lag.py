@@ -21,7 +21,7 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.run.results import best_entrants
 from autoloss.search.chance import derive_generator
 from autoloss.search.history import History
@@ -127,7 +127,7 @@ def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, 
     configuration = Configuration().changed(settings)
     pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
     history = History(BRANCHES, configuration)
-    run(history, Nowhere(), Dispatcher(pool, configuration.limits))
+    run_loop(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
     tell(f"trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds")
     return {
@@ -194,7 +194,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
     history = History(task.branches, configuration)
     with InlineWorkers(Remembered(JobRunner(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
-        run(history, Nowhere(), dispatcher)
+        run_loop(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
         best = best_entrants(history.finished, CONFIRMED)
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[

@@ -8,7 +8,6 @@ command runs in a process of its own; `imports` is such a process that only impo
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -22,13 +21,13 @@ from typing import Any
 
 from autoloss import __version__
 from autoloss.report.page.serving import Live
-from autoloss.run.naming import TaskReference
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
+from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from output import Figure, emit, make_parser, parse_arguments
 
@@ -110,13 +109,13 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
         # A search waits for the disk after each row; here nobody would miss what a power cut takes.
         store._database._connection.execute("PRAGMA synchronous = OFF")
         store.write_settings(
-            {
-                "configuration": Configuration(evaluations=candidates).to_json(),
-                "task": TaskReference(None).to_json(),
-                "title": "made up",
-                "branches": json.dumps({"main": BranchForm.of(branch).to_dict()}),
-                "release": __version__,
-            }
+            RunSettings(
+                configuration=Configuration(evaluations=candidates),
+                task=TaskReference(None),
+                title="made up",
+                branches={"main": BranchForm.of(branch)},
+                release=__version__,
+            )
         )
         trained: list[int] = []
         for number in range(candidates):

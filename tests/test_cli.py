@@ -15,8 +15,8 @@ import pytest
 
 import autoloss
 from autoloss.cli import main
-from autoloss.run.naming import TaskReference
 from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
@@ -41,7 +41,7 @@ def tabular_directory(directory, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(directory, path)
     with Store(path, write=True) as store:
-        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}).to_json())
+        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}))
     return path
 
 

@@ -97,7 +97,7 @@ MUTANTS = {
         kills("outcome-told"),
     ),
     "outcome not kept": Mutant(
-        "autoloss.run.pipeline:_Search.receive",
+        "autoloss.run.loop:_Search.receive",
         {"self.record.add_outcome(child, done.result)": "pass"},
         kills("outcome-told"),
     ),
@@ -146,7 +146,7 @@ MUTANTS = {
         replayed,
     ),
     "trainings keyed by their driver": Mutant(
-        "autoloss.run.pipeline:_Search.train",
+        "autoloss.run.loop:_Search.train",
         {'seed, "training")': 'seed, "training", self.charged_before)'},
         kills_of_one_code("outcome-received"),
     ),

@@ -24,7 +24,6 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskReference
 from autoloss.run.reading import Reading
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
@@ -32,6 +31,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 
@@ -242,7 +242,7 @@ def test_scenes_show_what_a_training_predicts():
 
 def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
     directory = searched(tmp_path / "run", task=TaskReference(None))
-    with pytest.raises(RequestError, match="handed over in Python"):
+    with pytest.raises(RequestError, match="given as an object"):
         write_report(directory, scenes=True)
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="no class for each pixel"):

@@ -21,11 +21,10 @@ from autoloss.run.columns import Columns
 from autoloss.run.frozen import with_frozen
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
-from autoloss.run.search import _idle
+from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
-from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
@@ -245,7 +244,7 @@ class Raising(QuickTask):
 
 
 def test_a_task_that_only_raises_ends_the_run_with_its_message(tmp_path):
-    with pytest.raises(RunError, match=r"(?s)None of the first 3 losses came to a score.*no such disk"):
+    with pytest.raises(RunError, match=r"(?s)None of the first 3 candidates has a score.*no such disk"):
         autoloss.search(Raising(), evaluations=5, workers=0, directory=tmp_path / "run", settings=SETTINGS)
 
 
@@ -510,8 +509,7 @@ def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
 
 
 def test_workers_that_will_never_train_are_told_of():
-    configuration = Configuration().changed({"evolution.lag": 4})
-    assert _idle(4, configuration) == []
-    (told,) = _idle(8, configuration)
-    assert told.startswith("At most 4 of the 8 workers will train at a time")
-    assert "--set evolution.lag=16" in told
+    assert describe_idle_workers(4, lag=4) == []
+    (told,) = describe_idle_workers(8, lag=4)
+    assert told.startswith("At most 4 of the 8 workers train at a time")
+    assert "Set evolution.lag=16" in told

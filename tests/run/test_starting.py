@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import Tensor
@@ -83,9 +81,9 @@ class TestStart:
     def test_the_run_keeps_what_it_started_from(self, run):
         found, _ = run
         assert found.configuration.evolution.start[:2] == (CE, INVERTED)
-        kept = json.loads(found.settings["start"])
-        assert [row["label"] for row in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
-        assert [row["reason"] is None for row in kept] == [True, False, True]
+        kept = found.settings.start
+        assert [verdict.label for verdict in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
+        assert [verdict.reason is None for verdict in kept] == [True, False, True]
 
     def test_a_resumed_run_has_the_same_history(self, run, tmp_path):
         found, _ = run
@@ -112,7 +110,7 @@ def test_names_and_formulas_stand_with_commas_between(tmp_path):
         ("baseline/ce,-y * lgo(p)", "lgo"),
         ("baseline/ce,-y * log(p)", "-y \\* log\\(p\\) is the loss baseline/ce once more"),
         (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the loss baseline/ce once more"),
-        ("baseline/dice", "baseline/dice is written by hand; a search can start from trees only"),
+        ("baseline/dice", "baseline/dice is written by hand; a search can start from formulas only"),
         ("baseline/cee", "no loss named 'baseline/cee'"),
         (["p - y", "y - p", "p * y", "p / y", "y / p", "p + y"], "starts from 6 losses, but evolution.initial is 5"),
     ],
@@ -155,7 +153,7 @@ class TestSpace:
         assert Loss(run.top(1)[0].loss) == run.top(1)[0].loss
 
     def test_a_run_with_operators_that_were_handed_over_asks_for_them(self, run):
-        with pytest.raises(RequestError, match=r"'squash' of this run was handed over in Python.*operators=\["):
+        with pytest.raises(RequestError, match=r"'squash' of this run was given as an object.*operators=\["):
             autoloss.resume(run.directory, QuickTask(), workers=0)
         sine = autoloss.Operator("sine", 1, torch.sin)
         with pytest.raises(RequestError, match="no operators named sine"):
@@ -183,7 +181,7 @@ class TestSpace:
         [
             ({"without": ["maxpool"]}, "no operator named 'maxpool'"),
             ({"operators": ["nowhere.py:x"]}, "There is no file .*nowhere.py. An operator of your own is named"),
-            ({"operators": ["squash"]}, "'squash' of this run was handed over"),
+            ({"operators": ["squash"]}, "'squash' of this run was given as an object"),
             ({"operators": [SQUASH, SQUASH]}, "The name 'squash' is taken"),
             ({"settings": {"evolution.maximum_operators": "2"}}, "at least evolution.depth = 3"),
             ({"settings": {"space.without": "log,lgo"}}, "no operator named 'lgo'"),
@@ -269,7 +267,7 @@ def test_a_run_without_any_of_it_is_as_before(tmp_path):
     found = searched(tmp_path / "run", evaluations=1)
     assert found.configuration.space == type(found.configuration.space)()
     with Store(tmp_path / "run") as store:
-        assert store.settings()["start"] == "[]"
+        assert store.settings().start == ()
 
 
 def test_a_run_with_all_of_it_is_derived_again(tmp_path):
@@ -279,5 +277,5 @@ def test_a_run_with_all_of_it_is_derived_again(tmp_path):
         found = replay(tmp_path / "run", task=BOTH, full=full, operators=[SQUASH])
         assert found.difference is None
         assert found.children >= 3
-    with pytest.raises(RequestError, match="handed over in Python"):
+    with pytest.raises(RequestError, match="given as an object"):
         replay(tmp_path / "run", task=BOTH)

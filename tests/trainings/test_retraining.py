@@ -16,11 +16,11 @@ from autoloss import recipes
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
 from autoloss.run import retraining
-from autoloss.run.naming import TaskReference
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
 from autoloss.search.records import State
 from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import NETWORK, saved

@@ -15,7 +15,7 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
 from autoloss.search.jobs import Job, RejectionBatch, Train
 from autoloss.search.records import Outcome, State
@@ -218,7 +218,7 @@ def history_of(
     inner = InlineWorkers(around(runner.perform))
     with inner if faults is None else FaultyWorkers(inner, faults) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
-        run(history, Nowhere(), dispatcher)
+        run_loop(history, Nowhere(), dispatcher)
     return list(as_text(history.finished)), dispatcher, pool
 
 

@@ -84,7 +84,7 @@ def check(
     """Look a task over before a search: its samples, its standard loss, the time a search will take."""
     settings, options = assigned(assignments, data)
     refuse_early(task, metric)
-    from autoloss.run.checking import check as checked
+    from autoloss.run.check import check as checked
 
     report = checked(
         task, metric=metric, options=options, settings=settings, evaluations=evaluations, workers=workers, seed=seed

@@ -10,11 +10,10 @@ from autoloss.formulas.ranges import find_leaf_ranges
 from autoloss.formulas.rewriting import Rewriter, shared_rewriter
 from autoloss.formulas.terms import Term, find_own_operators, to_term
 from autoloss.formulas.writing import Notation
-from autoloss.space.activated import ACTIVATIONS
-from autoloss.space.branch import Activation
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN, join_branches
+from autoloss.space.options import ACTIVATIONS, Activation
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")

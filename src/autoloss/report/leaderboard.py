@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -126,7 +125,7 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
         RequestError: None of its trainings measured such a metric.
     """
     if also is None:
-        return json.loads(search.settings.get("also", "[]"))
+        return search.settings.also
     # Trainings of one run measure the same; only a resumed one may have begun to measure more.
     looked_at = [*search.columns.ranked[:LOOKED_AT], *search.columns.finished[-LOOKED_AT:]]
     measured = dict.fromkeys(name for number in looked_at for name in search.individual(number).outcome.also)

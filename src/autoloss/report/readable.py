@@ -16,6 +16,7 @@ from autoloss.tasks.training.whole_files import write_text
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
     from autoloss.run.results import Search
+    from autoloss.space.form import BranchForm
 
 FILE = "formulas.json"
 
@@ -39,32 +40,31 @@ def simplify_formulas(search: Search, formulas: Iterable[str]) -> Mapping[str, R
     path = search.directory / FILE
     known = _read_stored(path)
     if missing := [formula for formula in wanted if formula not in known]:
-        branches = search.settings["branches"]
+        branches = tuple(search.settings.branches.items())
         known |= {formula: _simplify(formula, branches) for formula in missing}
         _store(path, known)
     return {formula: known[formula] for formula in wanted}
 
 
 @functools.lru_cache(maxsize=2000)
-def simplify_stored(formula: str, branches: str) -> Mapping[str, Term] | None:
+def simplify_stored(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Mapping[str, Term] | None:
     """Simplify a stored formula, branch by branch; None if it holds an operator of a person's own, which is not known here.
 
     Args:
-        branches: The run's own, as it stores them.
+        branches: Name and form of each branch of the run.
     """
     from autoloss.formulas.simplify import simplify_loss
-    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(branches).items()}
+    forms = dict(branches)
     try:
         return simplify_loss(Loss.parse(formula, {name: form.leaves for name, form in forms.items()}), forms)
     except FormulaError:
         return None
 
 
-def _simplify(formula: str, branches: str) -> Readable:
+def _simplify(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Readable:
     from autoloss.formulas.notations import UNICODE
     from autoloss.formulas.simplify import write_loss
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.leaderboard import figure
-from autoloss.run.own_operators import operator_table
 from autoloss.run.reading import read_once
+from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search
-from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
 FORMATS = ("python", "latex", "json")
@@ -31,8 +30,8 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
         raise unknown("export format", to, FORMATS)
     found = read_once(directory).search
     number, score, formula = _choose(found, individual)
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
-    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, operator_table(found.operators))
+    forms = found.settings.branches
+    loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
     facts = _collect_facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
@@ -54,14 +53,13 @@ def _choose(found: Search, individual: int | None) -> tuple[int, float | None, s
 
 
 def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
-    options = json.loads(found.settings["task"])["options"]
     confirmed = found.chosen([number])[0].confirmed
     facts = {
-        "task": found.settings["title"],
-        "metric": str(options.get("metric", "the task's own")),
+        "task": found.settings.title,
+        "metric": str(found.settings.task.options.get("metric", "the task's own")),
         "score of the proxy training, valid split": figure(score),
         "mean over fresh seeds, valid split": figure(confirmed),
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
-        "found by": f"autoloss {found.settings['release']}",
+        "found by": f"autoloss {found.settings.release}",
     }
     return {name: text for name, text in facts.items() if text != "–"}

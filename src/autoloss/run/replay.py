@@ -6,16 +6,15 @@ the tree of each winning attempt, twins and copies, what was charged and where t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloss.rejection.reasons import Reason
-from autoloss.run.naming import TaskReference
-from autoloss.run.own_operators import operator_table
-from autoloss.run.search import same_task
+from autoloss.run.request import restore_request
+from autoloss.run.resolving import operator_table
+from autoloss.run.user_files import importable_files
 from autoloss.search.ahead import KEYS_PER_BATCH
 from autoloss.search.attempts import draw_attempt, resolve_kind
 from autoloss.search.draft import Draft
@@ -27,7 +26,6 @@ from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
-from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.rows import child_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -85,6 +83,7 @@ Settle = Callable[[History, Draft, Candidate], Difference | None]
 Kept = Mapping[tuple[str, int], tuple[str, str]]
 
 
+@importable_files()
 def replay(
     directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
 ) -> Replay:
@@ -101,18 +100,19 @@ def replay(
     """
     path = Path(directory)
     with Store(path) as store:
-        kept = store.started()
+        settings = store.settings()
         # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
         children = list(store.children())
         rejected = store.rejected()
-    configuration = Configuration.from_json(kept["configuration"])
-    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
-    table = operator_table(configuration.space.operators, operators)
+    configuration, leaves = settings.configuration, settings.leaves
     if full:
-        settle = _testing(path, kept, task, configuration, table, rejected)
+        request = restore_request(settings, path, task, operators)
+        samples = sample_files.load(path, settings.samples_digest)
+        runner = JobRunner(request.task, samples, configuration, operators=request.operators)
+        settle = _testing(runner, rejected)
     else:
-        settle = _trusting(leaves, configuration, table)
+        settle = _trusting(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration)
     for child in children:
         difference = _derived(history, child, settle) or _told(history, child, outcomes.get(child.id))
@@ -205,26 +205,14 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
     return None
 
 
-def _testing(
-    path: Path,
-    kept: Mapping[str, str],
-    task: Task | None,
-    configuration: Configuration,
-    operators: Mapping[str, Operator],
-    rejected: Mapping[int, Kept],
-) -> Settle:
+def _testing(runner: JobRunner, rejected: Mapping[int, Kept]) -> Settle:
     """Test every attempt again, up to the one that won."""
-    name = TaskReference.from_json(kept["task"])
-    loaded = name.of(task) if task is not None else name.load()
-    same_task(kept, loaded, path)
-    drawn = sample_files.load(path, kept.get(SAMPLES_DIGEST))
-    workshop = JobRunner(loaded, drawn, configuration, operators=operators)
 
     def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:
             number = child.attempts.get(branch)
             while branch in draft.open and number is not None and draft.tried[branch] <= number:
-                _test(history, draft, branch, number, workshop)
+                _test(history, draft, branch, number, runner)
             if branch in draft.open:
                 found = f"none of the first {draft.tried[branch]} at {branch} passes"
                 return Difference(child.id, "attempts", dict(child.attempts), found)
@@ -235,13 +223,13 @@ def _testing(
     return settle
 
 
-def _test(history: History, draft: Draft, branch: str, last: int, workshop: JobRunner) -> None:
+def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRunner) -> None:
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
     before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
     job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, last + 1 - first, known, before)
-    tested = workshop.perform(job)
+    tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:
         if branch not in draft.open:

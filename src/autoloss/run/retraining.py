@@ -8,10 +8,11 @@ from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError, unknown
-from autoloss.run.naming import TaskReference, task_reference
-from autoloss.run.own_operators import operator_table
+from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Found, Search, open_run
+from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
+from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.execution import Execution
@@ -27,6 +28,7 @@ FULL = "full"
 SEEDS = 3
 
 
+@importable_files()
 def retrain(
     directory: str | Path,
     individual: int | None = None,
@@ -73,7 +75,7 @@ def retrain(
     """
     found = open_run(directory)
     loss = _chosen(found, individual)
-    name, published = asked(TaskReference.from_json(found.settings["task"]), recipe, options or {})
+    name, published = asked(found.settings.task, recipe, options or {})
     loaded = _loaded(name, task, recipe, options)
     execution = choose_execution(loaded, device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds
@@ -115,7 +117,7 @@ def asked(
         return (
             TaskReference(None, changed, run.frozen)
             if run.name is None
-            else task_reference(run.name, None, changed, run.frozen)
+            else refer_to_task(run.name, None, changed, run.frozen)
         ), ()
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
     if recipe not in known:
@@ -125,7 +127,7 @@ def asked(
         run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
     )
     frozen = run.frozen if chosen.task == run.name else {}
-    return task_reference(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
+    return refer_to_task(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
 
 
 def _chosen(found: Search, individual: int | None) -> Found:
@@ -150,12 +152,8 @@ def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options:
             raise RequestError(
                 f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
             )
-        return name.of(task)
-    if name.name is None:
-        raise RequestError(
-            "This run's task was handed over in Python; retrain it with autoloss.retrain(directory, task=…)."
-        )
-    return name.load()
+        return load_task(name, task)
+    return load_task(name)
 
 
 def _settings(task: Task, name: TaskReference, split: str, execution: Execution) -> dict[str, Any]:

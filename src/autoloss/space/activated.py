@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError, unknown
-from autoloss.space.branch import Activation, Branch, Role
+from autoloss.errors import RequestError
+from autoloss.space.branch import Branch, Role
 from autoloss.space.operators import raised
-
-ACTIVATIONS = ("softmax", "sigmoid", "none")
-ENCODINGS = ("one_hot", "edge", "band")
-DIVISORS = ("all", "valid")
-
-Encoding = Literal["one_hot", "edge", "band"]
-Divisor = Literal["all", "valid"]
+from autoloss.space.options import Activation, Divisor, Encoding, check_options
 
 SURE = 20.0
 """A logit whose probability is 1 to float32's precision; its softmax keeps a gradient of about 1e-9."""
@@ -62,13 +55,7 @@ class ActivatedBranch(Branch):
     )
 
     def __post_init__(self) -> None:
-        for kind, found, known in (
-            ("activation", self.activation, ACTIVATIONS),
-            ("target encoding", self.encoding, ENCODINGS),
-            ("divisor", self.divide_by, DIVISORS),
-        ):
-            if found not in known:
-                raise unknown(kind, str(found), known)
+        check_options(self.activation, self.encoding, self.divide_by)
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         activated = activate(spatial(prediction), self.activation)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.store.crash_points import crash_point
+from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.baselines import at_scales, baselines, tune_learning_rates
@@ -91,7 +91,7 @@ def compare_with_baselines(
     # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
     own = [rival for rival in plain[:1] if rival not in rivals]
     entrants = [*best, *own, *rivals, *(other for rival in plain[:1] for other in at_scales(rival))]
-    listed = {"seeds": seed_count, "entrants": [dataclasses.asdict(entrant) for entrant in entrants]}
-    store.change_setting(COMPARISON, json.dumps(listed))
+    comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
+    store.change_setting("comparison", comparison)
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
     return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, store))

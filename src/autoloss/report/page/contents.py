@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -116,8 +115,6 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     state = state_of(reading, search)
     story = story_of(search, state)
     top, hall = top_rows(search, TOP), hall_rows(search)
-    task = json.loads(search.settings["task"])
-    configuration = json.loads(search.settings["configuration"])
     number = story.winner
     born = [] if number is None else reading.columns.offspring(number)
     offspring = [reading.children[child] for child in born[:OFFSPRING]]
@@ -132,10 +129,10 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     badge = "winner" if search.confirmed or compared else "best so far"
     return Contents(
         run=search.directory.absolute().name,
-        task=search.settings["title"],
-        options=", ".join(f"{name} {value}" for name, value in task["options"].items()),
-        release=search.settings["release"],
-        seed=configuration["seed"],
+        task=search.settings.title,
+        options=", ".join(f"{name} {value}" for name, value in search.settings.task.options.items()),
+        release=search.settings.release,
+        seed=search.configuration.seed,
         written=time.strftime("%Y-%m-%d %H:%M", time.localtime(now)),
         live=live,
         state=state,
@@ -234,13 +231,12 @@ def _curves(reading: Reading, search: Search, number: int | None) -> list[Chart]
 
 def _shapes(search: Search, winner: Listed) -> list[Shape]:
     """Draw the winner's trees, simplified; none where it holds operators of somebody's own."""
-    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(search.settings["branches"]).items()}
+    forms = search.settings.branches
     try:
-        loss = Loss.parse(winner.formula.found, {name: form.leaves for name, form in forms.items()})
+        loss = Loss.parse(winner.formula.found, search.settings.leaves)
     except FormulaError:
         return []
     label = f"#{winner.values['id']}"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from autoloss.report.readable import simplify_formulas, simplify_stored
 from autoloss.run.results import Search
+
+if TYPE_CHECKING:
+    from autoloss.space.form import BranchForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,13 @@ class Formulas(dict[str, Formula]):
 
     @classmethod
     def of(cls, search: Search, found: Iterable[str]) -> Formulas:
-        branches = search.settings["branches"]
+        branches = tuple(search.settings.branches.items())
         readable = simplify_formulas(search, found)
         return cls({text: Formula(text, one.line, _write_mathml(text, branches)) for text, one in readable.items()})
 
 
 @functools.lru_cache(maxsize=2000)
-def _write_mathml(formula: str, branches: str) -> Markup:
+def _write_mathml(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Markup:
     """Write a simplified formula as MathML; one with an operator of a person's own stays text."""
     from autoloss.space.loss import MAIN
 

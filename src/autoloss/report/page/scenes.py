@@ -89,14 +89,14 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
-    from autoloss.run.naming import TaskReference
+    from autoloss.run.resolving import load_task
     from autoloss.trainings.pictures import train_pictures
 
-    task = TaskReference.from_json(search.settings["task"]).load()
+    task = load_task(search.settings.task)
     if set(task.standard) != set(task.branches):
         raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
-    seed = training_seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)[0]
+    seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
     losses = {"the found loss": formula, standard: task.standard}
     drawn = train_pictures(task, losses, Training(seed=seed, split=TEST), COUNT, say)
     pairs = zip(*drawn, strict=True)

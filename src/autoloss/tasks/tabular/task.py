@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError, nearest, unknown
+from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, build, fewer, split, spoiled, standardised
 from autoloss.tasks.tabular.data.table import read_csv
@@ -45,7 +45,6 @@ BUNDLED = {
     "iris": Bundled("load_iris"),
     "diabetes": Bundled("load_diabetes"),
 }
-NOUNS = {str: "text", int: "a whole number", float: "a number"}
 SPOILING_SEED = 0
 """Which rows are left out or get a wrong label; fixed, since it belongs to the data."""
 
@@ -80,8 +79,7 @@ class TabularOptions:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if value is not None:
-                object.__setattr__(self, option.name, _converted(option.name, value, option.default))
+            object.__setattr__(self, option.name, convert(option.name, value, option.type))
         for name, holds, expected in (
             ("train_rows", self.train_rows is None or self.train_rows >= 4, "at least 4"),
             ("imbalance", 1 <= self.imbalance < math.inf, "at least 1"),
@@ -200,20 +198,3 @@ def prepared(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor
 
 def _scaled(target: NDArray[Any], train: NDArray[Any], table: Table) -> NDArray[Any]:
     return target if table.classes else standardised(target, train)
-
-
-def _converted(name: str, value: Any, default: Any) -> Any:
-    """Return an option as what its default is, or a number where the default is none."""
-    wanted = type(default) if default is not None else int
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        pass
-    elif wanted is str:
-        return str(value)
-    else:
-        with suppress(ValueError):
-            number = float(value)
-            if wanted is float:
-                return number
-            if number.is_integer():
-                return int(number)
-    raise RequestError(f"The option {name} is {value!r}; expected {NOUNS[wanted]}.")

@@ -19,22 +19,31 @@ from autoloss.workers.dispatch import CompletedJob, Dispatcher
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
-HOPELESS_FAILED, HOPELESS = 3, 50
-"""So many losses that fail, or come to no score at all, first of all end the run: the task is at fault."""
-
-Observe = Callable[[Progress], None]
+FAILED_FIRST, SCORELESS_FIRST = 3, 50
+"""A run ends when so many of its first candidates fail, or have no score: the task is at fault."""
 
 
 class Record(Protocol):
-    """What a pipeline writes to: a store."""
+    """What a search writes to: a store."""
 
     def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
     def add_outcome(self, child: int, outcome: Outcome) -> None: ...
 
 
-def run(history: History, record: Record, dispatcher: Dispatcher, observe: Observe | None = None) -> str:
-    """Go on with a history until it ends; returns why it ended.
+def run_loop(
+    history: History,
+    record: Record,
+    dispatcher: Dispatcher,
+    observe: Callable[[Progress], None] | None = None,
+) -> str:
+    """Continue a history until it ends.
+
+    Args:
+        observe: Called with a `Progress` about twice a second.
+
+    Returns:
+        Why it ended.
 
     Raises:
         RunError: Nothing passes the rejection protocol, or the task's training only ever raises.
@@ -55,9 +64,9 @@ class _Search:
         self.started = time.monotonic()
         self.charged_before = history.charged
 
-    def run(self, observe: Observe) -> str:
-        for child in self.history.running:
-            self.train(self.history.candidates[child])
+    def run(self, observe: Callable[[Progress], None]) -> str:
+        for number in self.history.running:
+            self.train(self.history.candidates[number])
         while True:
             self.resolve()
             end = self.end()
@@ -68,7 +77,7 @@ class _Search:
             observe(self.progress())
             for done in self.dispatcher.wait(POLL_SECONDS):
                 self.receive(done)
-            self._give_up_when_hopeless()
+            self._stop_if_nothing_scores()
 
     def progress(self) -> Progress:
         return Progress.of(self.history, self.dispatcher, time.monotonic() - self.started, self.charged_before)
@@ -82,22 +91,22 @@ class _Search:
         return None if self.history.running else self.history.end
 
     def resolve(self) -> None:
-        """Settle as many of the next children as their tested attempts allow."""
+        """Complete as many of the next candidates as their tested attempts allow."""
         history = self.history
         while history.can_begin and self.ahead.advance():
             draft = history.begin()
-            child = history.complete()
+            candidate = history.complete()
             crash_point("child-complete")
-            self.record.add_child(child, draft.rejected_formulas)
-            self.ahead.forget(child.id)
-            if child.origin is Origin.TRAINED:
-                self.train(child)
+            self.record.add_child(candidate, draft.rejected_formulas)
+            self.ahead.forget(candidate.id)
+            if candidate.origin is Origin.TRAINED:
+                self.train(candidate)
                 crash_point("training-queued")
 
-    def train(self, child: Candidate) -> None:
+    def train(self, candidate: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
         seed = derive_seed(self.history.configuration.seed, "training")
-        self.tickets[self.dispatcher.submit(Train(child.loss, Training(seed=seed)))] = child.id
+        self.tickets[self.dispatcher.submit(Train(candidate.loss, Training(seed=seed)))] = candidate.id
 
     def feed(self) -> None:
         """Give idle workers something to test."""
@@ -113,21 +122,21 @@ class _Search:
             self.ahead.receive(done.job, done.result, done.seconds)
             return
         assert isinstance(done.result, Outcome)
-        child = self.tickets.pop(done.ticket)
+        number = self.tickets.pop(done.ticket)
         crash_point("outcome-received")
-        self.record.add_outcome(child, done.result)
-        self.history.tell(child, done.result)
+        self.record.add_outcome(number, done.result)
+        self.history.tell(number, done.result)
         crash_point("outcome-told")
 
-    def _give_up_when_hopeless(self) -> None:
-        # Only children before the first unfinished one are looked at: which of the others is done is a matter of timing.
-        outcomes = self.history.first_outcomes(HOPELESS)
-        first = outcomes[:HOPELESS_FAILED]
-        failed = len(first) == HOPELESS_FAILED and all(outcome.state is State.FAILED for outcome in first)
-        scoreless = len(outcomes) == HOPELESS and all(outcome.score is None for outcome in outcomes)
+    def _stop_if_nothing_scores(self) -> None:
+        # Only candidates before the first unfinished one count: which of the others have an outcome depends on timing.
+        outcomes = self.history.first_outcomes(SCORELESS_FIRST)
+        first = outcomes[:FAILED_FIRST]
+        failed = len(first) == FAILED_FIRST and all(outcome.state is State.FAILED for outcome in first)
+        scoreless = len(outcomes) == SCORELESS_FIRST and all(outcome.score is None for outcome in outcomes)
         if failed or scoreless:
             judged = first if failed else outcomes
             raise RunError(
-                f"None of the first {len(judged)} losses came to a score. The last of them {judged[-1].state.value}: "
+                f"None of the first {len(judged)} candidates has a score. The last of them {judged[-1].state.value}: "
                 f"{judged[-1].reason}. Look at what `autoloss check` says of the task."
             )

@@ -11,8 +11,9 @@ from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.rejection.protocol import measure_reference
-from autoloss.run.naming import resolve_task, task_reference
-from autoloss.run.own_operators import operator_table
+from autoloss.run.request import make_request
+from autoloss.run.resolving import inspect_data, refer_to_task
+from autoloss.run.user_files import importable_files
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
@@ -102,6 +103,7 @@ class TaskCheck:
             yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
 
 
+@importable_files()
 def check(
     task: str | Task,
     *,
@@ -117,11 +119,10 @@ def check(
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
     """
-    task_reference(task, metric, options).inspect()
-    loaded, _ = resolve_task(task, metric, options)
-    wanted = {**recipes.search_settings(task), **(settings or {})}
-    configuration = Configuration().changed({**wanted, "seed": seed, "evaluations": evaluations})
-    table = operator_table(configuration.space.operators)
+    inspect_data(refer_to_task(task, metric, options))
+    wanted = {**recipes.search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
+    request = make_request(task, metric=metric, options=options, settings=wanted)
+    loaded, configuration, table = request.task, request.configuration, request.operators
     drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
     branches = []
     screened, whole = [], []

@@ -1,9 +1,9 @@
-"""What a search starts from when something is known already: losses by name, by formula or from a file, each tested first."""
+"""Losses that a search starts from: by name, by formula or from a file, each held to the rejection protocol first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoloss import zoo
@@ -14,6 +14,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
 from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
+from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
 
@@ -21,49 +22,31 @@ COMMENT = "#"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartingLoss:
     """A loss to start from.
 
     Args:
-        label: As it was given.
-        loss: Its text, as it is stored with the run.
+        label: As the user wrote it.
+        formula: Its text, as it is stored with the run.
     """
 
     label: str
-    loss: str
+    formula: str
 
 
-@dataclass(frozen=True, slots=True)
-class TestedStart:
-    """What the rejection protocol says of a loss to start from.
-
-    Args:
-        g: Branch → g, None where there is none.
-        reason: Why it is drawn anew, with the branch, or None when it passed.
-    """
-
-    label: str
-    loss: str
-    g: Mapping[str, float | None]
-    reason: str | None
-
-    def values(self) -> dict[str, object]:
-        return asdict(self)
-
-    def line(self) -> str:
-        """Say it in a sentence."""
-        scores = ", ".join(
-            ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}")
-            for name, g in self.g.items()
-        )
-        if self.reason is None:
-            return f"Starts from {self.label}: {scores}."
-        return f"Does not start from {self.label}: {self.reason} ({scores}). Its place is drawn at random."
+def describe_start(start: StartVerdict) -> str:
+    """Say in a sentence whether a search starts from a loss."""
+    scores = ", ".join(
+        ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}") for name, g in start.g.items()
+    )
+    if start.reason is None:
+        return f"Starts from {start.label}: {scores}."
+    return f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random."
 
 
-def parse_starts(
+def parse_starting_losses(
     start: Sequence[str], branches: Mapping[str, Branch], operators: Mapping[str, Operator]
-) -> tuple[Start, ...]:
+) -> tuple[StartingLoss, ...]:
     """Read losses to start from.
 
     Args:
@@ -72,7 +55,7 @@ def parse_starts(
     Raises:
         RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice.
     """
-    found: dict[str, Start] = {}
+    found: dict[str, StartingLoss] = {}
     for place, label in _labels(start):
         try:
             losses = zoo.resolve(label, branches, operators)[1]
@@ -80,11 +63,11 @@ def parse_starts(
             raise RequestError(f"{place}{error}") from None
         trees = {name: loss for name, loss in losses.items() if isinstance(loss, Expression)}
         if len(trees) < len(losses):
-            raise RequestError(f"{place}{label} is written by hand; a search can start from trees only.")
+            raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
         text = str(Loss(trees))
         if text in found:
             raise RequestError(f"{place}{label} is the loss {found[text].label} once more; give each once.")
-        found[text] = Start(label, text)
+        found[text] = StartingLoss(label, text)
     return tuple(found.values())
 
 
@@ -121,20 +104,16 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStart]:
-    """Send the losses through the rejection protocol, each branch for itself, as the search will."""
-    found: list[TestedStart] = []
+def check_starting_losses(losses: Sequence[StartingLoss], runner: JobRunner) -> tuple[StartVerdict, ...]:
+    """Hold losses to the rejection protocol, each branch on its own, as the search does."""
     with one_thread():
-        for start in starts:
-            trees = Loss.parse(
-                start.loss,
-                {name: branch.leaves_and_roles for name, branch in workshop.task.branches.items()},
-                workshop.operators,
-            )
-            attempts = {name: workshop.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
-            reasons = {
-                name: Reason[attempt.reason].value for name, attempt in attempts.items() if attempt.reason is not None
-            }
-            scores = {name: attempt.score for name, attempt in attempts.items()}
-            found.append(TestedStart(start.label, start.loss, scores, join_branches(reasons) or None))
-    return found
+        return tuple(_check(loss, runner) for loss in losses)
+
+
+def _check(loss: StartingLoss, runner: JobRunner) -> StartVerdict:
+    leaves = {name: branch.leaves_and_roles for name, branch in runner.task.branches.items()}
+    trees = Loss.parse(loss.formula, leaves, runner.operators)
+    attempts = {name: runner.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
+    reasons = {name: Reason[attempt.reason].value for name, attempt in attempts.items() if attempt.reason is not None}
+    scores = {name: attempt.score for name, attempt in attempts.items()}
+    return StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None)
