@@ -190,7 +190,7 @@ def costs(candidates: int) -> dict[str, Any]:
         "trained": len(trained),
         "explored": history.totals["sampled"],
         "simulated": history.totals["simulated"],
-        "children": len(history.children),
+        "children": len(history.candidates),
     }
 
 

@@ -31,8 +31,9 @@ from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate
 from autoloss.rejection.screen import screen_losses
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.mutation import Kind, mutate
+from autoloss.search.proposer import Plan
 from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
@@ -198,7 +199,7 @@ def draws(engine: CompiledEngine, stream: int, first: int = 0) -> Iterator[Expre
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
     for number in itertools.count(first):
-        yield attempt(plan, "main", number, None, alphabet, settings, SEED)
+        yield draw_attempt(plan, "main", number, None, alphabet, settings, SEED)
 
 
 def _compared(pool: Executor, count: int, processes: int) -> dict[str, Any]:

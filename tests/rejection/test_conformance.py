@@ -20,9 +20,10 @@ from autoloss.rejection.protocol import Descent, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent, ReferenceEngine, simulate
 from autoloss.rejection.screen import screen_losses
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, RejectionBatch
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 from autoloss.settings import Configuration, EngineName, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
@@ -215,7 +216,7 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     tester = one_by_one.get_tester("main")
     settings = configuration.evolution
     plan = Plan(3, None, {"main": Kind.FRESH})
-    drawn = [attempt(plan, "main", number, None, tester.alphabet, settings, 0) for number in range(7, 7 + count)]
+    drawn = [draw_attempt(plan, "main", number, None, tester.alphabet, settings, 0) for number in range(7, 7 + count)]
     alone = make_tester(task.branches["main"], tester.engine.reference, configuration)
     every = [alone.test(number, [tree])[0] for number, tree in enumerate(drawn, 7)]
     first = next((place for place, one in enumerate(every, 1) if one.simulated and one.reason is None), count)

@@ -99,7 +99,7 @@ def test_the_golden_search_is_unchanged(clean):
 
 
 def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "TOLD", 1)
+    monkeypatch.setattr(ahead, "KEYS_PER_BATCH", 1)
     assert searched(tmp_path / "run", QuickTask()) == clean
 
 

@@ -22,7 +22,7 @@ from autoloss.run.frozen import with_frozen
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.search import _idle
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.settings import Configuration
@@ -63,7 +63,7 @@ def own_copy(run_directory, tmp_path):
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
     found = open_run(run_directory)
     task = QuickTask()
-    seed = derived_seed(1, "training")
+    seed = derive_seed(1, "training")
     for best in found.top(10):
         outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), Training(seed=seed))
         assert isinstance(outcome, Scored)
@@ -106,7 +106,7 @@ def test_the_search_never_measured_the_test_split(run_directory):
         trials = store.trials()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
     fresh = {job.training.seed for job in trials if job.training.split == "test"}
-    assert derived_seed(1, "training") not in fresh
+    assert derive_seed(1, "training") not in fresh
     assert not fresh & {job.training.seed for job in trials if job.training.split == "valid"}
 
 
@@ -296,7 +296,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     found = autoloss.search(
         QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
-    assert "20 children in a row were copies or twins" in found.end
+    assert "20 candidates in a row were copies or twins" in found.end
 
 
 def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
@@ -482,7 +482,7 @@ class StartingTask(QuickTask):
     """Tells where its trainings begin."""
 
     def untrained(self, seed: int) -> float:
-        assert seed == derived_seed(1, "training")
+        assert seed == derive_seed(1, "training")
         return -0.25
 
 

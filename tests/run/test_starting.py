@@ -16,7 +16,7 @@ from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
@@ -200,7 +200,7 @@ class TestFrozen:
         assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
-        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derived_seed(3, "training")))
+        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derive_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)

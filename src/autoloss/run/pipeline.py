@@ -9,8 +9,8 @@ from typing import Protocol
 from autoloss.errors import RunError
 from autoloss.run.progress import Progress
 from autoloss.search.ahead import Ahead
-from autoloss.search.chance import derived_seed
-from autoloss.search.history import Draft, History
+from autoloss.search.chance import derive_seed
+from autoloss.search.history import History
 from autoloss.search.jobs import RejectionBatch, Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.crash_points import crash_point
@@ -57,7 +57,7 @@ class _Search:
 
     def run(self, observe: Observe) -> str:
         for child in self.history.running:
-            self.train(self.history.children[child])
+            self.train(self.history.candidates[child])
         while True:
             self.resolve()
             end = self.end()
@@ -84,11 +84,11 @@ class _Search:
     def resolve(self) -> None:
         """Settle as many of the next children as their tested attempts allow."""
         history = self.history
-        while history.startable and self.ahead.advance():
-            draft: Draft = history.begin()
+        while history.can_begin and self.ahead.advance():
+            draft = history.begin()
             child = history.complete()
             crash_point("child-complete")
-            self.record.add_child(child, draft.kept)
+            self.record.add_child(child, draft.rejected_formulas)
             self.ahead.forget(child.id)
             if child.origin is Origin.TRAINED:
                 self.train(child)
@@ -96,7 +96,7 @@ class _Search:
 
     def train(self, child: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
-        seed = derived_seed(self.history.configuration.seed, "training")
+        seed = derive_seed(self.history.configuration.seed, "training")
         self.tickets[self.dispatcher.submit(Train(child.loss, Training(seed=seed)))] = child.id
 
     def feed(self) -> None:

@@ -12,8 +12,9 @@ from autoloss.run.naming import TaskReference, resolve_task
 from autoloss.run.own_operators import operator_table
 from autoloss.run.results import read_run, standing
 from autoloss.run.search import check_also
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.settings import Configuration
+from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
@@ -74,8 +75,8 @@ def score(
         entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
-    first = derived_seed(seed, "training")
-    more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
+    first = derive_seed(seed, "training")
+    more = [derive_seed(seed, "score", number) for number in range(1, seeds)]
     machines = Machines(workers=min(workers, len(entrants) * seeds))
     with start_workers(JobRunner(loaded, {}, configuration, operators=table), machines) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
@@ -86,7 +87,7 @@ def _text(loss: str, resolved: Mapping[str, Any]) -> str:
     """Return a loss as workers read it: a file is read here, since workers may run elsewhere."""
     if loss.strip() in zoo.names():
         return loss.strip()
-    return str(resolved["main"]) if set(resolved) == {"main"} else "; ".join(f"{b}: {resolved[b]}" for b in resolved)
+    return join_branches(resolved)
 
 
 def compare(

@@ -18,8 +18,9 @@ from autoloss.run.own_operators import operator_references, operator_table
 from autoloss.run.pipeline import Observe, run
 from autoloss.run.results import UNTRAINED, Search, best_entrants, read_run
 from autoloss.run.starting import Start, parse_starts, test_starts
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.history import History
+from autoloss.search.proposers import find_proposer
 from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
@@ -103,6 +104,7 @@ def search(
             **({} if seed is None else {"seed": seed}),
         }
     )
+    find_proposer(configuration.search.proposer)
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     loaded, name = resolve_task(task, metric, options, frozen)
     check_also(also, loaded)
@@ -217,7 +219,7 @@ def _settings(configuration: Configuration, name: TaskReference, task: Task) -> 
 def _untrained(task: Task, configuration: Configuration) -> str:
     """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
     with one_thread():
-        return json.dumps(task.untrained(derived_seed(configuration.seed, "training")))
+        return json.dumps(task.untrained(derive_seed(configuration.seed, "training")))
 
 
 def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:

@@ -12,6 +12,7 @@ from autoloss.rejection.reasons import Reason
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
+from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
@@ -131,11 +132,9 @@ def test_starts(starts: Sequence[Start], workshop: JobRunner) -> list[TestedStar
                 workshop.operators,
             )
             attempts = {name: workshop.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
-            reasons = [
-                ("" if name == "main" else f"{name}: ") + Reason[attempt.reason].value
-                for name, attempt in attempts.items()
-                if attempt.reason is not None
-            ]
+            reasons = {
+                name: Reason[attempt.reason].value for name, attempt in attempts.items() if attempt.reason is not None
+            }
             scores = {name: attempt.score for name, attempt in attempts.items()}
-            found.append(TestedStart(start.label, start.loss, scores, "; ".join(reasons) or None))
+            found.append(TestedStart(start.label, start.loss, scores, join_branches(reasons) or None))
     return found

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.search.chance import keyed
+from autoloss.search.chance import derive_generator
 from autoloss.search.jobs import Job, RejectionBatch
 from autoloss.workers.faults import FAULTS, HANGING, UNLIMITED_BYTES, Fault, FaultyPayload
 from autoloss.workers.interruption import hold_interrupts
@@ -95,7 +95,7 @@ class Injection:
         """
         if attempt >= FAULTY_ATTEMPTS:
             return None
-        rng = keyed(self.seed, "fault", *key, attempt)
+        rng = derive_generator(self.seed, "fault", *key, attempt)
         left = rng.random()
         for kind, rate in self.rates.items():
             left -= rate
@@ -109,7 +109,7 @@ def job_key(job: Job) -> tuple[int | str, ...]:
     """Return what identifies a job in every run of the same configuration."""
     if isinstance(job, RejectionBatch):
         # How many attempts a batch holds, and which keys were known when it was sent, is a matter of timing.
-        return job.child, job.branch, job.first
+        return job.candidate, job.branch, job.first
     training = job.training
     factors = str((training.fidelity, training.learning_rate, dict(training.scale)))
     return job.loss, training.seed, training.split, training.schedule, factors

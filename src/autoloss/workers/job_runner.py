@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from autoloss import zoo
 from autoloss.rejection.protocol import measure_reference
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Criterion, Sample
@@ -65,14 +66,16 @@ class JobRunner:
     def test(self, job: RejectionBatch) -> list[Attempt]:
         tester = self.get_tester(job.branch)
         tester.learn(job.known, job.known_before)
-        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else tester.parse(job.parent)
         settings, seed = self.configuration.evolution, self.configuration.seed
         done: list[Attempt] = []
         while len(done) < job.count:
             first = job.first + len(done)
             numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
-            trees = [attempt(plan, job.branch, number, parent, tester.alphabet, settings, seed) for number in numbers]
+            trees = [
+                draw_attempt(plan, job.branch, number, parent, tester.alphabet, settings, seed) for number in numbers
+            ]
             for tested in tester.test(first, trees):
                 done.append(tested)
                 if tested.simulated and tested.reason is None:
