@@ -25,9 +25,9 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
-from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data.digits import CLASSES, box_scenes
-from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
+from autoloss.tasks.detection.heads.head import BranchSettings
+from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
 from autoloss.tasks.detection.networks.pyramids import last_levels
 from autoloss.tasks.detection.task import DetectionTask
@@ -167,7 +167,7 @@ def changed(name: str, count: int) -> list[dict[str, Any]]:
         at, samples = task.branches[branch], drawn[branch]
         if setting.nms is not None:
             field = "measure_boxes" if branch.endswith("cls") else "measure"
-            kind = OfScores if branch.endswith("cls") else OfBoxes
+            kind = ScoreMetric if branch.endswith("cls") else BoxMetric
             at = replace(at, **{field: kind(setting.nms)})  # type: ignore[type-var]
         if setting.negatives_have_objects:
             samples = [Sample(sample.prediction, with_objects(sample.context)) for sample in samples]

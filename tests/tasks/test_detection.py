@@ -13,6 +13,7 @@ from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference, simulate
 from autoloss.settings import ProtocolSettings
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
@@ -23,9 +24,10 @@ from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
 detection = pytest.importorskip("autoloss.tasks.detection.task")
-branches = pytest.importorskip("autoloss.tasks.detection.branches")
 examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
-BRANCHES = branches.BRANCHES
+heads = pytest.importorskip("autoloss.tasks.detection.heads")
+head = pytest.importorskip("autoloss.tasks.detection.heads.head")
+BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
 FULL = Training(seed=5, split="test", schedule="full")
 
@@ -51,6 +53,37 @@ def test_the_standard_losses_are_those_of_faster_rcnn():
         "rcnn_reg": "baseline/l1",
     }
     assert [branch.weight for branch in task.branches.values()] == [1, 10, 1, 10]
+
+
+class Foreground(head.Head):
+    """A fifth head: whether a region holds any object, from the sum of its deltas."""
+
+    name, stage, standard = "rcnn_any", head.Stage.RCNN, "baseline/bce"
+
+    def branch(self, classes, settings):
+        return ActivatedBranch(activation="sigmoid", channels=1, measure=lambda p, y: 1 - (p - y).abs().mean().item())
+
+    def inputs(self, boxes):
+        return boxes.deltas.sum(1)[:, None, None, None], {"target": (boxes.target > 0)[:, None].float()}
+
+
+def test_a_further_head_is_one_more_entry_in_the_tuple_of_heads():
+    whole = tiny()
+    five = (*heads.HEADS, Foreground())
+    task = detection.DetectionTask(
+        whole._networks["proxy"], **whole._data, classes=10, recipe=RECIPE, heads=five, name="five"
+    )
+    assert list(task.branches) == [*BRANCHES, "rcnn_any"]
+    assert task.standard == {**whole.standard, "rcnn_any": "baseline/bce"}
+    samples = task.samples(2, seed=0)
+    assert {name: len(found) for name, found in samples.items()} == dict.fromkeys(task.branches, 2)
+    outcome = task.train(standard(task), Training(seed=0))
+    assert isinstance(outcome, Scored)
+    losses = dict(standard(task))
+    weights = {**losses, "rcnn_any": lambda prediction, context: 2 * losses["rcnn_any"](prediction, context)}
+    assert outcome.curve != task.train(weights, Training(seed=0)).curve
+    with pytest.raises(RequestError, match="loss for the branch named 'rcnn_any'"):
+        task.train(standard(whole), Training(seed=0))
 
 
 def test_samples_hold_the_boxes_of_one_image():

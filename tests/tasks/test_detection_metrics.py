@@ -22,7 +22,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
     mean_average_precision,
     precisions,
 )
-from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
+from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 
 CLASSES = 3
 
@@ -151,29 +151,29 @@ CONTEXT = {
 
 def test_right_classes_reach_the_top_and_wrong_ones_the_bottom():
     right = torch.nn.functional.one_hot(CONTEXT["target"], 3)[:, 1:].float()
-    assert OfScores(0.5)(right, CONTEXT) == pytest.approx(1.0)
-    assert OfScores(0.5)(1 - right, CONTEXT) < 0.5
+    assert ScoreMetric(0.5)(right, CONTEXT) == pytest.approx(1.0)
+    assert ScoreMetric(0.5)(1 - right, CONTEXT) < 0.5
 
 
 def test_a_wrong_score_above_the_right_one_costs_precision():
     scores = torch.tensor([[0.5, 0], [0.4, 0], [0, 0.5], [0.7, 0], [0, 0]])
     # One box outranks the object of class 1: precision 1/2; class 2 is perfect.
-    assert OfScores(0.5)(scores, CONTEXT) == pytest.approx(0.75)
+    assert ScoreMetric(0.5)(scores, CONTEXT) == pytest.approx(0.75)
 
 
 def test_boxes_on_their_targets_are_perfect_and_negatives_do_not_matter():
     boxes = CONTEXT["box"].clone()
     boxes[3:] = TRUTH[0]
-    assert OfBoxes(0.5)(boxes, CONTEXT) == pytest.approx(1.0)
+    assert BoxMetric(0.5)(boxes, CONTEXT) == pytest.approx(1.0)
 
 
 def test_repetitions_survive_nms_only_when_they_lie_apart():
     boxes = CONTEXT["box"].clone()
     boxes[0] += 7
     # It scores like the other box of class 1 and comes first: 1/2, and class 2 is perfect.
-    assert OfBoxes(0.5)(boxes, CONTEXT) == pytest.approx(0.75)
+    assert BoxMetric(0.5)(boxes, CONTEXT) == pytest.approx(0.75)
     boxes[0] = TRUTH[0] + 1
-    assert 0.75 < OfBoxes(0.5)(boxes, CONTEXT) < 1.0
+    assert 0.75 < BoxMetric(0.5)(boxes, CONTEXT) < 1.0
 
 
 def test_the_default_setting_is_cocos():

@@ -21,15 +21,16 @@ class Row:
     Args:
         description: One line for tables.
         metrics: Names of what it can be searched for, the default first.
-        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task. Where it has
-            a method `inspect`, that looks over the data of the same options and names its faults.
-        extra: What the package must have been installed with; nothing for most.
+        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task.
+        extra: Extra of the package that the task needs; nothing for most.
+        inspects: Whether the factory has a method `inspect`, which takes the same options and reports faults of the data's files.
     """
 
     description: str
     metrics: tuple[str, ...]
     factory: str
     extra: str = ""
+    inspects: bool = False
 
     @property
     def metric(self) -> str:
@@ -50,18 +51,21 @@ CATALOGUE: Mapping[str, Row] = {
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:voc_seg",
         "vision",
+        inspects=True,
     ),
     "cityscapes-seg": Row(
         "Segmentation of Cityscapes, 19 classes",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:cityscapes_seg",
         "vision",
+        inspects=True,
     ),
     "folder-seg": Row(
         "Segmentation of a folder of one's own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
+        inspects=True,
     ),
     "digits-det": Row(
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
@@ -74,12 +78,14 @@ CATALOGUE: Mapping[str, Row] = {
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.files:coco_det",
         "vision",
+        inspects=True,
     ),
     "voc-det": Row(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.detection.files:voc_det",
         "vision",
+        inspects=True,
     ),
     "tabular": Row(
         "Classification or regression of the rows of a bundled data set or a CSV file",
@@ -119,7 +125,7 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
         RequestError: As for `get`; or files are faulty, up to twenty of which are named.
     """
     factory, found = _asked(name, metric, options)
-    if hasattr(factory, "inspect"):
+    if CATALOGUE[name].inspects:
         factory.inspect(**found)
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from autoloss.errors import RequestError
 from autoloss.space.boxes import AreaUnit
-from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data.digits import CLASSES, BoxScenery, box_scenes
+from autoloss.tasks.detection.heads.head import BranchSettings
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
 from autoloss.tasks.detection.networks.pyramids import small_levels
 from autoloss.tasks.detection.task import DetectionTask

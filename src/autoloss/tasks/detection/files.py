@@ -18,10 +18,10 @@ from typing import Any, final
 from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import AREA_UNITS
 from autoloss.tasks import stages
-from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data import coco as coco_files
 from autoloss.tasks.detection.data import voc as voc_files
 from autoloss.tasks.detection.data.boxed import BoxedImages
+from autoloss.tasks.detection.heads.head import BranchSettings
 from autoloss.tasks.detection.metrics.average_precision import Detections, Truth
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
 from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels

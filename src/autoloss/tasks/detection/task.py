@@ -14,8 +14,9 @@ from torch import Tensor
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.data import together
-from autoloss.tasks.detection.branches import STANDARD, BranchSettings, four_branches
 from autoloss.tasks.detection.data.examples import Example, Trained, moved
+from autoloss.tasks.detection.heads import BASELINES, HEADS
+from autoloss.tasks.detection.heads.head import BranchSettings, Head
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
     VOC07,
@@ -25,7 +26,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
     mean_average_precision,
 )
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-from autoloss.tasks.detection.samples import drawn
+from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
 from autoloss.tasks.training.course import Course, Figures
 from autoloss.tasks.training.execution import Execution
@@ -65,7 +66,8 @@ class DetectionTask(Task):
         metric: One of `METRICS`; the others are reported beside it.
         recipe: How the proxy is trained.
         full: What the schedule `full` trains and how; as the proxy when left out.
-        settings: Units and weights.
+        settings: Units and weights of the branches.
+        heads: One for each branch.
         flip: Probability that a training image is mirrored.
         final: Figures of the test split, instead of those of the same names.
         name: Shown in tables.
@@ -90,6 +92,7 @@ class DetectionTask(Task):
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
         full: Full | None = None,
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
+        heads: Sequence[Head] = HEADS,
         flip: float = 0.0,
         final: FinalFigures | None = None,
         name: str = "detection",
@@ -116,8 +119,10 @@ class DetectionTask(Task):
             if not len(data):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
         self.splits = tuple(split for split in self._data if split != "train")
-        self._branches = four_branches(classes, settings)
-        self.standard = STANDARD
+        self._heads = heads
+        self._branches = {head.name: head.branch(classes, settings) for head in heads}
+        self.standard = {head.name: head.standard for head in heads}
+        self.baselines = tuple(losses for losses in BASELINES if set(losses) <= set(self._branches))
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -132,7 +137,9 @@ class DetectionTask(Task):
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seeded(seed) as generator, torch.no_grad():
             network = self._networks["proxy"]().train()
-            return drawn(network, self._data["train"], self._branches, self.settings.deviations, count, generator)
+            return draw_samples(
+                network, self._data["train"], self._heads, self._branches, self.settings, count, generator
+            )
 
     def train(
         self,
@@ -185,7 +192,7 @@ class DetectionTask(Task):
         images = [how.moved(image) for image, _ in batch]
         targets = [moved(target, how.where) for _, target in batch]
         with how.arithmetic():
-            return network.loss(images, targets, losses)
+            return network.loss(images, targets, losses, self._heads)
 
     def _measured(self, network: FasterRCNN, split: str, how: Execution) -> Figures | str:
         found, truths = zip(*self.detections(network, self._data[split], how), strict=True)
