@@ -24,7 +24,7 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Diverged, Picture, Scored, Task, Training
-from autoloss.tasks.training.checkpoints import NETWORK, Keep
+from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
 from autoloss.tasks.training.execution import Execution
 
 
@@ -171,7 +171,7 @@ def a_scale_is_left_to_the_caller(task: Task) -> None:
 def an_execution_is_followed_or_declared_to_be_ignored(task: Task) -> None:
     plain = task.train(trees(task), Training(seed=0))
     with tempfile.TemporaryDirectory() as place:
-        keep = Keep(directory=Path(place), due=lambda step: False)
+        keep = Checkpoints(directory=Path(place), due=lambda step: False)
         assert task.train(trees(task), Training(seed=0), Execution(keep=keep)) == plain
         assert (Path(place) / NETWORK).is_file() is (task.execution is not None)
     if task.execution is not None:

@@ -17,9 +17,9 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
-from autoloss.tasks.detection.data.digits import BoxScenery, box_scenes
+from autoloss.tasks.detection.data.digits import BoxSceneSettings, compose_box_scenes
 from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.checkpoints import NETWORK, Keep
+from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
@@ -123,25 +123,25 @@ def test_areas_may_be_counted_in_those_of_the_target():
 def test_crowds_and_difficult_objects_are_not_trained_on():
     boxes = torch.arange(12.0).reshape(3, 4)
     target = {"boxes": boxes, "labels": torch.tensor([1, 2, 3]), "crowd": torch.tensor([True, False, False])}
-    kept = examples.trainable({**target, "difficult": torch.tensor([False, False, True])})
+    kept = examples.select_trainable({**target, "difficult": torch.tensor([False, False, True])})
     assert kept["labels"].tolist() == [2]
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
 def test_boxes_without_height_are_not_trained_on():
     boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
-    assert examples.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+    assert examples.select_trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
 
 
 def test_a_mirrored_image_has_mirrored_boxes():
     image = torch.zeros(1, 6, 10)
     image[0, 1:3, 2:5] = 1
     target = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "labels": torch.tensor([1])}
-    turned, told = examples.mirrored(image, target)
+    turned, told = examples.mirror(image, target)
     left, top, right, bottom = (int(side) for side in told["boxes"][0])
     assert turned[0, top:bottom, left:right].min() == 1
     assert turned.sum() == image.sum()
-    again, back = examples.mirrored(turned, told)
+    again, back = examples.mirror(turned, told)
     assert torch.equal(again, image)
     assert torch.equal(back["boxes"], target["boxes"])
 
@@ -154,17 +154,17 @@ def test_objects_that_no_image_has_are_no_samples():
 
 
 def test_scenes_follow_from_split_and_seed():
-    first, again, other = (box_scenes("valid", 3, seed) for seed in (0, 0, 1))
+    first, again, other = (compose_box_scenes("valid", 3, seed) for seed in (0, 0, 1))
     for (image, target), (same, told), (unlike, _) in zip(first, again, other, strict=True):
         assert torch.equal(image, same)
         assert torch.equal(target["boxes"], told["boxes"])
         assert not torch.equal(image, unlike)
-    assert not torch.equal(first[0][0], box_scenes("train", 1, 0)[0][0])
+    assert not torch.equal(first[0][0], compose_box_scenes("train", 1, 0)[0][0])
 
 
 def test_every_box_holds_the_ink_of_its_digit():
-    scenery = BoxScenery(pieces=0, noise=0.0, overlap=0.0)
-    for image, target in box_scenes("train", 5, 0, scenery):
+    scenery = BoxSceneSettings(pieces=0, noise=0.0, overlap=0.0)
+    for image, target in compose_box_scenes("train", 5, 0, scenery):
         ink = image[0].numpy()
         left_over = ink.copy()
         for left, top, right, bottom in target["boxes"].int().tolist():
@@ -179,7 +179,7 @@ def test_every_box_holds_the_ink_of_its_digit():
 
 
 def test_squares_hardly_overlap():
-    for _, target in box_scenes("train", 10, 0, BoxScenery(overlap=0.0)):
+    for _, target in compose_box_scenes("train", 10, 0, BoxSceneSettings(overlap=0.0)):
         boxes = target["boxes"].numpy()
         inner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
         common = inner.clip(min=0).prod(axis=2)
@@ -189,7 +189,7 @@ def test_squares_hardly_overlap():
 @pytest.mark.parametrize("wrong", [{"size": 50}, {"digits": (0, 3)}, {"side": (40, 20)}, {"side": (8, 300)}])
 def test_scenery_that_cannot_be_drawn_is_refused(wrong):
     with pytest.raises(RequestError):
-        BoxScenery(**wrong)
+        BoxSceneSettings(**wrong)
 
 
 def test_the_other_metrics_of_detection_are_measured_beside_the_score():
@@ -209,7 +209,9 @@ def standard(task):
 def mirroring():
     """Return a task whose images are mirrored at random, with more to do on its full schedule."""
     task = tiny(epochs=2)
-    full = detection.Full(network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01))
+    full = detection.FullSchedule(
+        network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01)
+    )
     data = {split: task._data[split] for split in ("train", "valid", "test")}
     return detection.DetectionTask(
         task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=full, flip=0.5
@@ -228,7 +230,7 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
             raise Killed
 
     task, criterion = mirroring(), standard(mirroring())
-    execution = Execution(keep=Keep(directory=tmp_path, due=lambda step: step == 3))
+    execution = Execution(keep=Checkpoints(directory=tmp_path, due=lambda step: step == 3))
     with pytest.raises(Killed):
         task.train(criterion, FULL, execution, observe)
     seen: list[int] = []

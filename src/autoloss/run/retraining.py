@@ -27,7 +27,7 @@ from autoloss.store.lock import Ownership
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task, Training
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Keep, forget
+from autoloss.tasks.training.checkpoints import Checkpoints, delete_checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.evidence import Entrant, seeds
@@ -134,8 +134,8 @@ def retrain(
     fresh = seeds(found.configuration.seed, RETRAINING, count)
     jobs = _planned(entrants, fresh, place)
     settings = _settings(loaded, name, split, execution or Execution())
-    with distribution.joined((execution or Execution()).device), _owned(place):
-        distribution.from_first(lambda: agree(place, settings))
+    with distribution.process_group((execution or Execution()).device), _owned(place):
+        distribution.run_on_first(lambda: agree(place, settings))
         every = CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds
         outcomes = _trained(jobs, loaded, table, split, execution, every, observe, say or (lambda text: None))
     rows = [
@@ -166,7 +166,7 @@ def _trained(
 ) -> dict[Job, Outcome]:
     """Return what each training came to; train those that are not finished."""
     # One process looks: to another, what the first one writes next might seem to have been there before.
-    finished = distribution.from_first(lambda: [result(job.folder, job.belongs) for job in jobs])
+    finished = distribution.run_on_first(lambda: [result(job.folder, job.belongs) for job in jobs])
     outcomes: dict[Job, Outcome] = {}
     for position, (job, outcome) in enumerate(zip(jobs, finished, strict=True), start=1):
         if outcome is None:
@@ -175,13 +175,13 @@ def _trained(
             training = Training(seed=job.seed, split=split, schedule=FULL)
             if execution is not None:
                 belongs = {"loss": job.entrant.loss}
-                keep = Keep(directory=job.folder, due=Every(checkpoint_seconds), belongs=belongs)
+                keep = Checkpoints(directory=job.folder, due=Every(checkpoint_seconds), belongs=belongs)
                 execution = replace(execution, keep=keep)
             watched = _watched(label, task.steps(training), observe)
             outcome = _trained_one(job, task, operators, training, execution, watched)
             if distribution.rank() == 0:
                 write_result(job.folder, job.belongs, outcome)
-                forget(job.folder)
+                delete_checkpoints(job.folder)
             say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
         outcomes[job] = outcome
     return outcomes
@@ -316,7 +316,7 @@ def _execution(task: Task, device: str | None, precision: str | None, channels_l
     given = {name: value for name, value in asked.items() if value is not None}
     if task.execution is not None:
         return replace(task.execution, **given)
-    if given or distribution.asked_for():
+    if given or distribution.started_by_torchrun():
         wanted = ", ".join(given) or "several processes"
         raise RequestError(
             f"The task {task.name!r} declares no `execution`, so its trainings cannot be given {wanted}. Set the attribute and "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CatalogueEntry:
     """A task by name.
 
     Args:
@@ -40,54 +40,54 @@ class Row:
 
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
-CATALOGUE: Mapping[str, Row] = {
-    "digits-seg": Row(
+CATALOGUE: Mapping[str, CatalogueEntry] = {
+    "digits-seg": CatalogueEntry(
         "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
         SEGMENTATION,
         "autoloss.tasks.segmentation.digits:digits_seg",
     ),
-    "voc-seg": Row(
+    "voc-seg": CatalogueEntry(
         "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:voc_seg",
         "vision",
         inspects=True,
     ),
-    "cityscapes-seg": Row(
+    "cityscapes-seg": CatalogueEntry(
         "Segmentation of Cityscapes, 19 classes",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:cityscapes_seg",
         "vision",
         inspects=True,
     ),
-    "folder-seg": Row(
+    "folder-seg": CatalogueEntry(
         "Segmentation of a folder of one's own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
         inspects=True,
     ),
-    "digits-det": Row(
+    "digits-det": CatalogueEntry(
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.digits:digits_det",
         "vision",
     ),
-    "coco-det": Row(
+    "coco-det": CatalogueEntry(
         "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.files:coco_det",
         "vision",
         inspects=True,
     ),
-    "voc-det": Row(
+    "voc-det": CatalogueEntry(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.detection.files:voc_det",
         "vision",
         inspects=True,
     ),
-    "tabular": Row(
+    "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
         "autoloss.tasks.tabular.task:tabular",
@@ -111,7 +111,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
     Raises:
         RequestError: An unknown name, metric or option, one that the task cannot use, or an extra that is not installed.
     """
-    factory, found = _asked(name, metric, options)
+    factory, found = _resolve(name, metric, options)
     return factory(**found)
 
 
@@ -124,37 +124,37 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
     Raises:
         RequestError: As for `get`; or files are faulty, up to twenty of which are named.
     """
-    factory, found = _asked(name, metric, options)
+    factory, found = _resolve(name, metric, options)
     if CATALOGUE[name].inspects:
         factory.inspect(**found)
 
 
-def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a task's factory and what to call it with."""
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
     row = CATALOGUE[name]
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
-    factory = made_by(name)
+    factory = find_factory(name)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
         if option not in known:
             raise unknown(f"option of the task {name}", option, known)
     annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
-    read = {option: _read(option, value, annotations[option]) for option, value in options.items()}
+    read = {option: _convert_option(option, value, annotations[option]) for option, value in options.items()}
     return factory, {"metric": metric or row.metric, **read}
 
 
-def made_by(name: str) -> Any:
+def find_factory(name: str) -> Any:
     """Return what makes a task: called with its options, which `inspect.signature` lists with their defaults."""
     row = CATALOGUE[name]
     module, _, function = row.factory.partition(":")
-    return getattr(_imported(name, module, row.extra), function)
+    return getattr(_import(name, module, row.extra), function)
 
 
-def _imported(name: str, module: str, extra: str) -> Any:
+def _import(name: str, module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     # torchvision of another build than torch raises RuntimeError.
@@ -166,12 +166,12 @@ def _imported(name: str, module: str, extra: str) -> Any:
         ) from error
 
 
-def _read(option: str, value: Any, annotation: str) -> Any:
+def _convert_option(option: str, value: Any, annotation: str) -> Any:
     """Return a text, as a command line gives it, as the number that the option takes."""
     kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
     annotation, optional, _ = annotation.partition(" | None")
     if isinstance(value, str) and annotation == "tuple[float, ...]":
-        return tuple(_read(option, part.strip(), "float") for part in value.split(","))
+        return tuple(_convert_option(option, part.strip(), "float") for part in value.split(","))
     if not isinstance(value, str) or annotation not in kinds:
         return value
     if optional and value.lower() in ("none", ""):

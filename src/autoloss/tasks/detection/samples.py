@@ -9,7 +9,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
-from autoloss.tasks.detection.data.examples import Example, trainable
+from autoloss.tasks.detection.data.examples import Example, select_trainable
 from autoloss.tasks.detection.heads.head import BranchSettings, Head
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 
@@ -61,7 +61,7 @@ def _draw_examples(data: Sequence[Example], limit: int, generator: torch.Generat
         for index in torch.randperm(len(data), generator=generator).tolist():
             drawn += 1
             image, target = data[index]
-            target = trainable(target)
+            target = select_trainable(target)
             # Without an object no precision is defined.
             if len(target["boxes"]):
                 yield image, target

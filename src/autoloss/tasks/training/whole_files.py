@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def settle(partial: Path, path: Path) -> None:
+def commit_file(partial: Path, path: Path) -> None:
     """Give a finished file its name, such that a loss of power leaves the whole of it or nothing."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
@@ -19,7 +19,7 @@ def settle(partial: Path, path: Path) -> None:
         os.close(folder)
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return sixteen hexadecimal digits of what a file holds."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

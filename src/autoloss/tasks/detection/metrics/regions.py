@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from autoloss.tasks.detection.metrics.average_precision import COCO, Array, Detections, Truth, mean_average_precision
+from autoloss.tasks.detection.metrics.average_precision import (
+    COCO,
+    Array,
+    Detections,
+    GroundTruth,
+    mean_average_precision,
+)
 
 RPN_NMS, RCNN_NMS = 0.7, 0.5
 """IoU above which the lower score goes: that of Faster R-CNN's proposals, and of its final boxes."""
@@ -76,5 +82,5 @@ def _measure_image(
     if not found:
         return math.nan
     detections = Detections(*(np.concatenate(part) for part in zip(*found, strict=True)))
-    truth = Truth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
+    truth = GroundTruth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
     return mean_average_precision([detections], [truth], [label for _, label in columns])

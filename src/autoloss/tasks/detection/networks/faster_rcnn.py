@@ -31,7 +31,7 @@ Target = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class DetectorSettings:
     """What a Faster R-CNN is made of; the defaults are torchvision's.
 
     Args:
@@ -62,7 +62,7 @@ class Shape:
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
 
 
-class RaisedAnchors(AnchorGenerator):
+class Float32Anchors(AnchorGenerator):
     """Anchors in the precision of the images, not of the feature maps: 16 bits count large coordinates in steps of pixels."""
 
     def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
@@ -70,7 +70,7 @@ class RaisedAnchors(AnchorGenerator):
         return super().forward(image_list, shown)
 
 
-class RaisedRPNHead(RPNHead):
+class Float32RPNHead(RPNHead):
     """A head whose outputs are float32 whatever it computes in: boxes lose pixels in 16 bits, and a loss is never in them."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -78,7 +78,7 @@ class RaisedRPNHead(RPNHead):
         return [raised(level) for level in logits], [raised(level) for level in deltas]
 
 
-class RaisedPredictor(FastRCNNPredictor):
+class Float32Predictor(FastRCNNPredictor):
     """Likewise."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class ReportingRPN(RegionProposalNetwork):
         truth = [(target["boxes"], torch.ones_like(target["labels"])) for target in targets]
         target = torch.cat(labels)[sampled].long()
         logits, deltas = objectness.reshape(-1, 1)[sampled], pred_bbox_deltas[sampled]
-        self.report(Stage.RPN, _boxes(logits, deltas, target, anchors[sampled], matched[sampled], PLAIN, truth))
+        self.report(Stage.RPN, _collect_boxes(logits, deltas, target, anchors[sampled], matched[sampled], PLAIN, truth))
         zero = logits.new_zeros(())
         return zero, zero
 
@@ -146,11 +146,11 @@ class ReportingRoIHeads(RoIHeads):
         matched = [boxes[index] if len(boxes) else own for boxes, index, own in pairs]
         known = [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)]
         reference, box = torch.cat(regions), torch.cat(matched)
-        self.report(Stage.RCNN, _boxes(logits, chosen, target, reference, box, self.deviations, known))
+        self.report(Stage.RCNN, _collect_boxes(logits, chosen, target, reference, box, self.deviations, known))
         return [], {}
 
 
-def _boxes(
+def _collect_boxes(
     logits: Tensor,
     deltas: Tensor,
     target: Tensor,
@@ -181,14 +181,14 @@ class FasterRCNN(GeneralizedRCNN):
         shape: What it is made of.
     """
 
-    def __init__(self, backbone: nn.Module, classes: int, shape: Shape = Shape()) -> None:
+    def __init__(self, backbone: nn.Module, classes: int, shape: DetectorSettings = DetectorSettings()) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(shape.anchor_sizes)
-        anchors = RaisedAnchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
+        anchors = Float32Anchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
         kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
         rpn = ReportingRPN(
             anchors,
-            RaisedRPNHead(channels, len(shape.aspect_ratios)),
+            Float32RPNHead(channels, len(shape.aspect_ratios)),
             0.7,
             0.3,
             shape.rpn_sampled,
@@ -201,7 +201,7 @@ class FasterRCNN(GeneralizedRCNN):
             # Regions are read from all levels but the pooled one.
             MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
             TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
-            RaisedPredictor(shape.head_width, classes + 1),
+            Float32Predictor(shape.head_width, classes + 1),
             *(0.5, 0.5, shape.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in shape.deviations),
             *(shape.least_score, 0.5, shape.most_detections),
