@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from autoloss import zoo
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Verdict, descend
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.protocol import Verdict, conclude
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import limits, screened
+from autoloss.rejection.reference import ReferenceDescent
+from autoloss.rejection.screen import bound_gains, screen_losses
 from autoloss.search.mutation import mutate
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse
@@ -83,23 +84,8 @@ def reference_verdict(tree: Expression, engine: Engine) -> Verdict:
 
     Such a rejection has no score.
     """
-    reference, settings, most = engine.reference, engine.settings, limits(engine.reference)
-    gains: list[float] = []
-    silent = 0
-    for number, (sample, initial) in enumerate(zip(reference.samples, reference.initial, strict=True)):
-        if silent < number and engine.misses(gains, most):
-            return Verdict(Reason.LOW_GAIN)
-        optimised = descend(tree, engine.branch, sample, settings)
-        if optimised is Reason.NOT_FINITE:
-            return Verdict(Reason.NOT_FINITE)
-        silent += isinstance(optimised, Reason)
-        gains.append(
-            0.0 if isinstance(optimised, Reason) else engine.branch.metric(optimised, sample.context) - initial
-        )
-    if silent == len(gains):
-        return Verdict(Reason.NO_GRADIENT)
-    score = reference.score(gains, settings.unit)
-    return Verdict(None if score >= settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
+    descent = ReferenceDescent(tree, engine.branch, engine.reference, engine.settings)
+    return conclude(descent, engine.settings, bound_gains(engine.reference))
 
 
 def trees(engine: Engine, stream: int, decided: list[dict[str, Any]]) -> Iterator[Expression]:
@@ -153,14 +139,15 @@ def agreement(rows: list[dict[str, Any]], count: int | None) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     for row in rows[:count]:
         tree = parse(row["formula"])
-        gradient = engine.gradient(tree)
+        (gradient,) = engine.gradients([tree])
         key = (row["stream"], gradient.key(str(tree)))
         if not gradient.finite or gradient.zero:
             stage, verdict = "gradient zero or not finite", Verdict(Reason.NO_GRADIENT)
         elif key in verdicts:
             stage, verdict = "key known", verdicts[key]
         else:
-            verdict = verdicts[key] = screened(engine, tree)
+            (verdict,) = screen_losses(engine, [tree])
+            verdicts[key] = verdict
             early = verdict.reason is Reason.LOW_GAIN and verdict.score is None
             stage = "dropped early" if early else "protocol to its end"
         decided[stage] += 1

@@ -24,7 +24,8 @@ from autoloss.store.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.injection import Injection, Mishaps, Rehearsing
+from autoloss.workers.faults import FaultyFunction
+from autoloss.workers.injection import FaultyWorkers, Injection
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, Workers
 from output import emit, make_parser, parse_arguments
@@ -113,8 +114,8 @@ def searched(
     inject: str | None = None,
     settings: Mapping[str, Any] | None = None,
     meddle: Callable[[Workers, int], None] | None = None,
-) -> tuple[list[str], Mishaps, int]:
-    """Search with the toy; returns its history, what went wrong, and how many children failed.
+) -> tuple[list[str], dict[str, Any]]:
+    """Search with the toy; returns its history, and counts of what went wrong.
 
     Args:
         workers: Makes workers of what they perform.
@@ -126,28 +127,32 @@ def searched(
     )
     history = History(task.branches, configuration)
     samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
-    workshop = JobRunner(task, samples, configuration)
-    with workers(Rehearsing(workshop.perform)) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
+    runner = JobRunner(task, samples, configuration)
+    inner = workers(FaultyFunction(runner.perform))
+    injection = Injection({}) if inject is None else Injection.parse(inject)
+    with FaultyWorkers(inner, injection, configuration.limits.memory_bytes) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
         run_loop(
-            history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained)
+            history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(inner, progress.trained)
         )
-    failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
-    return list(as_text(history.finished)), dispatcher.mishaps, failed
+    counts = {
+        "failed": sum(outcome.state is State.FAILED for outcome in history.outcomes.values()),
+        "repeated": pool.repeated + dispatcher.losses.total(),
+        "injected": dict(pool.injected),
+        "losses": dict(dispatcher.losses),
+    }
+    return list(as_text(history.finished)), counts
 
 
 def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:
     """Compare a search with the same one in this process without faults or delays."""
-    clean, _, failed = searched(evaluations)
+    clean, counts_clean = searched(evaluations)
     start = time.monotonic()
-    lines, mishaps, failed_here = searched(evaluations, workers, **how)
-    lost = failed_here - failed + sum(line not in lines for line in clean)
-    more = {
-        "injected": dict(mishaps.injected),
-        "losses": dict(mishaps.losses),
-        "seconds": round(time.monotonic() - start),
-    }
-    return row(promise, evaluations, lost, mishaps.repeated + mishaps.losses.total(), lines == clean, **more)
+    lines, counts = searched(evaluations, workers, **how)
+    lost = counts["failed"] - counts_clean["failed"] + sum(line not in lines for line in clean)
+    more = {name: counts[name] for name in ("injected", "losses")}
+    seconds = round(time.monotonic() - start)
+    return row(promise, evaluations, lost, counts["repeated"], lines == clean, **more, seconds=seconds)
 
 
 def run_measures(

@@ -30,10 +30,9 @@ from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.messages import decode, encode
-from autoloss.workers.pool import Finished, ProcessWorkers, Workers
-from autoloss.workers.pool import Outcome as JobOutcome
-from autoloss.workers.worker import attempt
+from autoloss.workers.messages import Finished, JobOutcome, decode, encode
+from autoloss.workers.pool import ProcessWorkers, Workers
+from autoloss.workers.worker import run_job
 from digits import FEW
 from output import Figure, emit, make_parser, parse_arguments
 from synthetic import BRANCHES, Answers
@@ -74,7 +73,7 @@ class Instant(Workers):
         frame = encode((job, cloudpickle.dumps(payload)))
         began, began_processor = time.perf_counter(), time.process_time()
         del frame
-        self._waiting[job] = cloudpickle.dumps(attempt(self._answers.perform, job, payload))
+        self._waiting[job] = cloudpickle.dumps(run_job(self._answers.perform, job, payload))
         if isinstance(payload, Train):
             self.trained_at.append(began - self.answering_seconds)
             self.trained_at_processor.append(began_processor - self.answering_processor_seconds)
@@ -190,7 +189,7 @@ def costs(candidates: int) -> dict[str, Any]:
         "trained": len(trained),
         "explored": history.totals["sampled"],
         "simulated": history.totals["simulated"],
-        "children": len(history.children),
+        "children": len(history.candidates),
     }
 
 

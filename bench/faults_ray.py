@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.workers.pool import Workers
-from autoloss.workers.ray_access import ALONE, AUTH_MODE, QUIET
-from autoloss.workers.ray_workers import complaints_to_stderr, ray_workers
+from autoloss.workers.ray_cluster import AUTH_MODE, ISOLATED, QUIET, start_ray_workers
 from beside import Measure, beside_clean, run_measures
 from output import Figure
 from searches import tell
@@ -41,7 +40,7 @@ def workers_and_delays(sizes: Namespace) -> list[dict[str, Any]]:
             beside_clean(
                 f"{count} Ray workers, delays to {delay:g} s",
                 evaluations,
-                lambda perform, count=count: ray_workers(perform, count, cluster.address),
+                lambda perform, count=count: start_ray_workers(perform, count, cluster.address),
                 delay_seconds=delay,
             )
             for count in counts
@@ -57,7 +56,7 @@ def nodes_killed(sizes: Namespace) -> list[dict[str, Any]]:
         found = beside_clean(
             f"{NODES} Ray nodes, one killed every {sizes.interval_seconds} s",
             evaluations,
-            lambda perform: ray_workers(perform, NODES, cluster.address),
+            lambda perform: start_ray_workers(perform, NODES, cluster.address),
             delay_seconds=2 * NODES * lasting / evaluations,
             meddle=killer.meddle,
         )
@@ -108,8 +107,7 @@ def _cluster(nodes: int) -> Iterator[Any]:
         for _ in range(nodes):
             cluster.add_node(wait=False, **NODE)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        with complaints_to_stderr(ray):
-            yield cluster
+        yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -136,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         # Before Ray is imported: it reads some of these only then.
-        os.environ.update({**QUIET, **ALONE, AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(token), **PATIENT})
+        os.environ.update({**QUIET, **ISOLATED, AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(token), **PATIENT})
         run_measures(__doc__ or "", MEASURES, argv, USUAL, QUICK)
 
 

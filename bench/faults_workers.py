@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from autoloss.settings import Configuration
-from autoloss.workers.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
+from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.process import memory_of_groups
@@ -41,7 +41,7 @@ def gone_in_time(sizes: Namespace) -> list[dict[str, Any]]:
 
 def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
     late, slowest = 0, 0.0
-    with ProcessWorkers(Rehearsing(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
+    with ProcessWorkers(FaultyFunction(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
         for trial in range(trials):
             workers.submit(2 * trial, -trial, deadline_seconds=60)
             reused = isinstance(workers.wait(None)[0], Finished)
@@ -49,7 +49,7 @@ def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
             with _moment_of_fault(kind, group) as moment:
                 fault = Fault(kind, late=False, memory_bytes=2 * LIMIT_BYTES)
                 limit = LIMIT_SECONDS if kind in HANGING else 60.0
-                workers.submit(2 * trial + 1, Faulty(0, fault), deadline_seconds=limit)
+                workers.submit(2 * trial + 1, FaultyPayload(0, fault), deadline_seconds=limit)
                 (lost,) = workers.wait(None)
                 while _lives(group):
                     time.sleep(0.01)
@@ -85,7 +85,7 @@ def _moment_of_fault(kind: str, group: int) -> Iterator[Callable[[], float]]:
 
 
 def _lives(group: int) -> bool:
-    """Say whether a group has a process that is no zombie; those are its reaper's to bury."""
+    """Say whether a group has a process that is no zombie; those wait for their parent to reap them."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, found = stat.read_text().rpartition(")")[2].split()[:3]

@@ -22,8 +22,8 @@ from typing import Any
 import autoloss
 from autoloss import recipes
 from autoloss.run.loop import run_loop
-from autoloss.run.results import confirmation
-from autoloss.search.chance import keyed
+from autoloss.run.results import best_entrants
+from autoloss.search.chance import derive_generator
 from autoloss.search.history import History
 from autoloss.search.jobs import Job, Train
 from autoloss.search.records import Candidate, Outcome
@@ -146,7 +146,7 @@ def _seconds(name: str, job: Job, found: Any) -> float:
     if not isinstance(job, Train):
         return TESTING_SECONDS * len(found)
     measured = TRAININGS[name]
-    place = keyed(0, "duration", job.loss).uniform(0, len(measured) - 1)
+    place = derive_generator(0, "duration", job.loss).uniform(0, len(measured) - 1)
     low = min(int(place), len(measured) - 2)
     return measured[low] + (place - low) * (measured[low + 1] - measured[low])
 
@@ -196,7 +196,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
-        best = confirmation(history.finished, CONFIRMED)
+        best = best_entrants(history.finished, CONFIRMED)
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
             0
         ]
@@ -206,7 +206,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         "confirmed": winner.mean,
         "test": tested.mean,
         "loss": winner.entrant.loss,
-        "children": len(history.children),
+        "children": len(history.candidates),
         "curve": [max(trained[: count + 1]) for count in range(evaluations)],
     }
 

@@ -26,12 +26,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import autoloss
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Verdict, measure_reference, simulate
+from autoloss.rejection.compiled.engine import CompiledEngine
+from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import screened
-from autoloss.search.evolution import Plan, attempt
+from autoloss.rejection.reference import simulate
+from autoloss.rejection.screen import screen_losses
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.mutation import Kind, mutate
+from autoloss.search.proposer import Plan
 from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
@@ -102,13 +104,13 @@ def _start() -> None:
     """Make a process ready, so that neither compiling nor loading is measured."""
     torch.set_num_threads(1)
     engine, tree = scenes(), parse("-y * log(p)")
-    engine.gradient(tree)
-    screened(engine, tree)
+    engine.gradients([tree])
+    screen_losses(engine, [tree])
     simulate(tree, engine.branch, engine.reference, ProtocolSettings(steps=1))
 
 
 @cache
-def scenes() -> Engine:
+def scenes() -> CompiledEngine:
     """Return the engine on a background with discs of eight of twenty other classes, and coarse random logits."""
     generator = torch.Generator().manual_seed(SEED)
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
@@ -134,14 +136,14 @@ def mean_iou(prediction: Tensor, target: Tensor) -> float:
     return float((hit[there] / (wanted + confusion.sum(axis=0) - hit)[there]).mean())
 
 
-def _engine(branch: Branch, samples: list[Sample]) -> Engine:
-    return Engine(branch, measure_reference(branch, samples), ProtocolSettings())
+def _engine(branch: Branch, samples: list[Sample]) -> CompiledEngine:
+    return CompiledEngine(branch, measure_reference(branch, samples), ProtocolSettings())
 
 
 class Memory:
     """What was met before, by canonical text and by direction-aware key; the time of each stage beside."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CompiledEngine) -> None:
         self.engine = engine
         self.counts: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -171,7 +173,7 @@ class Memory:
         if known:
             return self.counted("text known")
         self._texts.add(text)
-        gradient = self.engine.gradient(tree)
+        (gradient,) = self.engine.gradients([tree])
         self.lap("gradient")
         if not gradient.finite or gradient.zero:
             return self.counted("gradient zero or not finite")
@@ -192,12 +194,12 @@ class Memory:
         self._last = now
 
 
-def draws(engine: Engine, stream: int, first: int = 0) -> Iterator[Expression]:
+def draws(engine: CompiledEngine, stream: int, first: int = 0) -> Iterator[Expression]:
     """Draw fresh trees as the search does, from the attempt `first` on."""
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
     for number in itertools.count(first):
-        yield attempt(plan, "main", number, None, alphabet, settings, SEED)
+        yield draw_attempt(plan, "main", number, None, alphabet, settings, SEED)
 
 
 def _compared(pool: Executor, count: int, processes: int) -> dict[str, Any]:
@@ -227,7 +229,7 @@ def compare(stream: int, count: int) -> list[tuple[bool, bool, float, float]]:
         tree = memory.new(drawn)
         if tree is None:
             continue
-        found, engine_seconds = _timed(lambda tree=tree: screened(engine, tree))
+        found, engine_seconds = _timed(lambda tree=tree: screen_losses(engine, [tree])[0])
         expected, reference_seconds = _timed(
             lambda tree=tree: simulate(tree, engine.branch, engine.reference, engine.settings)
         )
@@ -288,7 +290,7 @@ def explore(stream: int, first: int, known: bytes) -> tuple[Counter[str], dict[s
         tree = memory.new(drawn)
         if tree is None:
             continue
-        verdict = screened(memory.engine, tree)
+        (verdict,) = screen_losses(memory.engine, [tree])
         if verdict.passed:
             memory.counts["passed"] += 1
             memory.lap("simulated: passed")
@@ -315,7 +317,7 @@ def screen(name: str, seconds: float) -> dict[str, int]:
         tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(fresh))
         if tree is None or len(tree.operators) > engine.operator_cap:
             continue
-        found, full = screened(engine, tree), engine.verdict(tree)
+        (found,), (full,) = screen_losses(engine, [tree]), engine.verdicts([tree])
         counts["candidates"] += 1
         counts["accepts"] += full.passed
         counts["lost"] += full.passed and not found.passed
@@ -326,7 +328,7 @@ def screen(name: str, seconds: float) -> dict[str, int]:
     return dict(counts)
 
 
-def _branch(name: str) -> Engine:
+def _branch(name: str) -> CompiledEngine:
     task_name, options = BRANCHES[name]
     if not task_name:
         return scenes()

@@ -12,17 +12,16 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 import autoloss
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
+from autoloss.rejection.engines import make_engine
+from autoloss.rejection.protocol import measure_reference
 from autoloss.settings import ProtocolSettings
-from autoloss.space.branch import Branch
-from autoloss.space.expression import Expression, build
+from autoloss.space.expression import build
 from autoloss.tasks.task import Scored, Task, Training
 from output import Figure, emit, make_parser, parse_arguments
 
@@ -93,12 +92,12 @@ def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[di
     train, negate = not (arguments.untrained or arguments.voc), not arguments.voc
     branch = task.branches["main"]
     reference = measure_reference(branch, task.samples(arguments.samples, seed=0)["main"])
-    settings = ProtocolSettings(unit="absolute", steps=arguments.steps)
-    judge = _judge(branch, reference, settings, arguments.engine)
+    settings = ProtocolSettings(unit="absolute", steps=arguments.steps, engine=arguments.engine)
+    engine = make_engine(branch, reference, settings)
     for name in (f"seg/{metric}", CROSS_ENTROPY):
         tree = autoloss.zoo.get(name)["main"]
-        verdict = judge(tree)
-        negated = judge(build("neg", tree)).score if negate else None
+        (verdict,) = engine.verdicts([tree])
+        negated = engine.verdicts([build("neg", tree)])[0].score if negate else None
         outcome = task.train(autoloss.bind({"main": tree}, task.branches), Training(seed=0)) if train else None
         yield {
             "loss": name,
@@ -111,14 +110,6 @@ def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[di
             "g_negated": negated,
             "score": outcome.score if isinstance(outcome, Scored) else None,
         }
-
-
-def _judge(
-    branch: Branch, reference: Reference, settings: ProtocolSettings, engine: str
-) -> Callable[[Expression], Verdict]:
-    if engine == "fast":
-        return Engine(branch, reference, settings).verdict
-    return lambda tree: simulate(tree, branch, reference, settings)
 
 
 if __name__ == "__main__":

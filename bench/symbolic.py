@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autoloss.rejection.compiled.engine import Attempt, Engine
+from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.space.expression import Expression, build, leaf
 from output import NOT_RUN, Figure, emit, make_parser, parse_arguments
 from rejection import draws, scenes
@@ -61,7 +61,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"Operon {result['operon_values_per_second']:.0f} values, ratio {result['ratio']:.1f}")
 
 
-def compare(engine: Engine, trees: Iterable[Expression], count: int) -> dict[str, Any]:
+def compare(engine: CompiledEngine, trees: Iterable[Expression], count: int) -> dict[str, Any]:
     """Time both on the first `count` trees whose element-wise part holds p and y.
 
     Returns:
@@ -81,10 +81,10 @@ def compare(engine: Engine, trees: Iterable[Expression], count: int) -> dict[str
     for tree in kept:
         found = pyoperon.InfixParser.Parse(infix(tree), names)
         theirs.append(_seconds(lambda found=found: pyoperon.Evaluate(found, data, pyoperon.Range(0, elements))))
-        attempt = Attempt(engine, tree)
-        attempt.advance(0, 1)
+        descent = engine.start_descent(tree)
+        descent.advance(0, 1)
         steps = iter(range(1 + STEPS, 10**6, STEPS))
-        ours.append(_seconds(lambda attempt=attempt, steps=steps: attempt.advance(0, next(steps))) / STEPS)
+        ours.append(_seconds(lambda descent=descent, steps=steps: descent.advance(0, next(steps))) / STEPS)
     return {
         "trees": len(kept),
         "elements": elements,

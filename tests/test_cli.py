@@ -173,8 +173,11 @@ def test_a_csv_is_checked(csv, capsys):
         (["search", "digits-seg", "--evaluations", "0"], "evaluations is 0"),
         (["search", "nothing.py:task"], "There is no file"),
         (["search", "digits-seg", "--inject", "hangs=0.1"], "There is no fault to inject named 'hangs'. Did you mean"),
-        (["search", "digits-seg", "--inject", "hang=0.1", "--workers", "0"], "--inject needs worker processes"),
-        (["resume", "runs/x", "--ray", "ray://head:10001"], "--ray takes auto, or host:port of a cluster"),
+        (
+            ["search", "digits-seg", "--inject", "hang=0.1", "--workers", "0"],
+            "inject needs at least one worker process",
+        ),
+        (["resume", "runs/x", "--ray", "ray://head:10001"], "expected auto, or host:port of a cluster"),
         (["score", "digits-seg", "--loss", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
         (["score", "digits-seg", "--loss", "seg/mio"], "Did you mean 'seg/miou'?"),
         (["score", "digits-seg", "--loss", "y"], "does not depend on the prediction"),

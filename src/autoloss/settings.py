@@ -59,6 +59,14 @@ class ProtocolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How candidates are proposed."""
+
+    proposer: str = "evolution"
+    """`evolution` is the paper's; `random` draws every candidate from nothing, as a control. Both draw under the same protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvolutionSettings:
     """Appendix A's values, and what the paper leaves open.
 
@@ -213,6 +221,7 @@ class Configuration:
     seed: int = 0
     """Decides everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
     offspring: OffspringSettings = field(default_factory=OffspringSettings)
     rejection: ProtocolSettings = field(default_factory=ProtocolSettings)

@@ -22,7 +22,7 @@ from autoloss.run.frozen import with_frozen
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.space.loss import bind
@@ -62,7 +62,7 @@ def own_copy(run_directory, tmp_path):
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
     found = open_run(run_directory)
     task = QuickTask()
-    seed = derived_seed(1, "training")
+    seed = derive_seed(1, "training")
     for best in found.top(10):
         outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), Training(seed=seed))
         assert isinstance(outcome, Scored)
@@ -72,10 +72,10 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
 def test_digits_trained_again_from_text_agree_exactly():
     task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
     workshop = JobRunner(task, {}, autoloss.settings.Configuration())
-    jobs = [Train("neg(mul(y, log(p)))", 5), Train("-y * log(p)", 5)]
+    jobs = [Train(formula, Training(seed=5)) for formula in ("neg(mul(y, log(p)))", "-y * log(p)")]
     first, second = (workshop.perform(job) for job in jobs)
     assert first == second
-    assert first.state == "scored"
+    assert first.state is State.SCORED
 
 
 def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
@@ -104,9 +104,9 @@ def test_the_search_never_measured_the_test_split(run_directory):
     with Store(run_directory) as store:
         trials = store.trials()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
-    fresh = {job.seed for job in trials if job.split == "test"}
-    assert derived_seed(1, "training") not in fresh
-    assert not fresh & {job.seed for job in trials if job.split == "valid"}
+    fresh = {job.training.seed for job in trials if job.training.split == "test"}
+    assert derive_seed(1, "training") not in fresh
+    assert not fresh & {job.training.seed for job in trials if job.training.split == "valid"}
 
 
 def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
@@ -215,12 +215,12 @@ class Hanging(QuickTask):
         super().__init__(diverging=10**6)
         self.counter = str(counter)
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         with open(self.counter, "a", encoding="utf-8") as file:
             file.write("x")
         if os.path.getsize(self.counter) == 3:
             time.sleep(600)
-        return super().train(criterion, seed, **options)
+        return super().train(criterion, training, execution, observe)
 
 
 def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp_path):
@@ -239,7 +239,7 @@ def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp
 
 
 class Raising(QuickTask):
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         raise OSError("no such disk")
 
 
@@ -251,8 +251,8 @@ def test_a_task_that_only_raises_ends_the_run_with_its_message(tmp_path):
 class NotANumber(QuickTask):
     """Scores that are no numbers: half NaN, half infinite."""
 
-    def train(self, criterion, seed, **options):
-        outcome = super().train(criterion, seed, **options)
+    def train(self, criterion, training, execution=None, observe=None):
+        outcome = super().train(criterion, training, execution, observe)
         if isinstance(outcome, Scored) and outcome.also["digest"] > 0.5:
             return Scored(float("nan") if outcome.also["digest"] > 0.75 else float("inf"))
         return outcome
@@ -295,7 +295,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     found = autoloss.search(
         QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
-    assert "20 children in a row were copies or twins" in found.end
+    assert "20 candidates in a row were copies or twins" in found.end
 
 
 def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
@@ -359,13 +359,13 @@ class SlowThenRaising(QuickTask):
         super().__init__(diverging=10**6)
         self.marker = str(marker)
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             raise OSError("no such disk") from None
         time.sleep(3)
-        return super().train(criterion, seed, **options)
+        return super().train(criterion, training, execution, observe)
 
 
 def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp_path):
@@ -382,20 +382,20 @@ def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp
 class Plain(QuickTask):
     """Returns what is no outcome at all."""
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         return 0.5
 
 
 def test_a_training_that_returns_no_outcome_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"train\(\) returned a float; expected Scored or Diverged"):
+    with pytest.raises(RunError, match=r"train\(\) returned a float; expected Scored, Diverged or Stopped"):
         autoloss.search(Plain(), evaluations=3, workers=0, directory=tmp_path / "run", settings=SETTINGS)
 
 
 class Numpy(QuickTask):
     """Returns numbers as other libraries make them."""
 
-    def train(self, criterion, seed, **options):
-        outcome = super().train(criterion, seed, **options)
+    def train(self, criterion, training, execution=None, observe=None):
+        outcome = super().train(criterion, training, execution, observe)
         if isinstance(outcome, Scored):
             return Scored(np.float32(outcome.score), {"accuracy": np.float32(0.5)}, ((np.int64(1), np.float32(2.0)),))
         return outcome
@@ -481,7 +481,7 @@ class StartingTask(QuickTask):
     """Tells where its trainings begin."""
 
     def untrained(self, seed: int) -> float:
-        assert seed == derived_seed(1, "training")
+        assert seed == derive_seed(1, "training")
         return -0.25
 
 
@@ -502,7 +502,8 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
 
 def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
     task = autoloss.tasks.get("tabular", data="iris", metric="balanced_accuracy")
-    without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), Training(seed=3))
+    criterion = bind(autoloss.Loss("-y * log(p)"), task.branches)
+    without = task.train(criterion, Training(seed=3, learning_rate=1e-30))
     assert isinstance(without, Scored)
     assert task.untrained(3) == without.score
 

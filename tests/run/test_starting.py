@@ -14,7 +14,7 @@ from autoloss.run.frozen import asked, with_frozen
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
@@ -198,7 +198,7 @@ class TestFrozen:
         assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
-        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derived_seed(3, "training")))
+        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derive_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)
@@ -230,11 +230,6 @@ class TestFrozen:
     def test_what_cannot_be_frozen_is_refused(self, texts, message):
         with pytest.raises(RequestError, match=message):
             with_frozen(BOTH, asked(texts))
-
-    def test_what_a_task_may_have_besides_is_passed_on(self):
-        task = with_frozen(BOTH, {"reg": "baseline/mse"})
-        assert not hasattr(task, "at_learning_rate")
-        assert not hasattr(task, "steps")
 
 
 class TestAlso:

@@ -21,6 +21,7 @@ from autoloss.store.rows import CHECKSUM, Template, checksum, intact
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError
 from autoloss.store.tally import FILE as TALLY
+from autoloss.tasks.task import Training
 from faults_file import synced
 
 SETTINGS = RunSettings(
@@ -88,7 +89,8 @@ def test_children_and_outcomes_come_back_as_they_went_in(tmp_path):
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.state.value)
 def test_trials_come_back_exactly(outcome, tmp_path):
-    job = Train("baseline/ce", 2**63 - 1, "test", "proxy", 0.3, 10.0)
+    training = Training(seed=2**63 - 1, split="test", learning_rate=0.3, scale={"main": 10.0})
+    job = Train("baseline/ce", training)
     with Store(tmp_path, write=True) as store:
         store.add_trial(job, outcome)
         assert store.trials() == {job: outcome}
@@ -119,7 +121,7 @@ def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
         store.write_settings(SETTINGS)
         store.add_child(child(0), {})
         store.add_outcome(0, OUTCOMES[0])
-        store.add_trial(Train("baseline/ce", 3), OUTCOMES[0])
+        store.add_trial(Train("baseline/ce", Training(seed=3)), OUTCOMES[0])
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute(change)
     connection.commit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import measure_reference, simulate
+from autoloss.rejection.protocol import measure_reference
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
@@ -26,6 +28,7 @@ branches = pytest.importorskip("autoloss.tasks.detection.branches")
 examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
 BRANCHES = branches.BRANCHES
 RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
+FULL = Training(seed=5, split="test", schedule="full")
 
 
 @functools.cache
@@ -170,11 +173,6 @@ def standard(task):
     return bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
 
 
-def kept(directory, **execution):
-    keep = Keep(directory=directory, due=lambda step: step == 3)
-    return mirroring().with_execution(Execution(keep=keep, **execution))
-
-
 @functools.cache
 def mirroring():
     """Return a task whose images are mirrored at random, with more to do on its full schedule."""
@@ -188,7 +186,7 @@ def mirroring():
 
 @functools.cache
 def trained():
-    return mirroring().train(standard(mirroring()), Training(seed=5, split="test", schedule="full"))
+    return mirroring().train(standard(mirroring()), FULL)
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])
@@ -197,13 +195,12 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
         if now == step:
             raise Killed
 
-    task = kept(tmp_path)
+    task, criterion = mirroring(), standard(mirroring())
+    execution = Execution(keep=Keep(directory=tmp_path, due=lambda step: step == 3))
     with pytest.raises(Killed):
-        task.train(standard(task), Training(seed=5, split="test", schedule="full"), observe=observe)
+        task.train(criterion, FULL, execution, observe)
     seen: list[int] = []
-    found = task.train(
-        standard(task), Training(seed=5, split="test", schedule="full"), observe=lambda now, loss: seen.append(now)
-    )
+    found = task.train(criterion, FULL, execution, lambda now, loss: seen.append(now))
     assert found == trained()
     assert seen == list(range(4 if step > 2 else 1, 7)) or (step == 6 and seen == [])
     assert (tmp_path / NETWORK).is_file()
@@ -212,7 +209,7 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
 def test_half_of_the_images_are_mirrored_and_which_follows_from_the_seed():
     plain = tiny(epochs=2)
     assert trained().curve != plain.train(standard(plain), Training(seed=5)).curve
-    assert trained() == mirroring().train(standard(mirroring()), Training(seed=5, split="test", schedule="full"))
+    assert trained() == mirroring().train(standard(mirroring()), FULL)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -228,7 +225,7 @@ def test_a_detector_computes_in_16_bits_and_its_losses_do_not(precision):
 
         return of
 
-    task = tiny().with_execution(Execution(precision=precision))
+    task = copy.copy(tiny())
     convolved: set[torch.dtype] = set()
     network = task._networks["proxy"]
 
@@ -240,7 +237,8 @@ def test_a_detector_computes_in_16_bits_and_its_losses_do_not(precision):
         return made
 
     task._networks = {**task._networks, "proxy": built}
-    outcome = task.train({name: watched(name, loss) for name, loss in standard(task).items()}, Training(seed=1))
+    criterion = {name: watched(name, loss) for name, loss in standard(task).items()}
+    outcome = task.train(criterion, Training(seed=1), Execution(precision=precision))
     assert isinstance(outcome, Scored)
     assert convolved == {getattr(torch, precision)}
     assert seen == {name: {torch.float32} for name in BRANCHES}
@@ -250,7 +248,7 @@ def test_a_detector_computes_in_16_bits_and_its_losses_do_not(precision):
 
 def test_the_score_before_training_is_that_of_a_training_without_a_step():
     task = tiny()
-    without = task.at_learning_rate(1e-30).train(standard(task), Training(seed=7))
+    without = task.train(standard(task), Training(seed=7, learning_rate=1e-30))
     assert isinstance(without, Scored)
     # Batch normalisation counts images in training all the same; weights stay.
     assert task.untrained(7) == pytest.approx(without.score, abs=0.02)

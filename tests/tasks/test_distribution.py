@@ -14,7 +14,7 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.tasks.training import distribution
-from tests.tasks.sharing import STEPS, report, shared_task, train
+from tests.tasks.sharing import STEPS, report, train
 
 PROCESSES = 2
 
@@ -45,7 +45,7 @@ def found(tmp_path_factory) -> list[dict[str, object]]:
 
 
 def test_two_processes_train_what_one_does(found):
-    alone = report(train(shared_task()))
+    alone = report(train())
     for one in found:
         assert one["whole"]["score"] == pytest.approx(alone["score"], abs=1e-6)
         assert [loss for _, loss in one["whole"]["curve"]] == pytest.approx(

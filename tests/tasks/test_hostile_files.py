@@ -19,7 +19,7 @@ from autoloss.errors import RequestError
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import saved
 from autoloss.tasks.training.weights import state_dict
-from tests.tasks.drawing import cross_entropy, drawing_task
+from tests.tasks.drawing import cross_entropy, drawing_task, kept_in
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}
 
@@ -129,7 +129,7 @@ def test_a_forged_checkpoint_of_the_right_name_runs_nothing_and_is_refused(conte
     digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     path.rename(tmp_path / f"checkpoint-000000010-{digest}.pt")
     assert len(saved(tmp_path)) == 1
-    task = drawing_task(tmp_path)
+    task = drawing_task()
     with pytest.raises(RequestError, match="damaged"):
-        task.train(cross_entropy(task), Training(seed=3))
+        task.train(cross_entropy(task), Training(seed=3), kept_in(tmp_path))
     assert not (tmp_path / "ran").exists()

@@ -46,8 +46,8 @@ def tiny(data: str, metric: str = "miou", **options: Any) -> SupervisedTask:
     return task
 
 
-def trained(task: Task, **arguments: Any) -> Scored:
-    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), 0, **arguments)
+def trained(task: Task, **training: Any) -> Scored:
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=0, **training))
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -91,8 +91,8 @@ def test_a_retraining_has_its_own_network_and_whole_images_of_any_size(voc: str)
     made = tiny(voc, **TINY_FULL)
     outcome = trained(made, split="test", schedule="full")
     # 9 images to train on, those among them that the search held out; 3 others in val.
-    assert outcome.curve[-1][0] == made.steps("full") == 4
-    assert made.steps("proxy") == 3
+    assert outcome.curve[-1][0] == made.steps(Training(seed=0, split="test", schedule="full")) == 4
+    assert made.steps(Training(seed=0)) == 3
     assert list(outcome.also) == list(SEGMENTATION_METRICS)
     assert outcome.score == outcome.also["miou"]
     with pytest.raises(RequestError, match=r"split of the schedule full named 'valid'. Known: test"):
@@ -121,7 +121,7 @@ def test_a_folders_valid_split_is_kept_from_retraining(tmp_path: Path):
     made = tasks.get("folder-seg", data=str(tmp_path), **TINY, **TINY_FULL)
     assert isinstance(made, SupervisedTask)
     assert (made.branches["main"].channels, made.splits) == (11, ("valid", "test"))
-    assert made.steps("full") == made.steps("proxy") == 3
+    assert made.steps(Training(seed=0, schedule="full")) == made.steps(Training(seed=0)) == 3
     assert trained(made, split="valid", schedule="full").score >= 0
 
 

@@ -8,6 +8,7 @@ import typer
 
 from autoloss.cli.application import app, console_of, print_json
 from autoloss.cli.arguments import AsJson, Assignments, Data, Metric, TaskName, Workers, assigned, refuse_early
+from autoloss.space.loss_text import join_branches
 
 
 @app.command()
@@ -66,9 +67,7 @@ def zoo(
 
 
 def _formulas(formulas: dict[str, str]) -> str:
-    if not formulas:
-        return "(hand-written)"
-    return formulas["main"] if set(formulas) == {"main"} else "; ".join(f"{b}: {text}" for b, text in formulas.items())
+    return join_branches(formulas) if formulas else "(hand-written)"
 
 
 @app.command()

@@ -16,7 +16,8 @@ from autoloss.formulas.terms import to_term
 from autoloss.formulas.writing import Written
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.form import BranchForm
-from autoloss.space.loss import MAIN, Loss
+from autoloss.space.loss import Loss
+from autoloss.space.loss_text import MAIN, join_branches
 
 
 def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
@@ -56,7 +57,7 @@ def to_json(
     return {
         "id": id,
         "formula": str(loss),
-        "infix": lines[MAIN] if set(lines) == {MAIN} else "; ".join(f"{name}: {text}" for name, text in lines.items()),
+        "infix": join_branches(lines),
         "score": score if score is None or math.isfinite(score) else None,
         "branches": {
             name: {

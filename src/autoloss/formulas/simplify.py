@@ -12,7 +12,7 @@ from autoloss.formulas.terms import Term, find_own_operators, to_term
 from autoloss.formulas.writing import Notation
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
-from autoloss.space.loss import MAIN
+from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.options import ACTIVATIONS, Activation
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 
@@ -70,11 +70,9 @@ def _find_activation(form: BranchForm) -> Activation:
 def write_loss(terms: Mapping[str, Term], notation: Notation = TEXT) -> str:
     """Write the formula of each branch, `rpn_cls: −y·log(p); rpn_reg: e / u`; a branch named `main` alone has no label."""
     texts = {name: term.write(notation) for name, term in terms.items()}
-    if set(texts) == {MAIN}:
-        return texts[MAIN]
-    if notation is LATEX:
+    if notation is LATEX and set(texts) != {MAIN}:
         return " \\\\\n".join(rf"\text{{{escape_latex(name)}: }} {text}" for name, text in texts.items())
-    return "; ".join(f"{name}: {text}" for name, text in texts.items())
+    return join_branches(texts)
 
 
 def escape_latex(name: str) -> str:

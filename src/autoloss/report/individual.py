@@ -17,6 +17,7 @@ from autoloss.report.readable import simplify_formulas
 from autoloss.run.reading import Reading
 from autoloss.run.results import training_command
 from autoloss.search.records import Origin
+from autoloss.space.loss_text import join_branches
 
 RUNNING = "in training"
 BARS = "▁▂▃▄▅▆▇█"
@@ -102,7 +103,7 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
 
 def _how(how: Mapping[str, str]) -> str:
     kinds = dict.fromkeys(how.values())
-    return next(iter(kinds)) if len(kinds) == 1 else "; ".join(f"{branch}: {kind}" for branch, kind in how.items())
+    return next(iter(kinds)) if len(kinds) == 1 else join_branches(how)
 
 
 def _print_curve(console: Console, curve: Sequence[Sequence[float]]) -> None:

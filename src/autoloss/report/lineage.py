@@ -56,8 +56,8 @@ def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str
 
 def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str) -> list[str]:
     """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
-    from autoloss.search.chance import keyed
-    from autoloss.search.mutation import mutated
+    from autoloss.search.chance import derive_generator
+    from autoloss.search.mutation import trace_mutations
     from autoloss.space.branch import Role
     from autoloss.space.expression import Alphabet
     from autoloss.space.loss import Loss
@@ -68,12 +68,12 @@ def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str)
     configuration, leaves = search.configuration, search.settings.leaves
     if number is None or number >= configuration.evolution.mutation_attempts:
         return ["a fresh tree instead, after too many attempts"] if number is not None else []
-    rng = keyed(configuration.seed, "attempt", child.id, branch, number)
+    rng = derive_generator(configuration.seed, "attempt", child.id, branch, number)
     try:
         before, after = (Loss.parse(one.loss, leaves)[branch] for one in (parent, child))
     except FormulaError:
         return []
     # Roles decide nothing of a draw.
     left = tuple(operator for name, operator in OPERATORS.items() if name not in configuration.space.without)
-    tree, mutations = mutated(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
+    tree, mutations = trace_mutations(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
     return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []

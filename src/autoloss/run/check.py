@@ -10,20 +10,19 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
-from autoloss.rejection.protocol import Reference, Verdict, measure_reference
+from autoloss.rejection.protocol import measure_reference
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
-from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Diverged, Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import LEARNING_RATES, SCALES, TUNING_SEEDS
-from autoloss.workers.job_runner import RejectionTester
+from autoloss.workers.rejection_tester import RejectionTester, make_tester
 
 STEPS = 2
 """Training steps that are tried at least."""
@@ -129,9 +128,9 @@ def check(
     screened, whole = [], []
     with one_thread():
         for name, branch in loaded.branches.items():
-            tested = RejectionTester(branch, measure_reference(branch, drawn[name]), configuration, table)
-            branches.append(_standard(name, loaded, tested))
-            for times, taken in zip((screened, whole), _seconds(branch, tested, configuration), strict=True):
+            tester = make_tester(branch, measure_reference(branch, drawn[name]), configuration, table)
+            branches.append(_standard(name, loaded, tester))
+            for times, taken in zip((screened, whole), _seconds(tester, configuration), strict=True):
                 times.append(taken)
         outcome, training = _training(loaded)
     per_candidate = sum(screened)
@@ -177,31 +176,31 @@ def advice(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _standard(name: str, task: Task, tested: RejectionTester) -> BranchCheck:
-    reference: Reference = tested.reference
+def _standard(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
+    reference = tester.engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
     text = task.standard.get(name)
     if text is None:
         return BranchCheck(name, "(no standard loss)", None, initial, best, None)
-    loss = zoo.resolve(text, {name: tested.branch})[1][name]
+    loss = zoo.resolve(text, {name: tester.engine.branch})[1][name]
     if not isinstance(loss, Expression):
         return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
-    verdict: Verdict = tested.verdict(loss)
+    (verdict,) = tester.engine.verdicts([loss])
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 
-def _seconds(branch: Branch, tested: RejectionTester, configuration: Configuration) -> tuple[float, float]:
+def _seconds(tester: RejectionTester, configuration: Configuration) -> tuple[float, float]:
     """Return how long a search takes with a random tree that holds both roles, screened, and how long with all steps."""
     rng = Random(configuration.seed)
     trees: list[Expression] = []
     while len(trees) < TIMED_CANDIDATES + 1:
-        tree = initial_expression(tested.alphabet, configuration.evolution.depth, rng)
-        if tree.holds(branch.leaves_and_roles):
+        tree = initial_expression(tester.alphabet, configuration.evolution.depth, rng)
+        if tree.holds(tester.engine.branch.leaves_and_roles):
             trees.append(tree)
     # The first one pays for compiling and warming up.
-    tested.test(0, trees.pop())
-    screened = [_timed(tree, lambda tree: tested.test(0, tree)) for tree in trees]
-    whole = [_timed(tree, tested.verdict) for tree in trees[:WHOLE_CANDIDATES]]
+    tester.test(0, [trees.pop()])
+    screened = [_timed(tree, lambda tree: tester.test(0, [tree])) for tree in trees]
+    whole = [_timed(tree, lambda tree: tester.engine.verdicts([tree])) for tree in trees[:WHOLE_CANDIDATES]]
     return mean(screened), max(whole)
 
 

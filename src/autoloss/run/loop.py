@@ -9,13 +9,13 @@ from typing import Protocol
 from autoloss.errors import RunError
 from autoloss.run.progress import Progress
 from autoloss.search.ahead import Ahead
-from autoloss.search.chance import derived_seed
-from autoloss.search.history import Draft, History
+from autoloss.search.chance import derive_seed
+from autoloss.search.history import History
 from autoloss.search.jobs import RejectionBatch, Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.crash_points import crash_point
 from autoloss.tasks.task import Training
-from autoloss.workers.dispatch import Dispatcher, Done
+from autoloss.workers.dispatch import CompletedJob, Dispatcher
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
@@ -66,7 +66,7 @@ class _Search:
 
     def run(self, observe: Callable[[Progress], None]) -> str:
         for number in self.history.running:
-            self.train(self.history.children[number])
+            self.train(self.history.candidates[number])
         while True:
             self.resolve()
             end = self.end()
@@ -93,11 +93,11 @@ class _Search:
     def resolve(self) -> None:
         """Complete as many of the next candidates as their tested attempts allow."""
         history = self.history
-        while history.startable and self.ahead.advance():
-            draft: Draft = history.begin()
+        while history.can_begin and self.ahead.advance():
+            draft = history.begin()
             candidate = history.complete()
             crash_point("child-complete")
-            self.record.add_child(candidate, draft.kept)
+            self.record.add_child(candidate, draft.rejected_formulas)
             self.ahead.forget(candidate.id)
             if candidate.origin is Origin.TRAINED:
                 self.train(candidate)
@@ -105,7 +105,7 @@ class _Search:
 
     def train(self, candidate: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
-        seed = derived_seed(self.history.configuration.seed, "training")
+        seed = derive_seed(self.history.configuration.seed, "training")
         self.tickets[self.dispatcher.submit(Train(candidate.loss, Training(seed=seed)))] = candidate.id
 
     def feed(self) -> None:
@@ -116,7 +116,7 @@ class _Search:
             while self.dispatcher.idle and (batch := self.ahead.next_batch(eager)) is not None:
                 self.dispatcher.submit(batch)
 
-    def receive(self, done: Done) -> None:
+    def receive(self, done: CompletedJob) -> None:
         if isinstance(done.job, RejectionBatch):
             assert isinstance(done.result, list)
             self.ahead.receive(done.job, done.result, done.seconds)

@@ -55,7 +55,7 @@ class Progress:
             reused=counts["reused"],
             rejected={reason.value: counts[reason.name] for reason in Reason if counts[reason.name]},
             best=best,
-            best_age=len(history.children) - 1 - best.id if best else 0,
+            best_age=len(history.candidates) - 1 - best.id if best else 0,
             workers=dispatcher.slots,
             busy=dispatcher.slots - dispatcher.idle,
             seconds=seconds,

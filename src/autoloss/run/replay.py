@@ -15,9 +15,10 @@ from autoloss.rejection.reasons import Reason
 from autoloss.run.request import restore_request
 from autoloss.run.resolving import operator_table
 from autoloss.run.user_files import importable_files
-from autoloss.search.ahead import TOLD
-from autoloss.search.evolution import attempt
-from autoloss.search.history import Draft, History, came_about
+from autoloss.search.ahead import KEYS_PER_BATCH
+from autoloss.search.attempts import draw_attempt, resolve_kind
+from autoloss.search.draft import Draft
+from autoloss.search.history import History
 from autoloss.search.jobs import Attempt, RejectionBatch
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
@@ -28,7 +29,8 @@ from autoloss.store import samples as sample_files
 from autoloss.store.rows import child_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import JobRunner, alphabet
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.rejection_tester import build_alphabet
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +123,14 @@ def replay(
 
 def _derived(history: History, child: Candidate, settle: Settle) -> Difference | None:
     """Derive the next child and compare it with the stored one."""
-    if not history.startable:
+    if not history.can_begin:
         reason = history.end or f"the children up to {child.id - history.configuration.evolution.lag} lack an outcome"
         return Difference(child.id, "place", "a child", f"none: {reason}")
     draft = history.begin()
     plan = draft.plan
     planned = {
         "parent": plan.parent,
-        "kinds": {branch: came_about(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
+        "kinds": {branch: resolve_kind(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
     }
     for column, derived in planned.items():
         if getattr(child, column) != derived:
@@ -162,7 +164,8 @@ def _trusting(
 ) -> Settle:
     """Draw the winning attempts alone, and believe what was recorded of those before them."""
     alphabets = {
-        branch: alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators) for branch, names in leaves.items()
+        branch: build_alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators)
+        for branch, names in leaves.items()
     }
     settings, seed = configuration.evolution, configuration.seed
 
@@ -173,12 +176,12 @@ def _trusting(
                 return Difference(child.id, "attempts", dict(child.attempts), f"an attempt at {branch}")
             text = history.parent_tree(draft.plan, branch)
             parent = None if text is None else parse(text, leaves[branch], operators)
-            tree = attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
+            tree = draw_attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
             score, *gains = child.scores.get(branch, (None,))
             found = Attempt(
                 number, str(tree), None, b"", child.signature[branch], branch in child.scores, score, tuple(gains)
             )
-            if history.adopt(branch, found):
+            if draft.settle(branch, found):
                 return Difference(child.id, "signature", dict(child.signature), "another: this one is known to diverge")
         return _believe(history, draft, child)
 
@@ -189,7 +192,7 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
     """Take over the keys and reasons that were recorded for a child, as far as they agree with the rest of it."""
     for keys, passed in ((child.rejected, False), (child.accepted, True)):
         for branch, found in keys.items():
-            if met := history.learn(branch, found, passed):
+            if met := history.verdicts[branch].record_all(found, passed):
                 column = "passed" if passed else "rejected"
                 return Difference(child.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
             (draft.accepted if passed else draft.rejected)[branch].extend(found)
@@ -213,8 +216,8 @@ def _testing(runner: JobRunner, rejected: Mapping[int, Kept]) -> Settle:
             if branch in draft.open:
                 found = f"none of the first {draft.tried[branch]} at {branch} passes"
                 return Difference(child.id, "attempts", dict(child.attempts), found)
-        if draft.kept != rejected.get(child.id, {}):
-            return Difference(child.id, "rejected formulas", rejected.get(child.id, {}), draft.kept)
+        if draft.rejected_formulas != rejected.get(child.id, {}):
+            return Difference(child.id, "rejected formulas", rejected.get(child.id, {}), draft.rejected_formulas)
         return None
 
     return settle
@@ -224,11 +227,11 @@ def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRun
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
-    before, known = history.verdicts[branch].latest(TOLD)
-    job = RejectionBatch(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
+    before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
+    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, last + 1 - first, known, before)
     tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:
         if branch not in draft.open:
             return
-        history.take(branch, found)
+        draft.decide(branch, found)

@@ -12,7 +12,8 @@ from autoloss.errors import RequestError, unknown
 from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import read_run, standing
 from autoloss.run.user_files import importable_files
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
+from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
@@ -78,8 +79,8 @@ def score(
         entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
-    first = derived_seed(seed, "training")
-    more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
+    first = derive_seed(seed, "training")
+    more = [derive_seed(seed, "score", number) for number in range(1, seeds)]
     machines = Machines(workers=min(workers, len(entrants) * seeds))
     runner = JobRunner(request.task, {}, request.configuration, operators=request.operators)
     with start_workers(runner, machines) as pool:
@@ -91,7 +92,7 @@ def _text(loss: str, resolved: Mapping[str, Any]) -> str:
     """Return a loss as workers read it: a file is read here, since workers may run elsewhere."""
     if loss.strip() in zoo.names():
         return loss.strip()
-    return str(resolved["main"]) if set(resolved) == {"main"} else "; ".join(f"{b}: {resolved[b]}" for b in resolved)
+    return join_branches(resolved)
 
 
 @importable_files()

@@ -29,6 +29,7 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 
@@ -193,17 +194,17 @@ class _Driver:
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
         with start_workers(runner, self.machines) as workers:
-            dispatcher = Dispatcher(workers, configuration.limits, self.machines.injection)
+            dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self.observe)
             crash_point("search-ended")
             if final:
                 best = best_entrants(history.finished, configuration.final.confirm)
                 confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say)
-        if dispatcher.mishaps.losses:
-            self.say(dispatcher.mishaps.failures())
-        if self.machines.injection is not None:
-            self.say(dispatcher.mishaps.rehearsal())
+        if dispatcher.losses:
+            self.say(dispatcher.describe_losses())
+        if isinstance(workers, FaultyWorkers):
+            self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
         return replace(read_run(self.directory, self.store, end), own=own)

@@ -8,10 +8,10 @@ from pathlib import Path
 from autoloss import __version__
 from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference
-from autoloss.rejection.screen import limits
+from autoloss.rejection.screen import bound_gains
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.settings import ProtocolSettings
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import digest_of_samples
@@ -40,7 +40,7 @@ def start_run(
     for text in (*describe_idle_workers(machines.workers, configuration.evolution.lag), *map(describe_start, start)):
         say(text)
     with one_thread():
-        untrained = task.untrained(derived_seed(configuration.seed, "training"))
+        untrained = task.untrained(derive_seed(configuration.seed, "training"))
     settings = RunSettings(
         configuration=configuration,
         task=request.reference,
@@ -64,7 +64,7 @@ def check_threshold(task: Task, samples: sample_files.Samples, settings: Protoco
     for name, branch in task.branches.items():
         with one_thread():
             reference = measure_reference(branch, samples[name])
-        most = reference.score(limits(reference), settings.unit)
+        most = reference.score(bound_gains(reference), settings.unit)
         if most < settings.threshold:
             untrained = sum(reference.initial) / len(reference.initial)
             raise RequestError(

@@ -12,6 +12,7 @@ from autoloss.rejection.reasons import Reason
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
+from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.training.threads import one_thread
@@ -112,11 +113,7 @@ def check_starting_losses(losses: Sequence[StartingLoss], runner: JobRunner) -> 
 def _check(loss: StartingLoss, runner: JobRunner) -> StartVerdict:
     leaves = {name: branch.leaves_and_roles for name, branch in runner.task.branches.items()}
     trees = Loss.parse(loss.formula, leaves, runner.operators)
-    attempts = {name: runner.branch(name).test(0, tree) for name, tree in trees.items()}
-    reasons = [
-        ("" if name == "main" else f"{name}: ") + Reason[attempt.reason].value
-        for name, attempt in attempts.items()
-        if attempt.reason is not None
-    ]
+    attempts = {name: runner.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
+    reasons = {name: Reason[attempt.reason].value for name, attempt in attempts.items() if attempt.reason is not None}
     scores = {name: attempt.score for name, attempt in attempts.items()}
-    return StartVerdict(loss.label, loss.formula, scores, "; ".join(reasons) or None)
+    return StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None)

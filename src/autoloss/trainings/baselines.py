@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoloss.space.branch import Branch
+from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.tasks.task import Task
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import Entrant, training_seeds
@@ -74,12 +75,12 @@ def tune_learning_rates(
 
 
 def _join(losses: Mapping[str, str]) -> str:
-    return next(iter(losses.values())) if len(losses) == 1 else "; ".join(f"{name}: {losses[name]}" for name in losses)
+    return next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
 
 
 def _label(text: str) -> str:
     """Return the losses of several branches in short, as the paper's tables name them: ce + l1 + ce + l1."""
-    named = [part.partition(": ")[2] for part in text.split("; ")]
+    named = list(split_branches(text).values())
     if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
         return text
     return " + ".join(name.removeprefix("baseline/") for name in named)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
-from autoloss.store.rows import branches_in
+from autoloss.space.loss_text import split_branches
 from autoloss.tasks.task import Training
 
 CONFIRMATION = "confirmation"
@@ -36,7 +36,7 @@ class Entrant:
 
     def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
         """Return its training with a seed."""
-        scale = dict.fromkeys(branches_in(self.loss), self.scale)
+        scale = dict.fromkeys(split_branches(self.loss), self.scale)
         training = Training(seed=seed, split=split, schedule=schedule, learning_rate=self.learning_rate, scale=scale)
         return Train(self.loss, training)
 
@@ -47,4 +47,4 @@ def training_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
     >>> training_seeds(0, COMPARISON, 3)[:2] == training_seeds(0, COMPARISON, 2)
     True
     """
-    return tuple(derived_seed(seed, purpose, number) for number in range(count))
+    return tuple(derive_seed(seed, purpose, number) for number in range(count))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
-from autoloss.workers.dispatch import Dispatcher, run_all
+from autoloss.workers.dispatch import Dispatcher, run_jobs
 
 
 class Record(Protocol):
@@ -39,7 +39,7 @@ def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record)
     """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
     recorded = record.trials()
     missing = [job for job in dict.fromkeys(jobs) if job not in recorded]
-    for done in run_all(missing, dispatcher):
+    for done in run_jobs(missing, dispatcher):
         # Rejection tests that a search left under way end here as well; nobody needs them any more.
         if isinstance(done.job, Train) and isinstance(done.result, Outcome):
             record.add_trial(done.job, done.result)

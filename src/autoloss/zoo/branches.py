@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError
+from autoloss.space.loss_text import join_branches
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch
@@ -19,7 +20,7 @@ def only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]
         RequestError: A loss for one branch was asked for, and the task has several.
     """
     if len(branches) != 1:
-        wanted = "; ".join(f"{name}: …" for name in branches)
+        wanted = join_branches(dict.fromkeys(branches, "…"))
         raise RequestError(
             f"{text!r} is a loss for one branch; this task has {len(branches)}: {', '.join(branches)}. "
             f"Give a formula for each: '{wanted}'."

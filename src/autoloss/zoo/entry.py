@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError
+from autoloss.space.loss_text import MAIN
 from autoloss.zoo.branches import check_leaves, only_branch
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Entry:
         """Branch → formula; `main` for a loss of one branch, nothing for a hand-written one."""
         if self.members:
             return {branch: member.formula for branch, member in self.members.items()}
-        return {"main": self.formula} if self.formula else {}
+        return {MAIN: self.formula} if self.formula else {}
 
     def loss(self) -> Loss | HandWritten:
         """Return the loss without a task; both kinds have `criterion()`."""

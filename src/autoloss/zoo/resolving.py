@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
+from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.zoo.branches import check_leaves, only_branch
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry
@@ -71,16 +72,14 @@ def resolve(
 
     if not isinstance(text, str):
         _check_branches(text, branches)
-        label = next(iter(text.values())) if len(text) == 1 else "; ".join(f"{key}: {text[key]}" for key in text)
+        label = next(iter(text.values())) if len(text) == 1 else join_branches(text)
         return label, {
             name: resolve(text[name], {name: branch}, operators)[1][name] for name, branch in branches.items()
         }
     text = text.strip()
     if text in ENTRIES:
         return text, ENTRIES[text].losses(branches)
-    parts = {
-        name.strip(): rest.strip() for name, colon, rest in (part.partition(":") for part in text.split(";")) if colon
-    }
+    parts = split_branches(text)
     if any(part in ENTRIES for part in parts.values()):
         return text, resolve(parts, branches, operators)[1]
     try:

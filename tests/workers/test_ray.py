@@ -1,7 +1,6 @@
 """Workers on a Ray cluster: the same contract, the same history, and nothing that others can reach.
 
-One cluster for all of it, which the package starts itself: a single test, whichever process runs it. Skipped where Ray is not
-installed.
+One test starts one cluster for all checks. Skipped where Ray is not installed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,18 +22,20 @@ import pytest
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.search.history import as_text
-from autoloss.workers import ray_access
+from autoloss.workers import ray_cluster
 from autoloss.workers.leases import LeasedWorkers
 from autoloss.workers.messages import Finished, Lost, Raised
-from autoloss.workers.ray_access import refuse_unusable
-from autoloss.workers.ray_workers import gpu_share, ray_workers
+from autoloss.workers.pool import JobFunction
+from autoloss.workers.ray_cluster import check_address, gpu_share, start_ray_workers
+from tests.run.quick import SETTINGS, QuickTask
 
-from . import test_workers as contract
-from .quick import SETTINGS, QuickTask
+from . import conformance
+from .conformance import PROMISES, outcomes_of
+from .test_process_workers import call
 from .test_worker_faults import is_gone, loop_in_c, stop_group
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(sys.modules[contract.__name__])
+cloudpickle.register_pickle_by_value(conformance)
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (pip install autoloss[ray])")
 # Imported here, Ray would not learn of the variables that keep it on the loopback address.
@@ -60,18 +60,18 @@ class Cluster:
     handlers: dict[int, Any]
 
     def make_room(self) -> None:
-        """End the seats that wait for jobs to come; on a slow machine a lost one is back already and holds the last CPU."""
-        for place in self.workers._places:
-            self.workers._vacate(place)
+        """End the idle supervisors: on a slow machine one that was lost is back already and holds the last CPU."""
+        for slot in self.workers._slots:
+            self.workers._vacate(slot)
 
-    def start(self, perform: Callable[[Any], Any]) -> LeasedWorkers:
+    def start(self, function: JobFunction) -> LeasedWorkers:
         self.make_room()
-        return ray_workers(perform, 1, self.address)
+        return start_ray_workers(function, 1, self.address)
 
 
 def jobs_come_back_once_and_survive_what_happens_to_their_processes(cluster: Cluster) -> None:
     workers = cluster.workers
-    outcomes = contract.outcomes_of(workers, [lambda n=n: (n, os.getpid()) for n in range(20)])
+    outcomes = outcomes_of(workers, [lambda n=n: (n, os.getpid()) for n in range(20)])
     assert [outcome.value[0] for outcome in outcomes] == list(range(20))
     groups = tuple({outcome.value[1] for outcome in outcomes})
     workers.submit(20, loop_in_c, deadline_seconds=0.5)
@@ -79,33 +79,26 @@ def jobs_come_back_once_and_survive_what_happens_to_their_processes(cluster: Clu
     lost = [*workers.wait(None), *workers.wait(None)][:2]
     assert [outcome.cause for outcome in lost if isinstance(outcome, Lost)] == ["deadline"] * 2
     assert is_gone(groups, 2.0)
-    assert isinstance(contract.outcomes_of(workers, [lambda: 1])[0], Finished)
+    assert isinstance(outcomes_of(workers, [lambda: 1])[0], Finished)
 
 
-def a_seat_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) -> None:
+def a_supervisor_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) -> None:
     workers = cluster.workers
-    seat = contract.outcomes_of(workers, [os.getppid])[0].value
+    supervisor = outcomes_of(workers, [os.getppid])[0].value
     for job in (1, 2):
         workers.submit(job, lambda: time.sleep(60), deadline_seconds=60)
     workers.wait(0.2)
-    os.kill(seat, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     (lost,) = workers.wait(None)
     assert isinstance(lost, Lost)
     assert lost.cause == "node"
     (left,) = workers.busy
     workers.cancel(left)
-    assert isinstance(contract.outcomes_of(workers, [lambda: 1])[0], Finished)
+    assert isinstance(outcomes_of(workers, [lambda: 1])[0], Finished)
 
 
 def ray_workers_keep_the_contract_of_all_workers(cluster: Cluster) -> None:
-    for promise in (
-        contract.test_what_raises_is_told_with_its_traceback_and_the_worker_goes_on,
-        contract.test_memory_error_is_the_machines_fault_not_the_codes,
-        contract.test_a_full_a_repeated_and_a_hopeless_submission_are_refused,
-        contract.test_no_job_no_waiting,
-        contract.test_a_cancelled_job_is_never_reported,
-        contract.test_closed_workers_take_nothing_and_close_twice,
-    ):
+    for promise in PROMISES:
         promise(cluster.start)
 
 
@@ -113,8 +106,8 @@ def what_cannot_be_loaded_is_told_with_its_reason(cluster: Cluster) -> None:
     def refuse():
         raise ModuleNotFoundError("No module named 'nowhere'")
 
-    with cluster.start(contract.call(refuse)) as workers:
-        (outcome,) = contract.outcomes_of(workers, [1])
+    with cluster.start(call(refuse)) as workers:
+        (outcome,) = outcomes_of(workers, [1])
     assert isinstance(outcome, Raised)
     assert outcome.at_start
     assert "No module named 'nowhere'" in outcome.message
@@ -150,7 +143,7 @@ def a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read(cluster: 
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     assert len(token.read_text()) == 64
-    assert not ray_access.answers_anybody(cluster.address)
+    assert not ray_cluster.answers_without_token(cluster.address)
 
 
 def the_handlers_of_signals_are_still_ours(cluster: Cluster) -> None:
@@ -160,16 +153,18 @@ def the_handlers_of_signals_are_still_ours(cluster: Cluster) -> None:
 # A dozen processes have to start, and more after each that is killed: on a machine that is busy that takes long.
 @pytest.mark.timeout(900)
 @needs_ray
-def test_workers_on_a_cluster_that_is_started_for_them(subtests: pytest.Subtests, tmp_path: Path):
+def test_workers_on_a_cluster_that_is_started_for_them(
+    subtests: pytest.Subtests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     handlers = {number: signal.getsignal(number) for number in HANDLED}
-    with ray_workers(lambda payload: payload(), 2, "auto") as workers:
+    with start_ray_workers(lambda payload: payload(), 2, "auto") as workers:
         import ray
 
         cluster = Cluster(workers, ray.get_runtime_context().gcs_address, tmp_path, handlers)
         for check in (
             the_handlers_of_signals_are_still_ours,
             jobs_come_back_once_and_survive_what_happens_to_their_processes,
-            a_seat_that_is_killed_costs_its_job_and_is_replaced,
+            a_supervisor_that_is_killed_costs_its_job_and_is_replaced,
             a_cluster_of_its_own_listens_on_the_loopback_address_alone,
             a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read,
             what_cannot_be_loaded_is_told_with_its_reason,
@@ -182,6 +177,8 @@ def test_workers_on_a_cluster_that_is_started_for_them(subtests: pytest.Subtests
     assert not token.parent.exists()
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     assert not ray.is_initialized()
+    # Results go to stdout, so Ray may not print there, whatever it has to say of what was killed.
+    assert capfd.readouterr().out == ""
 
 
 LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -221,9 +218,9 @@ def _listening(pids: set[int]) -> list[str]:
     ("address", "expected"),
     {
         "10.1.2.3:6379": "is not on the loopback address, and no token is used. Start it with RAY_AUTH_MODE=token",
-        "head.example:6379": "or, in a network where you trust everybody, add --ray-insecure",
-        "ray://10.1.2.3:10001": "takes auto, or host:port of a cluster with this process on one of its nodes",
-        "somewhere": "takes auto, or host:port",
+        "head.example:6379": "or, in a network where you trust everybody, allow it with ray_insecure",
+        "ray://10.1.2.3:10001": "expected auto, or host:port of a cluster with this process on one of its nodes",
+        "somewhere": "ray is 'somewhere'; expected auto, or host:port",
     }.items(),
 )
 def test_an_open_cluster_is_refused_before_anything_starts(address: str, expected: str, monkeypatch, tmp_path):
@@ -236,17 +233,17 @@ def test_an_open_cluster_is_refused_before_anything_starts(address: str, expecte
 @needs_ray
 def test_a_cluster_that_answers_without_a_token_is_refused_even_to_who_has_one(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setattr(ray_access, "answers_anybody", lambda address: True)
+    monkeypatch.setattr(ray_cluster, "answers_without_token", lambda address: True)
     with pytest.raises(RequestError, match=r"10\.1\.2\.3:6379 takes commands without a token"):
-        refuse_unusable("10.1.2.3:6379", insecure=False)
-    refuse_unusable("10.1.2.3:6379", insecure=True)
-    refuse_unusable("127.0.0.1:6379", insecure=False)
+        check_address("10.1.2.3:6379", insecure=False)
+    check_address("10.1.2.3:6379", insecure=True)
+    check_address("127.0.0.1:6379", insecure=False)
 
 
 def test_without_ray_the_request_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(ray_access.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"Install it: pip install autoloss\[ray\]"):
-        refuse_unusable("auto", insecure=False)
+        check_address("auto", insecure=False)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A rehearsal: faults happen where their keys say, in any run of the same seed, and the history is that of a run without."""
+"""Injected faults are a function of seed, job and attempt, and a history with them is that of a run without."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,63 +17,70 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
-from autoloss.search.jobs import Job, RejectionBatch, Train, Trained
-from autoloss.search.records import State
+from autoloss.search.jobs import Job, RejectionBatch, Train
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.store.samples import draw_samples
-from autoloss.workers import dispatch, injection
-from autoloss.workers.dispatch import Dispatcher, run_all
-from autoloss.workers.injection import FAULTS, FAULTY_ATTEMPTS, HANGING, Fault, Injection, Rehearsing
+from autoloss.tasks.task import Training
+from autoloss.workers import dispatch, faults, injection
+from autoloss.workers.dispatch import Dispatcher, run_jobs
+from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction
+from autoloss.workers.injection import FAULTY_ATTEMPTS, FaultyWorkers, Injection, job_key
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines
-from autoloss.workers.pool import InlineWorkers, ProcessWorkers
-
-from .quick import SETTINGS, QuickTask
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
+from tests.run.quick import SETTINGS, QuickTask
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def train(job: Job) -> Trained:
+def train(job: Job) -> Outcome:
     assert isinstance(job, Train)
-    return Trained("scored", float(job.seed), {"process": float(os.getpid())})
+    return Outcome(state=State.SCORED, score=float(job.training.seed), also={"process": float(os.getpid())})
 
 
-def rehearsed(faults: Injection, jobs: int, workers: int = 1, **limits: float) -> tuple[dict[int, float], Dispatcher]:
-    """Return seed → score of trainings in a rehearsal."""
+def run_with_faults(
+    injection: Injection, jobs: int, workers: int = 1, **limits: float
+) -> tuple[dict[int, float], FaultyWorkers]:
+    """Return seed → score of trainings with injected faults."""
     settings = LimitSettings(training_seconds=20, **limits)
-    with ProcessWorkers(Rehearsing(train), workers, memory_limit_bytes=settings.memory_bytes) as pool:
-        dispatcher = Dispatcher(pool, settings, faults)
+    memory = settings.memory_bytes
+    inner = ProcessWorkers(FaultyFunction(train), workers, memory_limit_bytes=memory)
+    with FaultyWorkers(inner, injection, memory) as pool:
+        dispatcher = Dispatcher(pool, settings)
         scores = {
-            done.job.seed: done.result.score
-            for done in run_all([Train("y", seed) for seed in range(jobs)], dispatcher)
+            done.job.training.seed: done.result.score
+            for done in run_jobs([Train("y", Training(seed=seed)) for seed in range(jobs)], dispatcher)
             if isinstance(done.job, Train) and not isinstance(done.result, list)
         }
-    return scores, dispatcher
+    assert not dispatcher.losses
+    assert not dispatcher.failed
+    return scores, pool
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_what_a_fault_hits_is_done_again(kind: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dispatch, "HANG_SECONDS", 0.2)
+def test_a_job_with_a_fault_is_repeated(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(injection, "HANG_SECONDS", 0.2)
     monkeypatch.setattr(injection, "FAULTY_ATTEMPTS", 1)
-    scores, dispatcher = rehearsed(Injection({kind: 1.0}), 1, memory_gigabytes=0.25)
+    scores, workers = run_with_faults(Injection({kind: 1.0}), 1, memory_gigabytes=0.25)
     assert scores == {0: 0.0}
-    assert dispatcher.mishaps.injected == Counter({kind: 1})
-    assert dispatcher.mishaps.repeated == 1
+    assert workers.injected == Counter({kind: 1})
+    assert workers.repeated == 1
 
 
 def test_the_faults_of_trainings_are_the_same_with_any_number_of_workers():
     faults = Injection.parse("worker-crash=0.2,error=0.2,seed=7")
-    one, two = (rehearsed(faults, 6, workers) for workers in (1, 2))
+    one, two = (run_with_faults(faults, 6, workers) for workers in (1, 2))
     assert one[0] == two[0] == {seed: float(seed) for seed in range(6)}
-    assert one[1].mishaps == two[1].mishaps
-    assert one[1].mishaps.injected
+    assert one[1].injected == two[1].injected != Counter()
+    assert one[1].repeated == two[1].repeated
 
 
-def test_a_rehearsal_ends_even_when_every_attempt_is_hit():
-    scores, dispatcher = rehearsed(Injection({"error": 1.0}), 1)
+def test_a_run_ends_even_when_every_attempt_is_hit():
+    scores, workers = run_with_faults(Injection({"error": 1.0}), 1)
     assert scores == {0: 0.0}
-    assert dispatcher.mishaps.injected.total() == FAULTY_ATTEMPTS
-    assert dispatcher.mishaps.rehearsal() == (
+    assert workers.injected.total() == FAULTY_ATTEMPTS
+    assert workers.describe_faults(0) == (
         "Injected 3 faults (error 3): 3 attempts repeated with the same seed, no job was lost."
     )
 
@@ -83,15 +91,16 @@ def check_three_failures_of_the_machine_are_no_score() -> None:
     def refuse(job):
         raise MemoryError("for real")
 
-    with InlineWorkers(refuse) as pool:
-        dispatcher = Dispatcher(pool, LimitSettings(), Injection({"error": 1.0}))
-        (done,) = run_all([Train("y", 0)], dispatcher)
+    with FaultyWorkers(InlineWorkers(FaultyFunction(refuse)), Injection({"error": 1.0})) as pool:
+        dispatcher = Dispatcher(pool, LimitSettings())
+        (done,) = run_jobs([Train("y", Training(seed=0))], dispatcher)
     assert not isinstance(done.result, list)
     assert (done.result.state, done.result.score) == (State.FAILED, None)
     assert done.result.reason.count("for real") >= dispatch.TRIES
-    assert dispatcher.mishaps.given_up == 1
-    assert "1 jobs failed for reasons of their own" in dispatcher.mishaps.rehearsal()
-    assert dispatcher.mishaps.failures() == (
+    assert "injected" not in done.result.reason
+    assert (dispatcher.failed, pool.repeated) == (1, FAULTY_ATTEMPTS)
+    assert "1 jobs failed for reasons of their own" in pool.describe_faults(dispatcher.failed)
+    assert dispatcher.describe_losses() == (
         "The machine ended 2 attempts (memory 2); they were repeated with the same seed."
     )
 
@@ -104,7 +113,8 @@ def test_draws_follow_their_rates_and_depend_on_seed_job_and_attempt_alone():
     rates = {"worker-crash": 0.1, "hang": 0.05}
 
     def draws(seed: int, attempt: int) -> list[Fault | None]:
-        return [Injection(rates, seed).drawn(Train("y", number), attempt, None) for number in range(4000)]
+        keys = [job_key(Train("y", Training(seed=number))) for number in range(4000)]
+        return [Injection(rates, seed).draw_fault(key, attempt, None) for key in keys]
 
     first = draws(0, 0)
     assert first == draws(0, 0)
@@ -122,12 +132,28 @@ def test_how_many_attempts_a_batch_holds_does_not_move_its_fault():
     faults = Injection({"error": 0.5})
     for first in range(50):
         short, long = (RejectionBatch(3, "main", "fresh", None, first, count) for count in (16, 400))
-        assert faults.drawn(short, 0, None) == faults.drawn(long, 0, None)
+        assert job_key(short) == job_key(long)
+        assert faults.draw_fault(job_key(short), 0, None) == faults.draw_fault(job_key(long), 0, None)
 
 
-def test_a_greedy_worker_takes_more_than_its_limit_and_never_the_whole_machine():
+def test_every_field_that_decides_a_training_decides_its_faults():
+    plain = Training(seed=0)
+    others = [
+        replace(plain, seed=1),
+        replace(plain, split="test"),
+        replace(plain, schedule="full"),
+        replace(plain, fidelity=0.5),
+        replace(plain, learning_rate=0.1),
+        replace(plain, scale={"main": 3.0}),
+    ]
+    keys = {job_key(Train("y", training)) for training in (plain, *others)}
+    assert len(keys | {job_key(Train("neg(y)", plain))}) == 2 + len(fields(Training))
+
+
+def test_oom_takes_more_than_the_limit_and_never_the_whole_machine():
     faults = Injection({"oom": 1.0})
-    limited, unlimited = (faults.drawn(Train("y", 0), 0, limit) for limit in (10 << 30, None))
+    key = job_key(Train("y", Training(seed=0)))
+    limited, unlimited = (faults.draw_fault(key, 0, limit) for limit in (10 << 30, None))
     assert limited is not None
     assert unlimited is not None
     assert limited.memory_bytes == 15 << 30
@@ -163,10 +189,10 @@ def test_what_cannot_be_injected_is_refused_before_anything_starts(text: str, ex
 @pytest.mark.parametrize(
     ("machines", "expected"),
     [
-        ({"workers": 0, "inject": "hang=0.1"}, "--inject needs worker processes, and workers is 0"),
-        ({"workers": 0, "ray": "auto"}, "--ray needs worker processes, and workers is 0"),
+        ({"workers": 0, "inject": "hang=0.1"}, "workers is 0; inject needs at least one worker process"),
+        ({"workers": 0, "ray": "auto"}, "workers is 0; ray needs at least one worker process"),
         ({"workers": -1}, "workers is -1; it needs to be 0"),
-        ({"ray_insecure": True}, "--ray-insecure says how to use a Ray cluster; name one"),
+        ({"ray_insecure": True}, "ray_insecure allows an open Ray cluster, and ray names none"),
     ],
 )
 def test_machines_that_do_not_go_together_are_refused(machines: dict, expected: str):
@@ -182,15 +208,18 @@ class Nowhere:
     def add_outcome(self, child, outcome) -> None: ...
 
 
-def history_of(faults: Injection | None, around: Callable[..., Any] = Rehearsing) -> tuple[list[str], Dispatcher]:
-    """Search in this process; a fault here is what a worker's end is to its driver: a lost job."""
+def history_of(
+    around: Callable[[Callable[..., Any]], Any], faults: Injection | None = None
+) -> tuple[list[str], Dispatcher, Workers]:
+    """Search in this process; a fault here is what the end of a worker is to its driver: a lost job."""
     task, configuration = QuickTask(), Configuration().changed({**SETTINGS, "evaluations": 20, "seed": 3})
     history = History(task.branches, configuration)
-    workshop = JobRunner(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
-    with InlineWorkers(around(workshop.perform)) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, faults)
+    runner = JobRunner(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
+    inner = InlineWorkers(around(runner.perform))
+    with inner if faults is None else FaultyWorkers(inner, faults) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
-    return list(as_text(history.finished)), dispatcher
+    return list(as_text(history.finished)), dispatcher, pool
 
 
 def check_faults_do_not_change_the_history() -> None:
@@ -199,13 +228,17 @@ def check_faults_do_not_change_the_history() -> None:
     def lose(fault):
         raise MemoryError(f"injected: {fault.kind}")
 
-    clean = history_of(None)[0]
+    clean = history_of(FaultyFunction)[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(injection, "FAULTS", dict.fromkeys(FAULTS, lose))
-        histories = [history_of(Injection.parse(f"worker-crash=0.4,hang=0.3,seed={seed}")) for seed in range(3)]
-    for rehearsed_history, dispatcher in histories:
-        assert rehearsed_history == clean
-        assert dispatcher.mishaps.injected.total() == dispatcher.mishaps.repeated > 10
+        patch.setattr(faults, "FAULTS", dict.fromkeys(FAULTS, lose))
+        found = [
+            history_of(FaultyFunction, Injection.parse(f"worker-crash=0.4,hang=0.3,seed={seed}")) for seed in range(3)
+        ]
+    for history, dispatcher, workers in found:
+        assert history == clean
+        assert not dispatcher.losses
+        assert isinstance(workers, FaultyWorkers)
+        assert workers.injected.total() == workers.repeated > 10
 
 
 def check_what_the_machine_loses_is_tried_again() -> None:
@@ -222,10 +255,9 @@ def check_what_the_machine_loses_is_tried_again() -> None:
 
         return performed
 
-    clean = history_of(None)[0]
-    history, dispatcher = history_of(None, lose_twice)
-    assert history == clean
-    assert dispatcher.mishaps.losses["memory"] > 10
+    history, dispatcher, _ = history_of(lose_twice)
+    assert history == history_of(FaultyFunction)[0]
+    assert dispatcher.losses["memory"] > 10
 
 
 def test_what_the_machine_loses_is_tried_again_and_the_history_stays():

@@ -1,4 +1,4 @@
-"""What every kind of Workers promises, and what process workers add: their own user's code reaches them as it is."""
+"""Process workers beyond the contract: the code of their user reaches them as it is, and neither it nor Ctrl-C disturbs them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,14 @@ import cloudpickle
 import pytest
 
 from autoloss.workers.interruption import hold_interrupts
-from autoloss.workers.pool import Finished, InlineWorkers, Lost, Outcome, ProcessWorkers, Raised, Workers
+from autoloss.workers.messages import Finished, Lost, Raised
+from autoloss.workers.pool import ProcessWorkers
 from autoloss.workers.process import WorkerProcess
 
-from .local_seats import leased_workers
+from .conformance import outcomes_of
 
 # What `file.py:name` does with a user's module: the workers cannot import it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-KINDS: dict[str, Callable[[Callable[[Any], Any]], Workers]] = {
-    "inline": InlineWorkers,
-    "processes": lambda perform: ProcessWorkers(perform, 2),
-    "leased": leased_workers,
-}
-
-
-@pytest.fixture(params=KINDS)
-def start(request: pytest.FixtureRequest) -> Callable[[Callable[[Any], Any]], Workers]:
-    return KINDS[request.param]
-
-
-def outcomes_of(workers: Workers, payloads: list[Any], deadline_seconds: float = 20.0) -> list[Outcome]:
-    """Submit payloads as jobs 0, 1, … as slots come free and return all outcomes by job."""
-    outcomes, next_job = [], 0
-    while next_job < len(payloads) or workers.busy:
-        while next_job < len(payloads) and workers.free:
-            workers.submit(next_job, payloads[next_job], deadline_seconds=deadline_seconds)
-            next_job += 1
-        outcomes += workers.wait(None)
-    return sorted(outcomes, key=lambda outcome: outcome.job)
 
 
 class Stubborn:
@@ -58,90 +37,6 @@ class Stubborn:
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return something that calls a function when it is unpickled."""
     return types.SimpleNamespace(made=type("OnLoading", (), {"__reduce__": lambda self: (function, arguments)})())
-
-
-# The contract
-
-
-def test_each_of_200_jobs_comes_back_exactly_once(start):
-    with start(lambda number: number * number) as workers:
-        outcomes = outcomes_of(workers, list(range(200)))
-    assert [(outcome.job, outcome.value) for outcome in outcomes] == [(n, n * n) for n in range(200)]
-    assert all(outcome.seconds >= 0 for outcome in outcomes)
-
-
-def test_what_raises_is_told_with_its_traceback_and_the_worker_goes_on(start):
-    def divide(number):
-        return 1 / number
-
-    with start(divide) as workers:
-        raised, finished = outcomes_of(workers, [0, 2])
-    assert isinstance(raised, Raised)
-    assert raised.message == "ZeroDivisionError: division by zero"
-    assert "in divide" in raised.traceback_text
-    assert "worker.py" not in raised.traceback_text
-    assert isinstance(finished, Finished)
-    assert finished.value == 0.5
-
-
-def test_sys_exit_is_an_exception_of_the_code_like_any_other(start):
-    with start(sys.exit) as workers:
-        (outcome,) = outcomes_of(workers, [4])
-    assert isinstance(outcome, Raised)
-    assert outcome.message == "SystemExit: 4"
-
-
-def test_memory_error_is_the_machines_fault_not_the_codes(start):
-    with start(lambda size: len(bytearray(size))) as workers:
-        lost, finished = outcomes_of(workers, [1 << 60, 1])
-    assert isinstance(lost, Lost)
-    assert lost.cause == "memory"
-    assert finished.value == 1
-
-
-def test_a_full_a_repeated_and_a_hopeless_submission_are_refused(start):
-    with start(lambda payload: payload) as workers:
-        assert workers.free == workers.slots
-        with pytest.raises(ValueError, match="must be above 0"):
-            workers.submit(0, None, deadline_seconds=0)
-        for job in range(workers.slots):
-            workers.submit(job, None, deadline_seconds=20)
-        assert set(workers.busy) == set(range(workers.slots))
-        assert workers.free == 0
-        with pytest.raises(ValueError, match="submitted before"):
-            workers.submit(0, None, deadline_seconds=20)
-        if isinstance(workers, InlineWorkers):
-            with pytest.raises(RuntimeError, match="slots are busy"):
-                workers.submit(99, None, deadline_seconds=20)
-
-
-def test_no_job_no_waiting(start):
-    with start(lambda payload: payload) as workers:
-        assert workers.wait(None) == []
-
-
-def test_a_cancelled_job_is_never_reported(start):
-    with start(time.sleep) as workers:
-        workers.submit(1, 60, deadline_seconds=60)
-        workers.cancel(1)
-        assert workers.busy == {}
-        assert workers.wait(None) == []
-        with pytest.raises(ValueError, match="no job 1 to cancel"):
-            workers.cancel(1)
-        assert outcomes_of(workers, [0])[0].job == 0
-
-
-def test_closed_workers_take_nothing_and_close_twice(start):
-    workers = start(lambda payload: payload)
-    workers.submit(0, None, deadline_seconds=20)
-    workers.close()
-    workers.close()
-    assert workers.wait(None) == []
-    with pytest.raises(RuntimeError, match="closed"):
-        workers.submit(1, None, deadline_seconds=20)
-
-
-# Process workers
 
 
 def test_all_slots_busy_refuses_another():
@@ -158,7 +53,7 @@ def test_an_outcome_waits_until_it_is_taken_or_cancelled():
         while workers.free == 0:
             with pytest.raises(ValueError, match="no job 9"):
                 workers.cancel(9)
-            workers._turn(0.1)
+            workers._poll(0.1)
         with pytest.raises(ValueError, match="has not come back"):
             workers.submit(1, "again", deadline_seconds=20)
         workers.submit(2, "two", deadline_seconds=20)

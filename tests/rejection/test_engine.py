@@ -17,15 +17,15 @@ from numba.core import caching, config
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.rejection import gradients as equivalence
-from autoloss.rejection import protocol
-from autoloss.rejection.compiled import compiling, functions, interpreter
+from autoloss.rejection.compiled import compiling, functions
 from autoloss.rejection.compiled.differentiation import FORWARD, record
-from autoloss.rejection.compiled.engine import Attempt, Engine
+from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.compiled.layout import Layout
-from autoloss.rejection.compiled.program import place
-from autoloss.rejection.protocol import Reference, measure_reference, simulate
+from autoloss.rejection.compiled.program import assemble
+from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import simulate
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
@@ -33,6 +33,7 @@ from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression, build, leaf
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
+from tests.rejection.scenes import decide, descend, differentiate
 
 STEPS = 6
 SETTINGS = ProtocolSettings(samples=2, steps=STEPS)
@@ -90,25 +91,25 @@ def trees_of_each_operator(first: str = "p", second: str = "y") -> list[Expressi
 
 def assert_like_reference(expression: Expression, branch: Branch, reference: Reference) -> None:
     """Compare gradient in double precision and prediction after a few steps in single."""
-    engine = Engine(branch, reference, SETTINGS)
-    found = engine.gradient(expression)
-    expected = equivalence.gradient(expression, branch, reference.samples, engine.towards)
+    engine = CompiledEngine(branch, reference, SETTINGS)
+    found = differentiate(engine, expression)
+    expected = compute_gradient(expression, branch, reference.samples, engine.directions)
     assert found.finite == expected.finite
     if expected.finite:
         assert found.norms == pytest.approx(expected.norms, rel=1e-9, abs=1e-9)
         assert found.products == pytest.approx(expected.products, rel=1e-6, abs=1e-8)
-    attempt = Attempt(engine, expression)
+    descent = engine.start_descent(expression)
     for number, sample in enumerate(reference.samples):
-        end = attempt.advance(number, STEPS)
-        optimised = protocol.descend(expression, branch, sample, SETTINGS)
+        end = descent.advance(number, STEPS)
+        optimised = descend(expression, branch, sample, SETTINGS)
         if isinstance(optimised, Tensor):
-            assert end == interpreter.DONE
+            assert end is None
             moved = float((optimised - sample.prediction).abs().max())
             # What explodes doubles each rounding error at every step.
             if moved < EXPLODED:
-                assert float((attempt.prediction(number) - optimised).abs().max()) <= 1e-4 * moved + 1e-5
+                assert float((descent.prediction(number) - optimised).abs().max()) <= 1e-4 * moved + 1e-5
         elif optimised is Reason.NOT_FINITE:
-            assert end == interpreter.NOT_FINITE
+            assert end is Reason.NOT_FINITE
 
 
 @pytest.mark.parametrize("name", BRANCHES)
@@ -121,10 +122,10 @@ def test_every_operator_has_the_reference_s_gradient_and_prediction(name: str):
 @pytest.mark.parametrize("name", BRANCHES)
 def test_random_trees_get_the_reference_s_verdict(name: str):
     branch, reference = BRANCHES[name]
-    engine, rng = Engine(branch, reference, SETTINGS), Random(3)
+    engine, rng = CompiledEngine(branch, reference, SETTINGS), Random(3)
     for _ in range(25):
         tree = initial_expression(Alphabet(branch.leaves_and_roles), rng.choice([2, 3]), rng)
-        found, expected = engine.verdict(tree), simulate(tree, branch, reference, SETTINGS)
+        found, expected = decide(engine, tree), simulate(tree, branch, reference, SETTINGS)
         if {found.reason, expected.reason} != {Reason.NO_GRADIENT, Reason.LOW_GAIN}:
             # A gradient that is zero but for rounding is none in one and noise in the other.
             assert found.reason == expected.reason, tree
@@ -150,9 +151,9 @@ def test_ties_and_zeros_send_the_gradient_where_torch_sends_it(text: str, shape:
     branch, reference = draw("none", shape)
     for sample in reference.samples:
         sample.prediction.copy_(sample.prediction.round())
-    engine = Engine(branch, reference, SETTINGS)
-    found = engine.gradient(parse(text))
-    expected = equivalence.gradient(parse(text), branch, reference.samples, engine.towards)
+    engine = CompiledEngine(branch, reference, SETTINGS)
+    found = differentiate(engine, parse(text))
+    expected = compute_gradient(parse(text), branch, reference.samples, engine.directions)
     assert found.products == pytest.approx(expected.products, rel=1e-9)
 
 
@@ -175,7 +176,7 @@ def test_what_is_not_finite_is_stopped_as_in_the_reference(text: str, scale: flo
     samples = tuple(Sample(scale * sample.prediction, sample.context) for sample in reference.samples)
     reference = Reference(samples, reference.initial, reference.best)
     settings = ProtocolSettings(samples=2, steps=40)
-    found = Engine(branch, reference, settings).verdict(parse(text))
+    found = decide(CompiledEngine(branch, reference, settings), parse(text))
     assert found.reason == simulate(parse(text), branch, reference, settings).reason == Reason.NOT_FINITE
 
 
@@ -210,7 +211,7 @@ def test_masked_positions_leave_the_sum_by_selection(text: str):
     samples = (Sample(torch.full((1, 2, 6, 6), 0.5), {"target": target, "mask": mask}),)
     branch = MaskedBranch()
     reference = measure_reference(branch, samples)
-    found = Engine(branch, reference, SETTINGS).verdict(parse(text))
+    found = decide(CompiledEngine(branch, reference, SETTINGS), parse(text))
     expected = simulate(parse(text), branch, reference, SETTINGS)
     assert found.reason == expected.reason
     assert found.gains == pytest.approx(expected.gains, rel=1e-4)
@@ -220,23 +221,23 @@ def test_masked_positions_leave_the_sum_by_selection(text: str):
 def test_a_tree_that_moves_nothing_has_no_gradient(text: str):
     branch, reference = BRANCHES["values"]
     expected = simulate(parse(text), branch, reference, SETTINGS)
-    assert Engine(branch, reference, SETTINGS).verdict(parse(text)) == expected
+    assert decide(CompiledEngine(branch, reference, SETTINGS), parse(text)) == expected
     assert expected.reason is Reason.NO_GRADIENT
 
 
 def test_verdicts_repeat_exactly_whatever_ran_between():
     branch, reference = BRANCHES["softmax"]
-    first, second = (Engine(branch, reference, SETTINGS) for _ in range(2))
+    first, second = (CompiledEngine(branch, reference, SETTINGS) for _ in range(2))
     trees = [parse("-y * log(p)"), parse("max_pool(p) * mean_nhw(exp(y * p))")]
-    expected = [first.verdict(tree) for tree in trees]
-    assert [second.verdict(tree) for tree in reversed(trees)] == expected[::-1]
+    expected = [decide(first, tree) for tree in trees]
+    assert [decide(second, tree) for tree in reversed(trees)] == expected[::-1]
 
 
 def test_a_descent_in_parts_ends_where_it_would_in_one():
     branch, reference = BRANCHES["softmax"]
-    engine = Engine(branch, reference, SETTINGS)
+    engine = CompiledEngine(branch, reference, SETTINGS)
     for text in ("-y * log(p)", "max_pool(p) * mean_nhw(exp(y * p))"):
-        parts, whole = Attempt(engine, parse(text)), Attempt(engine, parse(text))
+        parts, whole = engine.start_descent(parse(text)), engine.start_descent(parse(text))
         parts.advance(0, 2)
         parts.advance(0, STEPS)
         whole.advance(0, STEPS)
@@ -280,7 +281,7 @@ def test_trees_without_means_and_pools_of_the_prediction_run_tile_by_tile():
         layout = Layout(1, 3, 1 if flat else 8, 1 if flat else 8)
         tape = record(parse(text), layout.channels, layout.positions, layout.flat, masked=False)
         assert tape is not None
-        return place(tape, layout, plain=False).separable
+        return assemble(tape, layout, plain=False).separable
 
     assert separable("-y * log(p) * mean_nhw(y) * mean_c(p) + max_pool(y)")
     assert not separable("mean_nhw(exp(p))")
@@ -298,22 +299,22 @@ def test_packing_loses_nothing(shape: tuple[int, ...]):
 
 def test_what_cannot_run_is_refused_before_it_runs():
     branch, reference = BRANCHES["softmax"]
-    engine = Engine(branch, reference, SETTINGS)
+    engine = CompiledEngine(branch, reference, SETTINGS)
     deep = leaf("p")
     for _ in range(65):
         deep = build("neg", deep)
     with pytest.raises(RequestError, match="65 operators; the cap is 64"):
-        engine.verdict(deep)
+        decide(engine, deep)
     with pytest.raises(RequestError, match=r"'i'.*Known: y, p"):
-        engine.gradient(leaf("i"))
+        differentiate(engine, leaf("i"))
 
     first, second = reference.samples
     wide = Sample(torch.zeros(1, 3, 11, 14), second.context)
     with pytest.raises(RequestError, match="need to be the same"):
-        Engine(branch, Reference((first, wide), reference.initial, reference.best), SETTINGS)
+        CompiledEngine(branch, Reference((first, wide), reference.initial, reference.best), SETTINGS)
     broken = Sample(first.prediction * np.nan, first.context)
     with pytest.raises(RequestError, match="Sample 1 holds a prediction that is not finite"):
-        Engine(branch, Reference((first, broken), reference.initial, reference.best), SETTINGS)
+        CompiledEngine(branch, Reference((first, broken), reference.initial, reference.best), SETTINGS)
 
 
 def test_rows_may_be_more_in_one_sample_than_in_another():
@@ -323,17 +324,17 @@ def test_rows_may_be_more_in_one_sample_than_in_another():
     reference = measure_reference(branch, (first, short))
     tree = parse("-mean_nhw(y * log(p)) + exp(p)")
     expected = simulate(tree, branch, reference, SETTINGS)
-    assert Engine(branch, reference, SETTINGS).verdict(tree).gains == pytest.approx(expected.gains, abs=1e-5)
+    assert decide(CompiledEngine(branch, reference, SETTINGS), tree).gains == pytest.approx(expected.gains, abs=1e-5)
 
 
 def test_what_is_not_compiled_runs_in_the_reference_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture):
     branch, reference = BRANCHES["values"]
     sine = Operator("sine", 1, torch.sin, r"\sin({0})")
     tree = build("mul", build(sine, leaf("p")), leaf("y"))
-    engine = Engine(branch, reference, SETTINGS)
+    engine = CompiledEngine(branch, reference, SETTINGS)
     with caplog.at_level(logging.WARNING):
-        assert engine.verdict(tree) == simulate(tree, branch, reference, SETTINGS)
-        engine.gradient(tree)
+        assert decide(engine, tree) == simulate(tree, branch, reference, SETTINGS)
+        differentiate(engine, tree)
     assert [record.message for record in caplog.records] == [
         "The reference runs in place of the compiled engine: the operator 'sine' is not of Table 1."
     ]
@@ -348,7 +349,7 @@ def test_without_a_place_to_keep_it_the_engine_compiles_in_memory_and_says_so(
 ):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     with caplog.at_level(logging.WARNING):
-        compiled = compiling.kept(twice)
+        compiled = compiling.compile_cached(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["this process compiles it for itself."]
 
@@ -362,7 +363,7 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
     with caplog.at_level(logging.WARNING):
-        compiled = compiling.kept(twice)
+        compiled = compiling.compile_cached(twice)
         assert [compiled(1), compiled(2)] == [2, 4]
     assert len(caplog.records) == 1
     assert "No space left on device" in caplog.text
@@ -371,6 +372,6 @@ def test_a_disk_that_fills_while_it_is_kept_costs_a_line_in_the_log(
 def test_importing_the_engine_compiles_nothing():
     code = (
         "import autoloss.rejection.compiled.engine, autoloss.rejection.compiled.interpreter as i;"
-        "assert not i.descent.cache_info().currsize; assert not i._run.signatures"
+        "assert not i.compile_descent.cache_info().currsize; assert not i._run.signatures"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

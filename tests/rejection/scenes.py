@@ -1,4 +1,7 @@
-"""A small segmentation branch to try the protocol on: blobs of five classes on 16×16, logits as an untrained network's."""
+"""A small segmentation branch for tests of the protocol: blobs of five classes on 16×16, logits as of an untrained network.
+
+Below it, the engines' batch functions for one loss.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.rejection.protocol import Reference, measure_reference
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.gradients import Gradient
+from autoloss.rejection.protocol import Reference, Verdict, measure_reference
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import ReferenceDescent
+from autoloss.rejection.screen import screen_losses
+from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
-from autoloss.space.branch import Sample
+from autoloss.space.branch import Branch, Sample
+from autoloss.space.expression import Expression
 
 CLASSES = 5
 SIZE = 16
@@ -53,3 +63,25 @@ def samples(count: int = 2, seed: int = 0) -> tuple[Sample, ...]:
 @cache
 def reference(count: int = 2, seed: int = 0) -> Reference:
     return measure_reference(BRANCH, samples(count, seed))
+
+
+def decide(engine: Engine, expression: Expression) -> Verdict:
+    (verdict,) = engine.verdicts([expression])
+    return verdict
+
+
+def screen(engine: Engine, expression: Expression) -> Verdict:
+    (verdict,) = screen_losses(engine, [expression])
+    return verdict
+
+
+def differentiate(engine: Engine, expression: Expression) -> Gradient:
+    (gradient,) = engine.gradients([expression])
+    return gradient
+
+
+def descend(expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> Tensor | Reason:
+    """Return the reference's prediction p* after all steps, or why there is none."""
+    descent = ReferenceDescent(expression, branch, Reference((sample,), (0.0,), (1.0,)), settings)
+    end = descent.advance(0, settings.steps)
+    return descent.prediction(0) if end is None else end

@@ -16,7 +16,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autoloss.workers.pool import Finished, Lost, ProcessWorkers
+from autoloss.workers.messages import Finished, Lost
+from autoloss.workers.pool import ProcessWorkers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

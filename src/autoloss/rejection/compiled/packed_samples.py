@@ -1,4 +1,4 @@
-"""The samples of a branch as the compiled engine wants them, checked before any compiled code runs."""
+"""The samples of a branch in the memory order of the compiled engine, checked before any compiled code runs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
 
 Packed = NDArray[np.floating[Any]]
-"""A tensor (N, C, H, W) in the order of the workspace."""
+"""A tensor (N, C, H, W), flat, in the order of the workspace."""
 
-NUMBERS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
-"""The activations of branches → the interpreter's."""
+ACTIVATIONS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
+"""Activation of a branch → its number in the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PackedSample:
     """One sample in the order of the workspace.
 
     Args:
-        layout: Of the leaves; it has two channels where the prediction is one logit z, which stands as (0, z).
-        activation: One of the interpreter's.
+        layout: Layout of the leaves. A single logit z is stored as the two channels (0, z).
+        activation: One of the interpreter's numbers.
         prediction: Raw, float64.
-        target: The leaf y, or what is given of boxes, as single and as double precision see it.
+        target: The leaf y, or the fixed inputs of boxes, as computed in single and in double precision.
         mask: 1 where a position counts, or None when all do.
-        towards: The fixed direction of the signature, float64.
+        direction: The fixed direction of `Gradient.products`, float64.
     """
 
     sample: Sample
@@ -45,42 +45,42 @@ class Prepared:
     prediction: Packed
     target: dict[type[np.floating[Any]], Packed]
     mask: Packed | None
-    towards: Packed
+    direction: Packed
 
-    def shown(self, packed: Packed) -> Tensor:
-        """Return a packed raw prediction in the shape of the sample's own."""
+    def unpack(self, packed: Packed) -> Tensor:
+        """Return a packed raw prediction in the sample's own shape."""
         array = self.layout.unpack(packed)
         if self.activation == ONE_LOGIT:
             array = array[:, 1:]
         return torch.as_tensor(np.ascontiguousarray(array)).reshape(self.sample.prediction.shape)
 
 
-def prepare(branch: Branch, sample: Sample, towards: Tensor) -> Prepared:
-    """Bring a sample of a branch without `obstacle` into the order of the workspace."""
+def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSample:
+    """Pack a sample of a branch for which `find_obstacle` returns None."""
     raw = spatial(sample.prediction.detach()).cpu()
-    layout = _layout(branch, raw)
+    layout = _make_layout(branch, raw)
     one_logit = layout.channels > raw.shape[1]
 
     def pack(tensor: Tensor) -> Packed:
         full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
         return layout.pack(full.double().numpy())
 
-    single, double = (_given(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
+    single, double = (_stack_inputs(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
     mask = branch.mask(sample.context)
     if mask is not None:
         mask = mask.cpu().expand(layout.planes, layout.channels, layout.height, layout.width)
-    return Prepared(
+    return PackedSample(
         sample=sample,
         layout=layout,
-        activation=ONE_LOGIT if one_logit else NUMBERS[branch.activation],
+        activation=ONE_LOGIT if one_logit else ACTIVATIONS[branch.activation],
         prediction=pack(raw),
         target={np.float32: pack(single).astype(np.float32), np.float64: pack(double)},
         mask=None if mask is None or bool(mask.all()) else pack(mask),
-        towards=pack(spatial(towards)),
+        direction=pack(spatial(direction)),
     )
 
 
-def _layout(branch: Branch, raw: Tensor) -> Layout:
+def _make_layout(branch: Branch, raw: Tensor) -> Layout:
     planes, channels, height, width = raw.shape
     if branch.activation == "box":
         return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
@@ -88,8 +88,8 @@ def _layout(branch: Branch, raw: Tensor) -> Layout:
     return Layout(planes, 2 if one_logit else channels, height, width)
 
 
-def _given(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
-    """Return what does not move, (N, C, H, W): the leaf y, or the rows that `box_areas` names."""
+def _stack_inputs(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
+    """Return the fixed inputs, (N, C, H, W): the leaf y, or for boxes the rows that `box_areas` names."""
     if not isinstance(branch, BoxRegression):
         return branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
     context = sample.context
@@ -98,8 +98,8 @@ def _given(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
     return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit.unsqueeze(1)], dim=1))
 
 
-def check(samples: Sequence[Sample]) -> None:
-    """Refuse samples that no engine can descend on.
+def check_samples(samples: Sequence[Sample]) -> None:
+    """Check that the protocol can run on the samples.
 
     Raises:
         RequestError: A tensor is not finite, or channels, height or width differ between samples.
@@ -118,9 +118,9 @@ def check(samples: Sequence[Sample]) -> None:
                 )
 
 
-def obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
-    """Return why compiled code cannot serve a branch, or None when it can."""
-    if branch.activation not in NUMBERS:
+def find_obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
+    """Return why compiled code does not support a branch, or None when it does."""
+    if branch.activation not in ACTIVATIONS:
         return f"its activation is {branch.activation!r}"
     if branch.activation == "box":
         return None if type(branch) is BoxRegression else f"its areas are those of a {type(branch).__name__}"

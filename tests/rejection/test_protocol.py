@@ -8,15 +8,17 @@ import torch
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import Reference, correlation_score, descend, measure_reference, simulate
+from autoloss.rejection.engines import correlation_score
+from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample
 from autoloss.space.expression import build, leaf
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
-from tests.algorithm.scenes import BRANCH, CLASSES, mean_iou, reference, samples
+from tests.rejection.scenes import BRANCH, CLASSES, descend, mean_iou, reference, samples
 
 CE = parse("-y * log(p)")
 SETTINGS = ProtocolSettings(samples=2)
@@ -121,7 +123,7 @@ def test_g_is_the_mean_gain_of_the_metric():
 
 def test_the_relative_score_is_a_ratio_of_sums():
     some = Reference(samples(), initial=(0.5, 0.1), best=(1.0, 0.9))
-    assert some.room == pytest.approx(1.3)
+    assert some.attainable_gain == pytest.approx(1.3)
     assert some.score((0.4, 0.25), "relative") == pytest.approx(0.65 / 1.3)
     assert some.score((0.4, 0.25), "absolute") == pytest.approx(0.65 / 2)
 
@@ -227,7 +229,7 @@ def test_correlation_score_is_g_in_the_unit_asked_for():
     relative = correlation_score(CE, BRANCH, samples())
     absolute = correlation_score(CE, BRANCH, samples(), threshold="absolute")
     assert relative is not None
-    assert absolute == pytest.approx(relative * reference().room / 2)
+    assert absolute == pytest.approx(relative * reference().attainable_gain / 2)
 
 
 @pytest.mark.parametrize("text", ["exp(exp(exp(exp(exp(p * y)))))", "y", "p * exp(exp(exp(exp(p + 1))))"])

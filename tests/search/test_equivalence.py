@@ -6,19 +6,19 @@ from random import Random
 import pytest
 import torch
 
-from autoloss.rejection.gradients import Gradient, directions, gradient
-from autoloss.search.equivalence import Signatures, Verdicts
+from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
+from autoloss.search.equivalence import SignatureIndex, VerdictCache
 from autoloss.search.initialization import initial_expression
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
-from tests.algorithm.scenes import BRANCH, samples
+from tests.rejection.scenes import BRANCH, samples
 
 SAMPLES = samples(2)
-TOWARDS = directions(SAMPLES, 7)
+DIRECTIONS = draw_directions(SAMPLES, 7)
 
 
 def found(text):
-    return gradient(parse(text) if isinstance(text, str) else text, BRANCH, SAMPLES, TOWARDS)
+    return compute_gradient(parse(text) if isinstance(text, str) else text, BRANCH, SAMPLES, DIRECTIONS)
 
 
 def informative(count, seed):
@@ -84,7 +84,7 @@ def test_a_gradient_that_explodes_is_no_one_else_s():
 
 def test_norms_and_products_are_those_of_the_gradient_of_the_plain_sum():
     slope = found("-y * log(p)")
-    for sample, direction, norm, product in zip(SAMPLES, TOWARDS, slope.norms, slope.products, strict=True):
+    for sample, direction, norm, product in zip(SAMPLES, DIRECTIONS, slope.norms, slope.products, strict=True):
         prediction = sample.prediction.double().requires_grad_(True)
         loss = torch.nn.functional.cross_entropy(prediction, sample.context["target"], reduction="sum")
         (expected,) = torch.autograd.grad(loss, prediction)
@@ -101,10 +101,10 @@ def test_the_initial_predictions_are_left_as_they_are():
 
 
 def test_directions_are_fixed_by_their_seed():
-    again, other = directions(SAMPLES, 7), directions(SAMPLES, 8)
-    assert all(torch.equal(one, same) for one, same in zip(TOWARDS, again, strict=True))
-    assert not any(torch.equal(one, different) for one, different in zip(TOWARDS, other, strict=True))
-    assert all(direction.dtype == torch.float64 for direction in TOWARDS)
+    again, other = draw_directions(SAMPLES, 7), draw_directions(SAMPLES, 8)
+    assert all(torch.equal(one, same) for one, same in zip(DIRECTIONS, again, strict=True))
+    assert not any(torch.equal(one, different) for one, different in zip(DIRECTIONS, other, strict=True))
+    assert all(direction.dtype == torch.float64 for direction in DIRECTIONS)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_single_silent_sample_is_not_a_zero_gradient():
 
 
 def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
-    known = Verdicts()
+    known = VerdictCache()
     one, other = Gradient((1.0,), (1.0,)).key(""), Gradient((1.0,), (-1.0,)).key("")
     known.record(other, True)
     known.record(one, False)
@@ -166,24 +166,24 @@ def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
 
 class TestSignatures:
     def test_the_first_with_a_signature_has_later_ones_as_twins_even_while_it_runs(self):
-        known = Signatures(lag=4)
-        assert known.twin(3, "a") is None
+        known = SignatureIndex(lag=4)
+        assert known.find_twin(3, "a") is None
         known.record(3, "a")
-        assert known.twin(4, "a") == 3
-        assert known.twin(40, "a") == 3
-        assert known.twin(4, "b") is None
+        assert known.find_twin(4, "a") == 3
+        assert known.find_twin(40, "a") == 3
+        assert known.find_twin(4, "b") is None
 
-    def test_a_failed_child_is_forgotten_as_soon_as_later_ones_may_know(self):
-        known = Signatures(lag=4)
+    def test_a_failed_candidate_is_forgotten_as_soon_as_later_ones_may_know(self):
+        known = SignatureIndex(lag=4)
         known.record(3, "a")
-        known.tell(3, failed=True)
-        assert known.twin(6, "a") == 3
-        assert known.twin(7, "a") is None
+        known.record_outcome(3, failed=True)
+        assert known.find_twin(6, "a") == 3
+        assert known.find_twin(7, "a") is None
 
-    def test_a_diverged_child_is_known_as_soon_as_later_ones_may_know(self):
-        known = Signatures(lag=4)
+    def test_a_diverged_candidate_is_known_as_soon_as_later_ones_may_know(self):
+        known = SignatureIndex(lag=4)
         known.record(3, "a")
-        known.tell(3, diverged=True)
-        assert not known.diverges(6, "a")
-        assert known.diverges(7, "a")
-        assert not known.diverges(7, "b")
+        known.record_outcome(3, diverged=True)
+        assert not known.is_known_to_diverge(6, "a")
+        assert known.is_known_to_diverge(7, "a")
+        assert not known.is_known_to_diverge(7, "b")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from autoloss import zoo
-from autoloss.rejection import gradients as equivalence
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Reference, measure_reference, simulate
+from autoloss.rejection.compiled.engine import CompiledEngine
+from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import screened
+from autoloss.rejection.reference import simulate
 from autoloss.search.initialization import initial_expression
 from autoloss.search.mutation import mutate
 from autoloss.settings import ProtocolSettings
@@ -21,7 +21,8 @@ from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, areas
 from autoloss.space.branch import Sample
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
-from tests.algorithm.test_engine import SETTINGS, assert_like_reference, trees_of_each_operator
+from tests.rejection.scenes import decide, differentiate, screen
+from tests.rejection.test_engine import SETTINGS, assert_like_reference, trees_of_each_operator
 from tests.space.test_boxes import RCNN, boxes_of
 
 POSITIVE = 0.6
@@ -88,15 +89,15 @@ def test_where_borders_coincide_the_slope_is_shared_as_autograd_does(text: str):
         for sample in reference.samples
     ]
     samples.append(Sample(samples[0].prediction, {**samples[0].context, "reference": samples[0].context["box"]}))
-    engine = Engine(branch, Reference(tuple(samples), (0.0,) * 3, (1.0,) * 3), SETTINGS)
-    expected = equivalence.gradient(parse(text), branch, samples, engine.towards)
-    assert engine.gradient(parse(text)).products == pytest.approx(expected.products, rel=1e-9)
+    engine = CompiledEngine(branch, Reference(tuple(samples), (0.0,) * 3, (1.0,) * 3), SETTINGS)
+    expected = compute_gradient(parse(text), branch, samples, engine.directions)
+    assert differentiate(engine, parse(text)).products == pytest.approx(expected.products, rel=1e-9)
 
 
-def deciding(case: str) -> tuple[Engine, ProtocolSettings]:
+def deciding(case: str) -> tuple[CompiledEngine, ProtocolSettings]:
     branch, reference = CASES[case]
     settings = ProtocolSettings(samples=2, steps=120, learning_rate=0.002)
-    return Engine(branch, reference, settings), settings
+    return CompiledEngine(branch, reference, settings), settings
 
 
 @pytest.mark.parametrize("sign", ["", "-"])
@@ -104,11 +105,11 @@ def deciding(case: str) -> tuple[Engine, ProtocolSettings]:
 def test_the_losses_of_the_zoo_are_decided_as_by_the_reference(name: str, sign: str):
     engine, settings = deciding("pixels")
     tree = parse(f"{sign}({FORMULAS[name]})")
-    found, expected = engine.verdict(tree), simulate(tree, engine.branch, engine.reference, settings)
+    found, expected = decide(engine, tree), simulate(tree, engine.branch, engine.reference, settings)
     assert found.reason is expected.reason
     assert found.passed is not bool(sign)
     assert found.score == pytest.approx(expected.score, abs=1e-3)
-    assert screened(engine, tree).passed is expected.passed
+    assert screen(engine, tree).passed is expected.passed
 
 
 def test_random_trees_and_mutations_of_good_ones_are_decided_as_by_the_reference():
@@ -118,7 +119,7 @@ def test_random_trees_and_mutations_of_good_ones_are_decided_as_by_the_reference
     passed = 0
     for number in range(50):
         tree = mutate(rng.choice(accepted), alphabet, rng) if number % 4 else initial_expression(alphabet, 2, rng)
-        found, expected = engine.verdict(tree), simulate(tree, engine.branch, engine.reference, settings)
+        found, expected = decide(engine, tree), simulate(tree, engine.branch, engine.reference, settings)
         if {found.reason, expected.reason} != {Reason.NO_GRADIENT, Reason.LOW_GAIN}:
             # A gradient that is zero but for rounding is none in one and noise in the other.
             assert found.reason is expected.reason, tree
@@ -131,16 +132,16 @@ def test_random_trees_and_mutations_of_good_ones_are_decided_as_by_the_reference
 
 def test_keys_are_those_of_the_reference():
     branch, reference = drawn()
-    engine, tree = Engine(branch, reference, SETTINGS), parse("e / (i + u)")
-    expected = equivalence.gradient(tree, branch, reference.samples, engine.towards)
-    assert engine.gradient(tree).key("") == expected.key("")
+    engine, tree = CompiledEngine(branch, reference, SETTINGS), parse("e / (i + u)")
+    expected = compute_gradient(tree, branch, reference.samples, engine.directions)
+    assert differentiate(engine, tree).key("") == expected.key("")
 
 
 def test_a_leaf_that_a_tree_does_not_hold_moves_nothing():
     engine, _ = deciding("pixels")
     assert engine.compiles(parse("-i"))
-    assert not engine.gradient(parse("-i")).zero
-    assert engine.gradient(build("add", parse("i"), parse("-i"))).zero
+    assert not differentiate(engine, parse("-i")).zero
+    assert differentiate(engine, build("add", parse("i"), parse("-i"))).zero
 
 
 class OtherBoxes(BoxRegression):
@@ -149,6 +150,6 @@ class OtherBoxes(BoxRegression):
 
 def test_areas_of_another_kind_run_in_the_reference():
     branch, reference = drawn()
-    engine = Engine(OtherBoxes(measure=share_of_target), reference, SETTINGS)
+    engine = CompiledEngine(OtherBoxes(measure=share_of_target), reference, SETTINGS)
     assert not engine.compiles(parse("e / i"))
-    assert engine.verdict(parse("e / i")) == simulate(parse("e / i"), branch, reference, SETTINGS)
+    assert decide(engine, parse("e / i")) == simulate(parse("e / i"), branch, reference, SETTINGS)

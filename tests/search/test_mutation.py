@@ -8,7 +8,7 @@ import pytest
 
 from autoloss.errors import RequestError
 from autoloss.search import mutation
-from autoloss.search.mutation import MUTATIONS, Kind, delete, draw_kind, insert, make, mutate, offspring, replace
+from autoloss.search.mutation import MUTATIONS, Kind, delete, draw_kind, draw_tree, insert, mutate, offspring, replace
 from autoloss.settings import OffspringSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -159,7 +159,7 @@ def test_kinds_are_copied_fresh_and_mutated_in_10_45_45_of_100():
     assert shares == pytest.approx({"copied": 0.1, "fresh": 0.45, "mutated": 0.45}, abs=0.01)
 
 
-def test_over_a_thousand_children_the_kinds_are_within_their_error():
+def test_over_a_thousand_candidates_the_kinds_are_within_their_error():
     rng = Random(3)
     counts = Counter(draw_kind(OffspringSettings(), rng) for _ in range(1000))
     for kind, share in ((Kind.COPY, 0.1), (Kind.FRESH, 0.45), (Kind.MUTATION, 0.45)):
@@ -183,11 +183,11 @@ def test_a_probability_outside_its_range_is_refused(name, value):
 
 def test_each_kind_is_made_as_its_name_says():
     parent = parse("neg(y)")
-    assert make(Kind.COPY, parent, ALPHABET, 3, Random(0)) is parent
-    fresh = {str(make(Kind.FRESH, parent, ALPHABET, 0, Random(seed))) for seed in range(50)}
+    assert draw_tree(Kind.COPY, parent, ALPHABET, 3, Random(0)) is parent
+    fresh = {str(draw_tree(Kind.FRESH, parent, ALPHABET, 0, Random(seed))) for seed in range(50)}
     assert fresh == set(LEAVES)
     for seed in range(50):
-        assert make(Kind.MUTATION, parent, ALPHABET, 3, Random(seed)) == mutate(parent, ALPHABET, Random(seed))
+        assert draw_tree(Kind.MUTATION, parent, ALPHABET, 3, Random(seed)) == mutate(parent, ALPHABET, Random(seed))
 
 
 def test_offspring_is_a_copy_a_fresh_tree_or_two_mutations():
