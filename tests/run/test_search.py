@@ -18,7 +18,7 @@ from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.columns import Columns
-from autoloss.run.frozen import with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
@@ -161,7 +161,7 @@ def test_all_baselines_of_a_segmentation_task():
 )
 def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
     task = autoloss.tasks.get("digits-det", train=2, valid=1, test=1, size=64)
-    task = with_frozen(task, dict.fromkeys(frozen, ""))
+    task = freeze_branches(task, dict.fromkeys(frozen, ""))
     every = baselines(task, every=True)
     assert [entrant.label for entrant in every] == labels
     assert baselines(task) == every[:1]

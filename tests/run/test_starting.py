@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 import autoloss
+from autoloss.cli.arguments import parse_frozen
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
 from autoloss.report.take_home import export_loss
-from autoloss.run.frozen import asked, with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
@@ -207,15 +208,15 @@ class TestFrozen:
 
     def test_a_name_stands_for_all_branches_that_begin_with_it(self):
         task = QuickTask(("rpn_cls", "rpn_reg", "rcnn_cls"))
-        kept = with_frozen(task, asked(["rpn=baseline/ce"]))
+        kept = freeze_branches(task, parse_frozen(["rpn=baseline/ce"]))
         assert list(kept.branches) == ["rcnn_cls"]
         assert set(kept.samples(2, 0)) == {"rcnn_cls"}
 
     def test_without_a_loss_the_standard_one_is_kept(self):
         task = QuickTask(("main", "other"))
-        assert list(with_frozen(task, asked(["main"])).branches) == ["other"]
+        assert list(freeze_branches(task, parse_frozen(["main"])).branches) == ["other"]
         with pytest.raises(RequestError, match="no standard loss for the branch 'other'"):
-            with_frozen(task, asked(["other"]))
+            freeze_branches(task, parse_frozen(["other"]))
 
     @pytest.mark.parametrize(
         ("texts", "message"),
@@ -229,7 +230,7 @@ class TestFrozen:
     )
     def test_what_cannot_be_frozen_is_refused(self, texts, message):
         with pytest.raises(RequestError, match=message):
-            with_frozen(BOTH, asked(texts))
+            freeze_branches(BOTH, parse_frozen(texts))
 
 
 class TestAlso:

@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import AsJson, Assignments, Data, Metric, TaskName, Workers, assigned, refuse_early
+from autoloss.cli.arguments import (
+    AsJson,
+    Assignments,
+    Data,
+    Metric,
+    TaskName,
+    Workers,
+    check_task_name,
+    parse_assignments,
+)
 from autoloss.space.loss_text import join_branches
 
 
@@ -82,8 +91,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look a task over before a search: its samples, its standard loss, the time a search will take."""
-    settings, options = assigned(assignments, data)
-    refuse_early(task, metric)
+    settings, options = parse_assignments(assignments, data)
+    check_task_name(task, metric)
     from autoloss.run.check import check as checked
 
     report = checked(

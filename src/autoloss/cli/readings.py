@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import Also, AsJson, Directory, listed
+from autoloss.cli.arguments import Also, AsJson, Directory, parse_list
 from autoloss.errors import RequestError, RunError
 
 
@@ -35,7 +35,7 @@ def top(
     if as_json:
         print_json(rows)
     else:
-        console_of().print(top_table(found, rows, reading.running, None if also is None else listed(also)))
+        console_of().print(top_table(found, rows, reading.running, None if also is None else parse_list(also)))
 
 
 @app.command()

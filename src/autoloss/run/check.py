@@ -164,7 +164,7 @@ def advice(branch: BranchCheck, unit: str) -> str:
     if branch.score is None:
         return "Check that the prediction reaches the loss, and that inputs and targets are finite."
     if unit == "absolute" and branch.best - branch.initial < 0.7:
-        return "The metric cannot rise by η in absolute units; use --set rejection.unit=relative."
+        return "The metric cannot rise by η in absolute units; set rejection.unit=relative."
     if branch.score > 0:
         return (
             "It improves the metric too slowly: scale targets to about 1, raise rejection.learning_rate, "

@@ -10,6 +10,7 @@ from typing import Any
 from autoloss.errors import RequestError, unknown
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
+from autoloss.search.proposers import find_proposer
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
@@ -58,6 +59,7 @@ def make_request(
     ('exp',)
     """
     configuration = Configuration().changed(settings or {})
+    find_proposer(configuration.search.proposer)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
     for name in also:

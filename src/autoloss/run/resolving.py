@@ -10,7 +10,7 @@ from typing import Any
 
 from autoloss import tasks
 from autoloss.errors import RequestError
-from autoloss.run.frozen import with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import table
@@ -48,7 +48,7 @@ def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
         RequestError: There is none of that name, its options do not fit, or it was given as an object when the run was started.
     """
     made = task if isinstance(task, Task) else _make_task(reference)
-    return with_frozen(made, reference.frozen) if reference.frozen else made
+    return freeze_branches(made, reference.frozen) if reference.frozen else made
 
 
 def inspect_data(reference: TaskReference) -> None:
