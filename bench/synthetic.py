@@ -10,9 +10,11 @@ import hashlib
 from dataclasses import dataclass
 
 from autoloss.rejection.reasons import Reason
-from autoloss.search.evolution import Plan, attempt
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train, Trained
+from autoloss.search.attempts import draw_attempt
+from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
@@ -32,16 +34,16 @@ class Answers:
 
     configuration: Configuration
 
-    def perform(self, job: Job) -> list[Attempt] | Trained:
+    def perform(self, job: Job) -> list[Attempt] | Outcome:
         return self.train(job) if isinstance(job, Train) else self.test(job)
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         settings, seed = self.configuration.evolution, self.configuration.seed
-        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else parse(job.parent)
         found = []
         for number in range(job.first, job.first + job.count):
-            tree = attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
+            tree = draw_attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
             if len(tree.operators) > settings.maximum_operators:
                 found.append(Attempt(number, str(tree), Reason.SIZE.name))
             elif not tree.holds(ALPHABET.leaves_and_roles):
@@ -59,12 +61,12 @@ class Answers:
             return Attempt(number, text, Reason.LOW_GAIN.name, digest[:8], signature, True, 0.1, (0.1,) * 5)
         return Attempt(number, text, None, digest[:8], signature, True, 0.8, (0.8,) * 5)
 
-    def train(self, job: Train) -> Trained:
+    def train(self, job: Train) -> Outcome:
         share = _share(self._digest("train", job.loss))
         if share < DIVERGING:
-            return Trained("diverged", step=19, reason="loss is not finite")
+            return Outcome(state=State.DIVERGED, step=19, reason="loss is not finite")
         curve = tuple((step, share + 1 / (1 + step)) for step in range(CURVE_POINTS))
-        return Trained("scored", share, {"loss": share / 3}, curve)
+        return Outcome(state=State.SCORED, score=share, also={"loss": share / 3}, curve=curve)
 
     def _digest(self, purpose: str, text: str) -> bytes:
         return hashlib.blake2b(f"{self.configuration.seed} {purpose} {text}".encode(), digest_size=16).digest()

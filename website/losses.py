@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from autoloss.formulas.mathml import mathml
 from autoloss.formulas.simplify import simplify
-from autoloss.formulas.terms import Term, translated
+from autoloss.formulas.terms import Term, to_term
 from autoloss.space.operators import EPSILON, OPERATORS
 from autoloss.space.parsing import parse
 from autoloss.zoo import ENTRIES
@@ -71,9 +70,9 @@ def _about(entry: Entry) -> str:
 
 def _set(formula: str) -> str:
     """Return a formula as the browser sets it, unchanged."""
-    return _html(translated(parse(formula, None)))
+    return _html(to_term(parse(formula, None)))
 
 
 def _html(term: Term) -> str:
     # In Markdown's tables a bar ends a cell.
-    return str(mathml(term)).replace("|", "&#124;")
+    return str(term.mathml).replace("|", "&#124;")

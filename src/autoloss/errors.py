@@ -9,8 +9,14 @@ from collections.abc import Iterable, Sequence
 class RequestError(ValueError):
     """A request that cannot be carried out as it was made.
 
-    The message says what was found, what was expected and what to do.
+    Args:
+        message: What was found, what was expected and what to do.
+        argument: The argument of the Python function that has to change; the command line names its option for it.
     """
+
+    def __init__(self, *message: object, argument: str | None = None) -> None:
+        super().__init__(*message)
+        self.argument = argument
 
 
 class RunError(RuntimeError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloss.errors import unknown
+from autoloss.space.loss_text import join_branches
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
@@ -61,7 +62,7 @@ class PaperRecipe:
 
         from autoloss.tasks import catalogue
 
-        options = signature(catalogue.made_by(self.task)).parameters
+        options = signature(catalogue.find_factory(self.task)).parameters
         defaults = {name: option.default for name, option in options.items()}
         own = {name: value for name, value in {**defaults, **self.options}.items() if name not in ("metric", "data")}
         full = {name: value for name, value in own.items() if name.startswith("full_")}
@@ -135,8 +136,7 @@ def _detector(
     """
     usual = {"rpn_cls": "ce", "rpn_reg": "l1", "rcnn_cls": "ce", "rcnn_reg": "l1"}
     named = {branch: others.get(branch, f"baseline/{short}") for branch, short in usual.items()}
-    listed = "; ".join(f"{branch}: {found}" for branch, found in named.items())
-    return Published(loss, {metric: figure}, target, name or listed)
+    return Published(loss, {metric: figure}, target, name or join_branches(named))
 
 
 WITH_IOU = {"rcnn_reg": "baseline/iou"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,6 +56,14 @@ class ProtocolSettings:
             raise RequestError(f"rejection.learning_rate is {self.learning_rate}; it needs to be above 0.")
         if not 0 <= self.momentum < 1:
             raise RequestError(f"rejection.momentum is {self.momentum}; it needs to be in [0, 1).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How candidates are proposed."""
+
+    proposer: str = "evolution"
+    """`evolution` is the paper's; `random` draws every candidate from nothing, as a control. Both draw under the same protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +181,7 @@ class SpaceSettings:
     without: tuple[str, ...] = ()
     """Operators that are switched off."""
     operators: tuple[str, ...] = ()
-    """A person's own: `file.py:name`, or the name of one that was handed over in Python."""
+    """A person's own: `file.py:name`, or the name of one that was given as an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +221,7 @@ class Configuration:
     seed: int = 0
     """Decides everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
     offspring: OffspringSettings = field(default_factory=OffspringSettings)
     rejection: ProtocolSettings = field(default_factory=ProtocolSettings)
@@ -260,21 +271,22 @@ class Configuration:
         top: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}
         for key, value in settings.items():
+            if key not in _types():
+                raise unknown("setting", key, _types())
             group, dot, name = key.rpartition(".")
-            if dot:
-                groups.setdefault(group, {})[name] = _read(key, value)
-            else:
-                top[name] = _read(key, value)
+            (groups.setdefault(group, {}) if dot else top)[name] = convert(key, value, _types()[key])
         for group, values in groups.items():
             top[group] = dataclasses.replace(getattr(self, group), **values)
         return dataclasses.replace(self, **top)
 
 
 def setting_names() -> list[str]:
-    """Return every setting as `--set` names it."""
-    plain = [setting.name for setting in dataclasses.fields(Configuration) if setting.name not in _groups()]
-    grouped = [f"{group}.{setting.name}" for group, kind in _groups().items() for setting in dataclasses.fields(kind)]
-    return plain + grouped
+    """Return the names of all settings.
+
+    >>> setting_names()[:3]
+    ['evaluations', 'seed', 'space.without']
+    """
+    return list(_types())
 
 
 def _groups() -> dict[str, type]:
@@ -282,59 +294,90 @@ def _groups() -> dict[str, type]:
     return {name: kind for name, kind in hints.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
 
-def _read(key: str, value: Any) -> Any:
-    """Return a value as its setting's type."""
-    if key not in setting_names():
-        raise unknown("setting", key, setting_names())
-    group, _, name = key.rpartition(".")
-    hint = typing.get_type_hints(_groups()[group] if group else Configuration)[name]
-    alternatives = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    for kind in alternatives:
-        try:
-            return _converted(kind, value)
-        except (ValueError, TypeError, KeyError):
-            continue
-    expected = " or ".join(_described(kind) for kind in alternatives)
-    raise RequestError(f"{key} takes {expected}; found {shown(value)}.")
-
-
-def _converted(kind: Any, value: Any) -> Any:
-    if kind is type(None):
-        if value in (None, "none", ""):
-            return None
-        raise ValueError
-    if typing.get_origin(kind) is typing.Literal:
-        if value in typing.get_args(kind):
-            return value
-        raise ValueError
-    if typing.get_origin(kind) is tuple:
-        return _texts(value)
-    if kind is bool:
-        return {"true": True, "false": False, True: True, False: False}[
-            value.lower() if isinstance(value, str) else value
-        ]
-    if value is None or isinstance(value, bool):
-        raise ValueError
-    found = kind(value)
-    if (kind is int and float(value) != found) or (kind is float and not math.isfinite(found)):
-        raise ValueError
+@functools.cache
+def _types() -> Mapping[str, Any]:
+    """Return the type of each setting by its name."""
+    groups = _groups()
+    found = {name: kind for name, kind in typing.get_type_hints(Configuration).items() if name not in groups}
+    for group, settings in groups.items():
+        found |= {f"{group}.{name}": kind for name, kind in typing.get_type_hints(settings).items()}
     return found
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """Read a list of texts; a text is one with commas between."""
-    if isinstance(value, str):
-        value = [part for part in map(str.strip, value.strip("()").split(",")) if part]
-    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-        raise ValueError
-    return tuple(value)
+NAMED_TYPES: Mapping[str, Any] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "None": type(None),
+    "tuple[str, ...]": tuple[str, ...],
+    "tuple[float, ...]": tuple[float, ...],
+}
+"""Types by the text of their annotation."""
+DESCRIPTIONS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+    tuple[str, ...]: "texts with commas between",
+    tuple[float, ...]: "numbers with commas between",
+}
 
 
-def _described(kind: Any) -> str:
-    if kind is type(None):
-        return "none"
-    if typing.get_origin(kind) is typing.Literal:
-        return " or ".join(map(repr, typing.get_args(kind)))
+def convert(name: str, value: Any, annotation: Any) -> Any:
+    """Convert a value, or the text of one, to the type of a setting or of a task's option.
+
+    Args:
+        name: Of the setting or option, for the message.
+        annotation: A type, or the text of one as `inspect.signature` gives it. Alternatives are tried in order; where one is not
+            among `NAMED_TYPES`, the value stays as it is.
+
+    Raises:
+        RequestError: The value is not of that type.
+
+    >>> convert("steps", "20", "int | None"), convert("steps", "none", "int | None")
+    (20, None)
+    >>> convert("evolution.lag", "two", int)
+    Traceback (most recent call last):
+    autoloss.errors.RequestError: evolution.lag takes a whole number; found 'two'.
+    """
+    if isinstance(annotation, str):
+        kinds = tuple(NAMED_TYPES.get(text) for text in annotation.split(" | "))
+        if None in kinds:
+            return value
+    else:
+        is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(annotation) if is_union else (annotation,)
+    for kind in kinds:
+        with suppress(ValueError, TypeError, OverflowError):
+            return _as_type(value, kind)
+    expected = " or ".join(
+        DESCRIPTIONS.get(kind) or " or ".join(repr(choice) for choice in typing.get_args(kind)) for kind in kinds
+    )
+    raise RequestError(f"{name} takes {expected}; found {shown(value)}.")
+
+
+def _as_type(value: Any, kind: Any) -> Any:
+    """Return a value as a type, or raise a ValueError, TypeError or OverflowError."""
     if typing.get_origin(kind) is tuple:
-        return "texts with commas between"
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+        parts = (
+            [part for part in map(str.strip, value.strip("()").split(",")) if part] if isinstance(value, str) else value
+        )
+        if not isinstance(parts, list | tuple):
+            raise TypeError
+        return tuple(_as_type(part, typing.get_args(kind)[0]) for part in parts)
+    if kind is type(None) and value in (None, "none", ""):
+        return None
+    if typing.get_origin(kind) is Literal and value in typing.get_args(kind):
+        return value
+    if kind is bool and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    if kind not in (int, float, str) or isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    if kind is not float and not isinstance(value, float):
+        return kind(value)
+    number = float(value)
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        raise ValueError
+    return kind(value)

@@ -10,9 +10,10 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.gradients import directions, gradient
-from autoloss.rejection.protocol import measure_reference, simulate
+from autoloss.rejection.gradients import compute_gradient, draw_directions
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
@@ -21,8 +22,8 @@ from autoloss.space.expression import Expression, build
 from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
-from tests.algorithm.scenes import BRANCH, CLASSES, samples
 from tests.paper.test_search_space import AreaBranch
+from tests.rejection.scenes import BRANCH, CLASSES, samples
 
 LN4 = math.log(4)
 ONE, ZERO = {"y": 1.0, "p": 0.25}, {"y": 0.0, "p": 0.25}
@@ -120,10 +121,10 @@ def test_a_detector_is_all_its_branches_as_one_loss(task, branches):
 @pytest.mark.parametrize("factor", [2, -2])
 def test_a_scaled_loss_has_a_gradient_scaled_with_its_sign(name, factor):
     drawn = samples()
-    towards = directions(drawn, 0)
+    directions = draw_directions(drawn, 0)
     tree = parse(zoo.entry(name).formula)
     scaled = build("mul", parse(str(factor)), tree)
-    one, other = (gradient(each, BRANCH, drawn, towards) for each in (tree, scaled))
+    one, other = (compute_gradient(each, BRANCH, drawn, directions) for each in (tree, scaled))
     assert other.norms == pytest.approx([abs(factor) * norm for norm in one.norms], rel=1e-6)
     assert other.products == pytest.approx([factor * product for product in one.products], rel=1e-6)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
-from autoloss.run.naming import TaskReference
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
+from autoloss.store.run_settings import Comparison, RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.task import Training
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
+from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
 KEY = Training(seed=0)
@@ -35,13 +34,7 @@ def begin(
     configuration = Configuration().changed({"evaluations": 6, **settings})
     with Store(directory, write=True) as store:
         store.write_settings(
-            {
-                "configuration": configuration.to_json(),
-                "task": task.to_json(),
-                "title": title,
-                "branches": json.dumps({name: form.to_dict() for name, form in forms.items()}),
-                "release": __version__,
-            }
+            RunSettings(configuration=configuration, task=task, title=title, branches=forms, release=__version__)
         )
     return directory
 
@@ -96,13 +89,13 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
     """Write what follows a search whose winner is loss 1: fresh seeds, and the comparison on the test split."""
     entrants = [Entrant("#1", POOLED), Entrant("baseline/ce", "baseline/ce", baseline=True)]
     with Store(directory, write=True) as store:
-        for seed in seeds(0, CONFIRMATION, 5):
+        for seed in training_seeds(0, CONFIRMATION, 5):
             for loss, score in ((POOLED, 0.8), (CE, 0.5), (ROOT, 0.2)):
                 _train(store, Entrant("", loss), seed, "valid", score)
         _train(store, entrants[1], 1, "valid", 0.55)
         listed = [{"label": entrant.label, "loss": entrant.loss, "baseline": entrant.baseline} for entrant in entrants]
-        store.change_setting(COMPARISON, json.dumps({"seeds": len(found), "entrants": listed}))
-        for at, seed in enumerate(seeds(0, COMPARISON, len(found))):
+        store.change_setting("comparison", Comparison(len(found), listed))
+        for at, seed in enumerate(training_seeds(0, COMPARISON, len(found))):
             _train(store, entrants[0], seed, "test", found[at])
             _train(store, entrants[1], seed, "test", standard[at])
     return directory

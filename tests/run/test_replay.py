@@ -116,7 +116,7 @@ def test_a_full_replay_tests_what_a_plain_one_believes(directory, tmp_path):
 
 
 def test_a_full_replay_asks_for_the_task_of_a_run_of_an_object(directory):
-    with pytest.raises(RequestError, match="was handed over in Python"):
+    with pytest.raises(RequestError, match="was given as an object"):
         autoloss.replay(directory, full=True)
 
 

@@ -18,20 +18,20 @@ import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
-from autoloss.run.frozen import with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
-from autoloss.run.search import _idle
-from autoloss.search.chance import derived_seed
+from autoloss.run.start import describe_idle_workers
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
-from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
-from autoloss.trainings.evidence import Entrant, Row
-from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.baselines import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.entrant import Entrant
+from autoloss.trainings.table import Row
 from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
@@ -62,7 +62,7 @@ def own_copy(run_directory, tmp_path):
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
     found = open_run(run_directory)
     task = QuickTask()
-    seed = derived_seed(1, "training")
+    seed = derive_seed(1, "training")
     for best in found.top(10):
         outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), Training(seed=seed))
         assert isinstance(outcome, Scored)
@@ -72,10 +72,10 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
 def test_digits_trained_again_from_text_agree_exactly():
     task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
     workshop = JobRunner(task, {}, autoloss.settings.Configuration())
-    jobs = [Train("neg(mul(y, log(p)))", 5), Train("-y * log(p)", 5)]
+    jobs = [Train(formula, Training(seed=5)) for formula in ("neg(mul(y, log(p)))", "-y * log(p)")]
     first, second = (workshop.perform(job) for job in jobs)
     assert first == second
-    assert first.state == "scored"
+    assert first.state is State.SCORED
 
 
 def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
@@ -104,9 +104,9 @@ def test_the_search_never_measured_the_test_split(run_directory):
     with Store(run_directory) as store:
         trials = store.trainings()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
-    fresh = {job.seed for job in trials if job.split == "test"}
-    assert derived_seed(1, "training") not in fresh
-    assert not fresh & {job.seed for job in trials if job.split == "valid"}
+    fresh = {job.training.seed for job in trials if job.training.split == "test"}
+    assert derive_seed(1, "training") not in fresh
+    assert not fresh & {job.training.seed for job in trials if job.training.split == "valid"}
 
 
 def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
@@ -161,7 +161,7 @@ def test_all_baselines_of_a_segmentation_task():
 )
 def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
     task = autoloss.tasks.get("digits-det", train=2, valid=1, test=1, size=64)
-    task = with_frozen(task, dict.fromkeys(frozen, ""))
+    task = freeze_branches(task, dict.fromkeys(frozen, ""))
     every = baselines(task, every=True)
     assert [entrant.label for entrant in every] == labels
     assert baselines(task) == every[:1]
@@ -215,12 +215,12 @@ class Hanging(QuickTask):
         super().__init__(diverging=10**6)
         self.counter = str(counter)
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         with open(self.counter, "a", encoding="utf-8") as file:
             file.write("x")
         if os.path.getsize(self.counter) == 3:
             time.sleep(600)
-        return super().train(criterion, seed, **options)
+        return super().train(criterion, training, execution, observe)
 
 
 def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp_path):
@@ -239,20 +239,20 @@ def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp
 
 
 class Raising(QuickTask):
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         raise OSError("no such disk")
 
 
 def test_a_task_that_only_raises_ends_the_run_with_its_message(tmp_path):
-    with pytest.raises(RunError, match=r"(?s)None of the first 3 losses came to a score.*no such disk"):
+    with pytest.raises(RunError, match=r"(?s)None of the first 3 candidates has a score.*no such disk"):
         autoloss.search(Raising(), evaluations=5, workers=0, directory=tmp_path / "run", settings=SETTINGS)
 
 
 class NotANumber(QuickTask):
     """Scores that are no numbers: half NaN, half infinite."""
 
-    def train(self, criterion, seed, **options):
-        outcome = super().train(criterion, seed, **options)
+    def train(self, criterion, training, execution=None, observe=None):
+        outcome = super().train(criterion, training, execution, observe)
         if isinstance(outcome, Scored) and outcome.also["digest"] > 0.5:
             return Scored(float("nan") if outcome.also["digest"] > 0.75 else float("inf"))
         return outcome
@@ -295,7 +295,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     found = autoloss.search(
         QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
-    assert "20 children in a row were copies or twins" in found.end
+    assert "20 candidates in a row were copies or twins" in found.end
 
 
 def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
@@ -361,13 +361,13 @@ class SlowThenRaising(QuickTask):
         super().__init__(diverging=10**6)
         self.marker = str(marker)
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             raise OSError("no such disk") from None
         time.sleep(3)
-        return super().train(criterion, seed, **options)
+        return super().train(criterion, training, execution, observe)
 
 
 def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp_path):
@@ -384,20 +384,20 @@ def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp
 class Plain(QuickTask):
     """Returns what is no outcome at all."""
 
-    def train(self, criterion, seed, **options):
+    def train(self, criterion, training, execution=None, observe=None):
         return 0.5
 
 
 def test_a_training_that_returns_no_outcome_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"train\(\) returned a float; expected Scored or Diverged"):
+    with pytest.raises(RunError, match=r"train\(\) returned a float; expected Scored, Diverged or Stopped"):
         autoloss.search(Plain(), evaluations=3, workers=0, directory=tmp_path / "run", settings=SETTINGS)
 
 
 class Numpy(QuickTask):
     """Returns numbers as other libraries make them."""
 
-    def train(self, criterion, seed, **options):
-        outcome = super().train(criterion, seed, **options)
+    def train(self, criterion, training, execution=None, observe=None):
+        outcome = super().train(criterion, training, execution, observe)
         if isinstance(outcome, Scored):
             return Scored(np.float32(outcome.score), {"accuracy": np.float32(0.5)}, ((np.int64(1), np.float32(2.0)),))
         return outcome
@@ -428,7 +428,8 @@ def test_another_task_is_not_mixed_into_a_run(run_directory):
 
 
 def row(label: str, *scores: float, baseline: bool = False) -> Row:
-    return Row(Entrant(label, label, baseline=baseline), scores)
+    outcomes = tuple(Outcome(state=State.SCORED, score=score) for score in scores)
+    return Row(Entrant(label, label, baseline=baseline), outcomes)
 
 
 @pytest.mark.parametrize(
@@ -482,7 +483,7 @@ class StartingTask(QuickTask):
     """Tells where its trainings begin."""
 
     def untrained(self, seed: int) -> float:
-        assert seed == derived_seed(1, "training")
+        assert seed == derive_seed(1, "training")
         return -0.25
 
 
@@ -503,14 +504,14 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
 
 def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
     task = autoloss.tasks.get("tabular", data="iris", metric="balanced_accuracy")
-    without = task.at_learning_rate(1e-30).train(bind(autoloss.Loss("-y * log(p)"), task.branches), Training(seed=3))
+    criterion = bind(autoloss.Loss("-y * log(p)"), task.branches)
+    without = task.train(criterion, Training(seed=3, learning_rate=1e-30))
     assert isinstance(without, Scored)
     assert task.untrained(3) == without.score
 
 
 def test_workers_that_will_never_train_are_told_of():
-    configuration = Configuration().changed({"evolution.lag": 4})
-    assert _idle(4, configuration) == []
-    (told,) = _idle(8, configuration)
-    assert told.startswith("At most 4 of the 8 workers will train at a time")
-    assert "--set evolution.lag=16" in told
+    assert describe_idle_workers(4, lag=4) == []
+    (told,) = describe_idle_workers(8, lag=4)
+    assert told.startswith("At most 4 of the 8 workers train at a time")
+    assert "Set evolution.lag=16" in told

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from autoloss.space.branch import Criterion
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.training.checkpoints import Keep
+from autoloss.tasks.training.checkpoints import Checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
@@ -53,11 +53,8 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), Noise(), nn.Linear(8, 2))
 
 
-def drawing_task(
-    directory: Path | None = None, due: Callable[[int], bool] = lambda step: step % 5 == 0, **belongs: str
-) -> SupervisedTask:
-    """Return the task, keeping its trainings in a folder if one is given."""
-    task = SupervisedTask(
+def drawing_task() -> SupervisedTask:
+    return SupervisedTask(
         network,
         Augmented(32, 0, 0.5),
         Augmented(32, 1, 0.0),
@@ -66,11 +63,11 @@ def drawing_task(
         rows_per_sample=8,
         recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=0.02),
     )
-    return (
-        task
-        if directory is None
-        else task.with_execution(Execution(keep=Keep(directory=directory, due=due, belongs=belongs)))
-    )
+
+
+def kept_in(directory: Path, due: Callable[[int], bool] = lambda step: step % 5 == 0, **belongs: str) -> Execution:
+    """Return an execution that keeps checkpoints and the trained network in a folder."""
+    return Execution(keep=Checkpoints(directory=directory, due=due, belongs=belongs))
 
 
 def cross_entropy(task: SupervisedTask) -> Criterion:

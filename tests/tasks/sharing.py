@@ -14,7 +14,7 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Keep, saved
+from autoloss.tasks.training.checkpoints import Checkpoints, list_checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.drawing import certainty
@@ -22,9 +22,9 @@ from tests.tasks.drawing import certainty
 KILLED_AT, STEPS = 7, 12
 
 
-def shared_task(directory: Path | None = None) -> SupervisedTask:
+def shared_task() -> SupervisedTask:
     """Return a task without draws in the forward pass and without batch statistics: each process has its own of those."""
-    made = SupervisedTask(
+    return SupervisedTask(
         lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
         rows(0),
         rows(1),
@@ -33,7 +33,6 @@ def shared_task(directory: Path | None = None) -> SupervisedTask:
         rows_per_sample=8,
         recipe=Recipe(epochs=2, batch_size=16, learning_rate=0.1),
     )
-    return made if directory is None else made.with_execution(Execution(keep=Keep(directory=directory, due=due)))
 
 
 def rows(seed: int) -> tuple[Tensor, Tensor]:
@@ -46,12 +45,14 @@ def due(step: int) -> bool:
     return step % 3 == 0 and distribution.rank() == 0
 
 
-def train(task: SupervisedTask, kill_at: int = 0) -> Scored:
+def train(directory: Path | None = None, kill_at: int = 0) -> Scored:
+    task, execution = shared_task(), Execution(keep=directory and Checkpoints(directory=directory, due=due))
+
     def observe(step: int, loss: float) -> None:
         if step == kill_at:
             raise InterruptedError
 
-    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=5), observe=observe)
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=5), execution, observe)
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -62,15 +63,15 @@ def report(outcome: Scored) -> dict[str, object]:
 
 def main(directory: Path) -> None:
     """Run in each process."""
-    with distribution.joined("cpu"):
-        whole = report(train(shared_task(directory / "whole")))
+    with distribution.process_group("cpu"):
+        whole = report(train(directory / "whole"))
         try:
-            train(shared_task(directory / "killed"), kill_at=KILLED_AT)
+            train(directory / "killed", kill_at=KILLED_AT)
         except InterruptedError:
-            kept = [path.name[:20] for path in saved(directory / "killed")]
-        resumed = report(train(shared_task(directory / "killed")))
+            kept = [path.name[:20] for path in list_checkpoints(directory / "killed")]
+        resumed = report(train(directory / "killed"))
         try:
-            distribution.shares([torch.arange(3)])
+            distribution.take_shares([torch.arange(3)])
         except RequestError as error:
             refused = str(error)
         found = {"whole": whole, "kept": kept, "resumed": resumed, "refused": refused}

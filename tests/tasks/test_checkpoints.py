@@ -17,24 +17,41 @@ from torch import nn
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Diverged, Scored, Training
-from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, TrainingState, forget, save_network, saved
+from autoloss.tasks.training.checkpoints import (
+    KEPT,
+    NETWORK,
+    Checkpoints,
+    TrainingState,
+    delete_checkpoints,
+    list_checkpoints,
+    save_network,
+)
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
-from tests.tasks.drawing import STEPS, cross_entropy, drawing_task
+from tests.tasks.drawing import STEPS, cross_entropy, drawing_task, kept_in
 from tests.tasks.test_supervised import rows
+
+TRAINING = Training(seed=3)
 
 
 class Killed(Exception):
     """Stands in for a kill between two steps."""
 
 
-def train(task: SupervisedTask, kill_at: int = 0, seed: int = 3) -> Scored:
+def train(
+    execution: Execution | None = None,
+    kill_at: int = 0,
+    training: Training = TRAINING,
+    task: SupervisedTask | None = None,
+) -> Scored:
+    task = task or drawing_task()
+
     def observe(step: int, loss: float) -> None:
         if step == kill_at:
             raise Killed
 
-    outcome = task.train(cross_entropy(task), Training(seed=seed), observe=observe)
+    outcome = task.train(cross_entropy(task), training, execution, observe)
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -43,55 +60,56 @@ def train(task: SupervisedTask, kill_at: int = 0, seed: int = 3) -> Scored:
 def whole(tmp_path_factory) -> tuple[Scored, Path]:
     """Train without interruption, and keep the network."""
     directory = tmp_path_factory.mktemp("whole")
-    return train(drawing_task(directory)), directory
+    return train(kept_in(directory)), directory
 
 
 def killed(directory: Path, at: int = 13) -> list[Path]:
     with pytest.raises(Killed):
-        train(drawing_task(directory), kill_at=at)
-    return saved(directory)
+        train(kept_in(directory), kill_at=at)
+    return list_checkpoints(directory)
 
 
 def test_keeping_changes_nothing(whole):
-    assert train(drawing_task()) == whole[0]
+    assert train() == whole[0]
     assert len(whole[0].curve) == STEPS
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 6, 11, 20, 23, STEPS])
 def test_a_training_killed_at_any_step_goes_on_to_the_same_bits(step, whole, tmp_path):
     killed(tmp_path, step)
-    assert train(drawing_task(tmp_path)) == whole[0]
+    assert train(kept_in(tmp_path)) == whole[0]
     assert (tmp_path / NETWORK).read_bytes() == (whole[1] / NETWORK).read_bytes()
 
 
 def test_a_training_killed_again_and_again_goes_on_to_the_same_bits(whole, tmp_path):
     for step in (7, 8, 16, 22):
         killed(tmp_path, step)
-    assert train(drawing_task(tmp_path)) == whole[0]
+    assert train(kept_in(tmp_path)) == whole[0]
 
 
 def test_a_process_killed_by_the_system_goes_on_to_the_same_bits(whole, tmp_path):
     program = (
         "import pathlib, sys, time\n"
-        "from tests.tasks.drawing import cross_entropy, drawing_task\n"
-        "task = drawing_task(pathlib.Path(sys.argv[1]), lambda step: True)\n"
-        "task.train(cross_entropy(task), 3, observe=lambda step, loss: time.sleep(0.05))\n"
+        "from autoloss import Training\n"
+        "from tests.tasks.drawing import cross_entropy, drawing_task, kept_in\n"
+        "task, execution = drawing_task(), kept_in(pathlib.Path(sys.argv[1]), lambda step: True)\n"
+        "task.train(cross_entropy(task), Training(seed=3), execution, lambda step, loss: time.sleep(0.05))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2])
-    while len(saved(tmp_path)) < 2:
+    while len(list_checkpoints(tmp_path)) < 2:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / NETWORK).exists()
-    assert train(drawing_task(tmp_path)) == whole[0]
+    assert train(kept_in(tmp_path)) == whole[0]
 
 
 def test_a_finished_training_is_measured_again_without_a_step(whole, tmp_path):
     seen: list[int] = []
-    train(drawing_task(tmp_path))
-    task = drawing_task(tmp_path)
-    outcome = task.train(cross_entropy(task), Training(seed=3), observe=lambda step, loss: seen.append(step))
+    train(kept_in(tmp_path))
+    task = drawing_task()
+    outcome = task.train(cross_entropy(task), TRAINING, kept_in(tmp_path), lambda step, loss: seen.append(step))
     assert (outcome, seen) == (whole[0], [])
 
 
@@ -99,8 +117,8 @@ def test_the_last_two_are_kept_and_a_finished_training_may_forget_them(tmp_path)
     assert [path.name[:20] for path in killed(tmp_path, 16)] == ["checkpoint-000000015", "checkpoint-000000010"]
     assert KEPT == 2
     (tmp_path / "checkpoint.partial").write_bytes(b"half")
-    train(drawing_task(tmp_path))
-    forget(tmp_path)
+    train(kept_in(tmp_path))
+    delete_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [NETWORK]
 
 
@@ -131,7 +149,7 @@ def empty(path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip, empty])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage, whole, tmp_path):
     damage(killed(tmp_path)[0])
-    assert train(drawing_task(tmp_path)) == whole[0]
+    assert train(kept_in(tmp_path)) == whole[0]
 
 
 def test_checkpoints_that_are_all_damaged_are_named(tmp_path):
@@ -139,46 +157,45 @@ def test_checkpoints_that_are_all_damaged_are_named(tmp_path):
     for path in paths:
         cut(path)
     with pytest.raises(RequestError, match=r"All checkpoints .* are damaged") as raised:
-        train(drawing_task(tmp_path))
+        train(kept_in(tmp_path))
     assert all(path.name in str(raised.value) for path in paths)
 
 
 def test_a_checkpoint_of_another_training_is_refused_by_what_differs(tmp_path):
     killed(tmp_path)
     with pytest.raises(RequestError, match="seed is 3 there and 4 here"):
-        train(drawing_task(tmp_path), seed=4)
+        train(kept_in(tmp_path), training=Training(seed=4))
     with pytest.raises(RequestError, match="loss is None there and 'y - p' here"):
-        train(drawing_task(tmp_path, loss="y - p"))
+        train(kept_in(tmp_path, loss="y - p"))
     with pytest.raises(RequestError, match=r"recipe\.learning_rate is 0\.02 there and 0\.04 here"):
-        train(drawing_task(tmp_path).at_learning_rate(2.0))
-    task = drawing_task()
-    wider = Execution(precision="bfloat16", keep=Keep(directory=tmp_path, due=lambda step: False))
+        train(kept_in(tmp_path), training=Training(seed=3, learning_rate=2.0))
+    wider = Execution(precision="bfloat16", keep=Checkpoints(directory=tmp_path, due=lambda step: False))
     with pytest.raises(RequestError, match="precision is 'float32' there and 'bfloat16' here"):
-        train(task.with_execution(wider))
+        train(wider)
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     killed(tmp_path)
-    other = drawing_task(tmp_path)
+    other = drawing_task()
     other._networks["proxy"] = lambda: nn.Linear(4, 2)
     with pytest.raises(RequestError, match="does not fit this network"):
-        train(other)
+        train(kept_in(tmp_path), task=other)
 
 
 def test_a_diverged_training_diverges_again_at_the_same_step(tmp_path):
     def attempt() -> object:
-        task = drawing_task(tmp_path, lambda step: True)
+        task = drawing_task()
         sound, calls = cross_entropy(task)["main"], iter(range(1, 100))
 
         def spoilt(prediction, context):
             value = sound(prediction, context)
             return value / 0 if 10 - done == next(calls) else value
 
-        return task.train({"main": spoilt}, Training(seed=3))
+        return task.train({"main": spoilt}, TRAINING, kept_in(tmp_path, lambda step: True))
 
     done = 0
     assert attempt() == Diverged(10, "the loss is not finite")
-    assert saved(tmp_path)[0].name.startswith("checkpoint-000000009")
+    assert list_checkpoints(tmp_path)[0].name.startswith("checkpoint-000000009")
     assert not (tmp_path / NETWORK).exists()
     done = 9
     assert attempt() == Diverged(10, "the loss is not finite")
@@ -197,7 +214,7 @@ def test_batches_that_cannot_be_taken_up_midway_are_read_again(tmp_path):
             if step == kill_at:
                 raise Killed
 
-        kept = Keep(directory=tmp_path, due=lambda step: step == 3) if keep else None
+        kept = Checkpoints(directory=tmp_path, due=lambda step: step == 3) if keep else None
         execution = Execution(keep=kept)
         fit(model, batches, lambda batch: model(batch).square().mean(), recipe, 8, observe=observe, execution=execution)
         return model.weight.tolist()
@@ -212,7 +229,9 @@ def test_the_kept_network_loads_into_a_fresh_one_and_names_its_training(tmp_path
     from safetensors import safe_open
 
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    save_network(model, Keep(directory=tmp_path, due=lambda step: False, belongs={"loss": "-y * log(p)", "seed": 7}))
+    save_network(
+        model, Checkpoints(directory=tmp_path, due=lambda step: False, belongs={"loss": "-y * log(p)", "seed": 7})
+    )
     other = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     other.load_state_dict(load_file(tmp_path / NETWORK))
     assert torch.equal(other[0].weight, model[0].weight)
@@ -223,7 +242,7 @@ def test_the_kept_network_loads_into_a_fresh_one_and_names_its_training(tmp_path
 def test_what_cannot_be_written_ends_the_training_with_the_reason(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunError, match="cannot be written"):
-        train(drawing_task(tmp_path / "file" / "folder"))
+        train(kept_in(tmp_path / "file" / "folder"))
 
 
 def test_float16_keeps_its_scale(tmp_path):
@@ -231,7 +250,7 @@ def test_float16_keeps_its_scale(tmp_path):
         model = nn.Linear(1, 1)
         return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
 
-    keep = Keep(directory=tmp_path, due=lambda step: False)
+    keep = Checkpoints(directory=tmp_path, due=lambda step: False)
     first = state(torch.amp.GradScaler("cpu", init_scale=128.0))
     first.save(keep)
     second = state(torch.amp.GradScaler("cpu"))
@@ -250,7 +269,7 @@ def test_tasks_from_tensors_are_kept_too(tmp_path):
         recipe=recipe,
         rows_per_sample=8,
     )
-    kept = task.with_execution(Execution(keep=Keep(directory=tmp_path, due=lambda step: True)))
+    kept = kept_in(tmp_path, lambda step: True)
     with pytest.raises(Killed):
-        train(kept, kill_at=9)
-    assert train(kept) == train(task)
+        train(kept, kill_at=9, task=task)
+    assert train(kept, task=task) == train(task=task)

@@ -15,7 +15,7 @@ from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
-from tests.tasks.test_supervised import RECIPE, task
+from tests.tasks.test_supervised import task
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
 FLOAT16 = Execution(precision="float16")
@@ -37,24 +37,23 @@ class Watched(nn.Module):
         return prediction
 
 
-def images_task(**options) -> SupervisedTask:
+def images_task() -> SupervisedTask:
     images = torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     pair = (images, (images[:, 0] > 0).long())
     Watched.seen = set()
-    made = SupervisedTask(Watched, pair, pair, "softmax", lambda p, y: p.mean(), recipe=Recipe(epochs=2, batch_size=8))
-    return made.with_execution(Execution(**options))
+    return SupervisedTask(Watched, pair, pair, "softmax", lambda p, y: p.mean(), recipe=Recipe(epochs=2, batch_size=8))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_the_network_computes_in_16_bits_and_a_hand_written_loss_does_not(precision):
-    made, seen = images_task(precision=precision), set()
+    made, seen = images_task(), set()
 
     def loss(prediction: Tensor, context: dict[str, Tensor]) -> Tensor:
         product = prediction.flatten(1) @ prediction.flatten(1).T
         seen.add((prediction.dtype, product.dtype, torch.is_autocast_enabled("cpu")))
         return product.mean()
 
-    assert isinstance(made.train({"main": loss}, Training(seed=0)), Scored)
+    assert isinstance(made.train({"main": loss}, Training(seed=0), Execution(precision=precision)), Scored)
     assert getattr(torch, precision) in Watched.seen
     assert seen == {(torch.float32, torch.float32, False)}
 
@@ -78,7 +77,7 @@ def test_16_bits_learn_what_float32_learns(precision):
     made = task()
     criterion = bind(Loss("-y * log(p)"), made.branches)
     full = made.train(criterion, Training(seed=0))
-    half = made.with_execution(Execution(precision=precision)).train(criterion, Training(seed=0))
+    half = made.train(criterion, Training(seed=0), Execution(precision=precision))
     assert isinstance(full, Scored)
     assert isinstance(half, Scored)
     assert half.score == pytest.approx(full.score, abs=0.05)
@@ -89,7 +88,7 @@ def test_channels_last_reaches_the_network_and_changes_nothing_else():
     criterion = bind(Loss("-y * log(p)"), images_task().branches)
     plain = images_task().train(criterion, Training(seed=0))
     assert False in Watched.seen
-    outcome = images_task(channels_last=True).train(criterion, Training(seed=0))
+    outcome = images_task().train(criterion, Training(seed=0), Execution(channels_last=True))
     assert isinstance(plain, Scored)
     assert isinstance(outcome, Scored)
     assert Watched.seen == {torch.float32, True}
@@ -127,11 +126,12 @@ def test_a_loss_that_is_no_number_is_a_divergence_in_float16_too():
     assert outcome == Diverged(1, "the loss is not finite")
 
 
-def test_a_task_says_how_it_runs_and_another_execution_is_another_task():
-    made = task(device="cpu")
-    other = made.with_execution(Execution(precision="bfloat16"))
-    assert (made.execution, other.execution) == (Execution(), Execution(precision="bfloat16"))
-    assert other.recipes == {"proxy": RECIPE, "full": RECIPE}
+def test_a_task_says_how_it_runs_and_trains_so_unless_it_is_told_otherwise():
+    made = images_task()
+    assert made.execution == Execution()
+    criterion = bind(Loss("-y * log(p)"), made.branches)
+    assert made.train(criterion, Training(seed=0)) == made.train(criterion, Training(seed=0), made.execution)
+    assert Watched.seen == {torch.float32, False}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import torch
 
 from autoloss import tasks
 from autoloss.errors import RequestError
-from autoloss.run.checking import check
+from autoloss.run.check import check
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.segmentation.data.parts import TRAIN_AUG, of_voc
+from autoloss.tasks.segmentation.data.parts import TRAIN_AUG, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
@@ -46,8 +46,8 @@ def tiny(data: str, metric: str = "miou", **options: Any) -> SupervisedTask:
     return task
 
 
-def trained(task: Task, **arguments: Any) -> Scored:
-    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), 0, **arguments)
+def trained(task: Task, **training: Any) -> Scored:
+    outcome = task.train(bind(Loss("-y * log(p)"), task.branches), Training(seed=0, **training))
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -91,8 +91,8 @@ def test_a_retraining_has_its_own_network_and_whole_images_of_any_size(voc: str)
     made = tiny(voc, **TINY_FULL)
     outcome = trained(made, split="test", schedule="full")
     # 9 images to train on, those among them that the search held out; 3 others in val.
-    assert outcome.curve[-1][0] == made.steps("full") == 4
-    assert made.steps("proxy") == 3
+    assert outcome.curve[-1][0] == made.steps(Training(seed=0, split="test", schedule="full")) == 4
+    assert made.steps(Training(seed=0)) == 3
     assert list(outcome.also) == list(SEGMENTATION_METRICS)
     assert outcome.score == outcome.also["miou"]
     with pytest.raises(RequestError, match=r"split of the schedule full named 'valid'. Known: test"):
@@ -121,27 +121,27 @@ def test_a_folders_valid_split_is_kept_from_retraining(tmp_path: Path):
     made = tasks.get("folder-seg", data=str(tmp_path), **TINY, **TINY_FULL)
     assert isinstance(made, SupervisedTask)
     assert (made.branches["main"].channels, made.splits) == (11, ("valid", "test"))
-    assert made.steps("full") == made.steps("proxy") == 3
+    assert made.steps(Training(seed=0, schedule="full")) == made.steps(Training(seed=0)) == 3
     assert trained(made, split="valid", schedule="full").score >= 0
 
 
 def test_sbd_is_used_where_it_is_there(tmp_path: Path):
     generated.voc(tmp_path, count=8, side=32)
-    before = of_voc(str(tmp_path))
+    before = split_voc(str(tmp_path))
     generated.sbd(tmp_path, count=6, side=32)
     for place in (tmp_path, tmp_path / "VOCdevkit", tmp_path / "VOCdevkit" / "VOC2012"):
-        after = of_voc(str(place), held_out=2)
+        after = split_voc(str(place), held_out=2)
         assert (len(before.everything), len(after.everything)) == (6, 12)
         assert (len(after.train), len(after.valid), len(after.test)) == (10, 2, 2)
-    assert len(of_voc(str(tmp_path), split="train").everything) == 6
+    assert len(split_voc(str(tmp_path), split="train").everything) == 6
 
 
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
-    assert len(of_voc(str(tmp_path)).valid) == round(15 * 1500 / TRAIN_AUG) == 2
+    assert len(split_voc(str(tmp_path)).valid) == round(15 * 1500 / TRAIN_AUG) == 2
     monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.TRAIN_AUG", 1)
     monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.HELD_OUT", 7)
-    assert len(of_voc(str(tmp_path)).valid) == 7
+    assert len(split_voc(str(tmp_path)).valid) == 7
 
 
 def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,8 @@ def task(
     return SupervisedTask(build, train or rows(0), valid or rows(1), activation, metric, **given)
 
 
-def trained(made: SupervisedTask, formula: str = "-y * log(p)", **arguments: Any) -> Scored:
-    outcome = made.train(bind(Loss(formula), made.branches), 0, **arguments)
+def trained(made: SupervisedTask, formula: str = "-y * log(p)", **training: Any) -> Scored:
+    outcome = made.train(bind(Loss(formula), made.branches), Training(**{"seed": 0, **training}))
     assert isinstance(outcome, Scored)
     return outcome
 
@@ -148,13 +149,17 @@ def test_the_standard_loss_follows_from_the_activation(activation: str, standard
     assert task(activation=activation, standard="-y*log(p)").standard == {"main": "-y*log(p)"}
 
 
-def test_another_learning_rate_is_another_task_with_the_same_rest():
-    made = task(full_recipe=Recipe(epochs=1, batch_size=8, learning_rate=0.5))
-    slower = made.at_learning_rate(0.1)
-    rates = [recipe.learning_rate for recipe in slower.recipes.values()]
-    assert rates == pytest.approx([0.01, 0.05])
-    assert made.recipes["proxy"] is RECIPE
-    assert trained(made) != trained(slower)
+def test_a_training_at_another_learning_rate_is_that_of_the_recipe_times_the_factor():
+    full = Recipe(epochs=1, batch_size=8, learning_rate=0.5)
+    made = task(full_recipe=full)
+    slower = task(
+        recipe=dataclasses.replace(RECIPE, learning_rate=RECIPE.learning_rate * 0.1),
+        full_recipe=dataclasses.replace(full, learning_rate=0.5 * 0.1),
+    )
+    for schedule in ("proxy", "full"):
+        assert trained(made, learning_rate=0.1, schedule=schedule) == trained(slower, schedule=schedule)
+        assert trained(made, learning_rate=0.1, schedule=schedule) != trained(made, schedule=schedule)
+    assert made.recipes == {"proxy": RECIPE, "full": full}
     assert trained(made) != trained(made, schedule="full")
 
 
@@ -282,7 +287,7 @@ def test_the_full_schedule_may_have_a_network_and_data_of_its_own():
 
     inputs, target = rows(2)
     made = task(full=Setup(network=wider, data={"train": (inputs[:16], target[:16]), "valid": (inputs, 1 - target)}))
-    assert made.steps("full") == 8
+    assert made.steps(Training(seed=0, schedule="full")) == 8
     assert not calls
     proxy, full = trained(made), trained(made, schedule="full")
     assert calls == ["wider"]

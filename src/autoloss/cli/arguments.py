@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ Also = Annotated[str | None, typer.Option(help="Further metrics to show beside t
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def assigned(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:
     """Split `--set` into settings of the run, which have a dot, and options of the task."""
     found: dict[str, str] = {}
     for assignment in assignments or ():
@@ -58,7 +59,7 @@ def assigned(assignments: list[str] | None, data: str | None) -> tuple[dict[str,
     return settings, options | ({} if data is None else {"data": data})
 
 
-def refuse_early(task: str, metric: str | None) -> None:
+def check_task_name(task: str, metric: str | None) -> None:
     """Refuse an unknown task or metric before torch is imported."""
     from autoloss.errors import unknown
     from autoloss.tasks.catalogue import CATALOGUE
@@ -71,7 +72,24 @@ def refuse_early(task: str, metric: str | None) -> None:
         raise unknown(f"metric of the task {task}", metric, CATALOGUE[task].metrics)
 
 
-def budget_of(text: str | None, directory: Path) -> int | None:
+def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
+    """Read `branch=loss`; a branch without a loss keeps the task's standard one.
+
+    Raises:
+        RequestError: A branch comes twice, or a text lacks its branch.
+    """
+    losses: dict[str, str] = {}
+    for text in texts:
+        branch, _, loss = (part.strip() for part in text.partition("="))
+        if not branch:
+            raise RequestError(f"--frozen takes branch=loss, like rpn_cls=baseline/ce; found {text!r}.")
+        if branch in losses:
+            raise RequestError(f"The branch {branch!r} is frozen twice; keep one of its losses.")
+        losses[branch] = loss
+    return losses
+
+
+def parse_budget(text: str | None, directory: Path) -> int | None:
     if text is None:
         return None
     try:
@@ -85,5 +103,5 @@ def budget_of(text: str | None, directory: Path) -> int | None:
     return open_run(directory).configuration.evaluations + number
 
 
-def listed(text: str) -> list[str]:
+def parse_list(text: str) -> list[str]:
     return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]

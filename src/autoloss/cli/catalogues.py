@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import AsJson, Assignments, Data, Metric, TaskName, Workers, assigned, refuse_early
+from autoloss.cli.arguments import (
+    AsJson,
+    Assignments,
+    Data,
+    Metric,
+    TaskName,
+    Workers,
+    check_task_name,
+    parse_assignments,
+)
+from autoloss.space.loss_text import join_branches
 
 
 @app.command()
@@ -66,9 +76,7 @@ def zoo(
 
 
 def _formulas(formulas: dict[str, str]) -> str:
-    if not formulas:
-        return "(hand-written)"
-    return formulas["main"] if set(formulas) == {"main"} else "; ".join(f"{b}: {text}" for b, text in formulas.items())
+    return join_branches(formulas) if formulas else "(hand-written)"
 
 
 @app.command()
@@ -83,9 +91,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look a task over before a search: its samples, its standard loss, the time a search will take."""
-    settings, options = assigned(assignments, data)
-    refuse_early(task, metric)
-    from autoloss.run.checking import check as checked
+    settings, options = parse_assignments(assignments, data)
+    check_task_name(task, metric)
+    from autoloss.run.check import check as checked
 
     report = checked(
         task, metric=metric, options=options, settings=settings, evaluations=evaluations, workers=workers, seed=seed

@@ -12,7 +12,7 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal other than Ctrl-C."""
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """A run that was interrupted, with everything finished saved; its text says how to go on."""
 
     def __init__(self, interruption: KeyboardInterrupt) -> None:
@@ -21,14 +21,14 @@ class Stopped(Exception):
 
 
 @contextmanager
-def stoppable(note: str | None = None) -> Iterator[None]:
-    # The framework below would turn an interrupt into a bare exit.
+def interruptible(note: str | None = None) -> Iterator[None]:
+    # Typer would turn an interrupt into a bare exit.
     try:
         yield
     except KeyboardInterrupt as interruption:
         if note is not None:
             interruption.add_note(note)
-        raise Stopped(interruption) from None
+        raise Interrupted(interruption) from None
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:

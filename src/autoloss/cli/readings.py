@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import Also, AsJson, Directory, listed
+from autoloss.cli.arguments import Also, AsJson, Directory, parse_list
 from autoloss.errors import RequestError, RunError
 
 
@@ -34,7 +34,7 @@ def top(
     if as_json:
         print_json(rows)
     else:
-        console_of().print(top_table(found, rows, found.reader.running, None if also is None else listed(also)))
+        console_of().print(top_table(found, rows, found.reader.running, None if also is None else parse_list(also)))
 
 
 @app.command()
@@ -126,9 +126,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
-    from autoloss.report.take_home import exported
+    from autoloss.report.take_home import export_loss
 
-    text = exported(directory, individual, to)
+    text = export_loss(directory, individual, to)
     if out is None:
         sys.stdout.write(text)
         return

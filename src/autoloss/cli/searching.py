@@ -24,12 +24,13 @@ from autoloss.cli.arguments import (
     RayInsecure,
     TaskName,
     Workers,
-    assigned,
-    budget_of,
-    listed,
-    refuse_early,
+    check_task_name,
+    parse_assignments,
+    parse_budget,
+    parse_frozen,
+    parse_list,
 )
-from autoloss.cli.interruption import stoppable
+from autoloss.cli.interruption import interruptible
 
 if TYPE_CHECKING:
     from autoloss.run.results import Search
@@ -63,19 +64,18 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search a loss for a task."""
-    settings, options = assigned(assignments, data)
+    settings, options = parse_assignments(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
-    refuse_early(task, metric)
+    check_task_name(task, metric)
     from autoloss.store.lock import refuse_owned
 
     if out is not None:
         refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
-    from autoloss.run.frozen import asked
 
     console = console_of(to_stderr=as_json)
-    with stoppable(), Status(console) as status:
+    with interruptible(), Status(console) as status:
         found = runs.search(
             task,
             metric=metric,
@@ -89,10 +89,10 @@ def search(
             settings=settings,
             options=options,
             start=start or (),
-            frozen=asked(frozen or ()),
-            without=listed(without or ""),
+            frozen=parse_frozen(frozen or ()),
+            without=parse_list(without or ""),
             operators=operators or (),
-            also=listed(also or ""),
+            also=parse_list(also or ""),
             final=final,
             observe=status.observe,
             say=status.say,
@@ -118,9 +118,9 @@ def resume(
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
-    budget = budget_of(evaluations, directory)
+    budget = parse_budget(evaluations, directory)
     console = console_of(to_stderr=as_json)
-    with stoppable(), Status(console) as status:
+    with interruptible(), Status(console) as status:
         found = runs.resume(
             directory,
             evaluations=budget,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autoloss.cli.application import app, console_of, print_json, speaks
+from autoloss.cli.application import app, console_of, is_first_process, print_json
 from autoloss.cli.arguments import (
     Also,
     AsJson,
@@ -20,11 +20,12 @@ from autoloss.cli.arguments import (
     Operators,
     TaskName,
     Workers,
-    assigned,
-    listed,
-    refuse_early,
+    check_task_name,
+    parse_assignments,
+    parse_frozen,
+    parse_list,
 )
-from autoloss.cli.interruption import stoppable
+from autoloss.cli.interruption import interruptible
 from autoloss.errors import RequestError
 
 
@@ -47,13 +48,12 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Train a task with given losses and show how well each does."""
-    settings, options = assigned(assignments, data)
-    refuse_early(task, metric)
+    settings, options = parse_assignments(assignments, data)
+    check_task_name(task, metric)
     from autoloss.report.leaderboard import comparison_rows, comparison_table
-    from autoloss.run.frozen import asked
     from autoloss.run.scoring import score as scored
 
-    with stoppable():
+    with interruptible():
         rows = scored(
             task,
             loss,
@@ -63,15 +63,15 @@ def score(
             seeds=seeds,
             seed=seed,
             split=split,
-            frozen=asked(frozen or ()),
+            frozen=parse_frozen(frozen or ()),
             operators=operators or (),
-            also=listed(also or ""),
+            also=parse_list(also or ""),
             workers=workers,
         )
     if as_json:
         print_json(comparison_rows(rows))
     else:
-        console_of().print(comparison_table(f"{task}, {split} split", rows, listed(also or "")))
+        console_of().print(comparison_table(f"{task}, {split} split", rows, parse_list(also or "")))
 
 
 @app.command()
@@ -90,8 +90,8 @@ def compare(
     from autoloss.run.results import open_run
     from autoloss.run.scoring import compare as compared
 
-    further = columns_of(None if also is None else listed(also), open_run(directory))
-    with stoppable():
+    further = columns_of(None if also is None else parse_list(also), open_run(directory))
+    with interruptible():
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     if as_json:
         print_json(comparison_rows(rows))
@@ -127,7 +127,7 @@ def retrain(
     as_json: AsJson = False,
 ) -> None:
     """Train a found loss and baselines with the full schedule; a killed retraining goes on when asked again."""
-    settings, options = assigned(assignments, data)
+    settings, options = parse_assignments(assignments, data)
     if settings:
         raise RequestError(
             f"A retraining takes options of the task; found the setting {', '.join(settings)} of a search."
@@ -138,13 +138,13 @@ def retrain(
 
     console = console_of(to_stderr=as_json)
     again = f"Go on with: autoloss {shlex.join(context.obj)}"
-    with stoppable(again), Status(console) as status:
+    with interruptible(again), Status(console) as status:
         found = retrained(
             directory,
             individual,
             recipe=recipe,
             options=options,
-            against=None if baselines is None else listed(baselines),
+            against=None if baselines is None else parse_list(baselines),
             training_seeds=seeds,
             split=split,
             out=out,
@@ -155,11 +155,11 @@ def retrain(
             observe=status.observe,
             say=status.say,
         )
-    if not speaks():
+    if not is_first_process():
         return
     written = write(found)
     if as_json:
-        print_json(found.values())
+        print_json(found.to_dict())
     else:
         console.print(retraining_table(found))
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -13,9 +13,10 @@ from autoloss.errors import RequestError
 from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
-from autoloss.report.readable import readable_of
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.results import Search, training_command
 from autoloss.search.records import Origin
+from autoloss.space.loss_text import join_branches
 
 RUNNING = "in training"
 BARS = "▁▂▃▄▅▆▇█"
@@ -33,7 +34,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
     if not steps:
         raise RequestError(_none_such(search, number))
     child, outcome = steps[0].child, search.reader.outcome(number)
-    readable = readable_of(search, [child.loss])[child.loss]
+    readable = simplify_formulas(search, [child.loss])[child.loss]
     return {
         "id": child.id,
         "formula": child.loss,
@@ -101,7 +102,7 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
 
 def _how(how: Mapping[str, str]) -> str:
     kinds = dict.fromkeys(how.values())
-    return next(iter(kinds)) if len(kinds) == 1 else "; ".join(f"{branch}: {kind}" for branch, kind in how.items())
+    return next(iter(kinds)) if len(kinds) == 1 else join_branches(how)
 
 
 def _print_curve(console: Console, curve: Sequence[Sequence[float]]) -> None:

@@ -55,7 +55,7 @@ class Progress:
             reused=counts["reused"],
             rejected={reason.value: counts[reason.name] for reason in Reason if counts[reason.name]},
             best=best,
-            best_age=len(history.children) - 1 - best.id if best else 0,
+            best_age=len(history.candidates) - 1 - best.id if best else 0,
             workers=dispatcher.slots,
             busy=dispatcher.slots - dispatcher.idle,
             seconds=seconds,
@@ -70,18 +70,3 @@ class Progress:
     def eta_seconds(self) -> float | None:
         """The time left at the present pace, or None before there is one."""
         return 60 * (self.budget - self.trained) / self.per_minute if self.trained_here else None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """One look at a training under way.
-
-    Args:
-        label: Of the loss, and which of its trainings it is.
-        steps: Of the whole training; None where the task does not tell.
-    """
-
-    label: str
-    step: int
-    steps: int | None
-    loss: float

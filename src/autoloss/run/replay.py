@@ -6,19 +6,19 @@ the tree of each winning attempt, twins and copies, what was charged and where t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloss.rejection.reasons import Reason
-from autoloss.run.naming import TaskReference
-from autoloss.run.own_operators import operator_table
-from autoloss.run.search import same_task
-from autoloss.search.ahead import TOLD
-from autoloss.search.evolution import attempt
-from autoloss.search.history import Draft, History, came_about
+from autoloss.run.request import restore_request
+from autoloss.run.resolving import operator_table
+from autoloss.run.user_files import importable_files
+from autoloss.search.ahead import KEYS_PER_BATCH
+from autoloss.search.attempts import draw_attempt, resolve_kind
+from autoloss.search.draft import Draft
+from autoloss.search.history import History
 from autoloss.search.jobs import Attempt, RejectionBatch
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
@@ -26,11 +26,11 @@ from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
-from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.rows import candidate_to_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import JobRunner, alphabet
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.rejection_tester import build_alphabet
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ Settle = Callable[[History, Draft, Candidate], Difference | None]
 Kept = Mapping[tuple[str, int], tuple[str, str]]
 
 
+@importable_files()
 def replay(
     directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
 ) -> Replay:
@@ -99,18 +100,19 @@ def replay(
     """
     path = Path(directory)
     with Store(path) as store:
-        kept = store.started()
+        settings = store.settings()
         # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
         children = list(store.candidates())
         rejected = store.rejected()
-    configuration = Configuration.from_json(kept["configuration"])
-    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(kept["branches"]).items()}
-    table = operator_table(configuration.space.operators, operators)
+    configuration, leaves = settings.configuration, settings.leaves
     if full:
-        settle = _testing(path, kept, task, configuration, table, rejected)
+        request = restore_request(settings, path, task, operators)
+        samples = sample_files.load(path, settings.samples_digest)
+        runner = JobRunner(request.task, samples, configuration, operators=request.operators)
+        settle = _testing(runner, rejected)
     else:
-        settle = _trusting(leaves, configuration, table)
+        settle = _trusting(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration)
     for child in children:
         difference = _derived(history, child, settle) or _told(history, child, outcomes.get(child.id))
@@ -121,14 +123,14 @@ def replay(
 
 def _derived(history: History, child: Candidate, settle: Settle) -> Difference | None:
     """Derive the next child and compare it with the stored one."""
-    if not history.startable:
+    if not history.can_begin:
         reason = history.end or f"the children up to {child.id - history.configuration.evolution.lag} lack an outcome"
         return Difference(child.id, "place", "a child", f"none: {reason}")
     draft = history.begin()
     plan = draft.plan
     planned = {
         "parent": plan.parent,
-        "kinds": {branch: came_about(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
+        "kinds": {branch: resolve_kind(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
     }
     for column, derived in planned.items():
         if getattr(child, column) != derived:
@@ -162,7 +164,8 @@ def _trusting(
 ) -> Settle:
     """Draw the winning attempts alone, and believe what was recorded of those before them."""
     alphabets = {
-        branch: alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators) for branch, names in leaves.items()
+        branch: build_alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators)
+        for branch, names in leaves.items()
     }
     settings, seed = configuration.evolution, configuration.seed
 
@@ -173,12 +176,12 @@ def _trusting(
                 return Difference(child.id, "attempts", dict(child.attempts), f"an attempt at {branch}")
             text = history.parent_tree(draft.plan, branch)
             parent = None if text is None else parse(text, leaves[branch], operators)
-            tree = attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
+            tree = draw_attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
             score, *gains = child.scores.get(branch, (None,))
             found = Attempt(
                 number, str(tree), None, b"", child.signature[branch], branch in child.scores, score, tuple(gains)
             )
-            if history.adopt(branch, found):
+            if draft.settle(branch, found):
                 return Difference(child.id, "signature", dict(child.signature), "another: this one is known to diverge")
         return _believe(history, draft, child)
 
@@ -189,7 +192,7 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
     """Take over the keys and reasons that were recorded for a child, as far as they agree with the rest of it."""
     for keys, passed in ((child.rejected, False), (child.accepted, True)):
         for branch, found in keys.items():
-            if met := history.learn(branch, found, passed):
+            if met := history.verdicts[branch].record_all(found, passed):
                 column = "passed" if passed else "rejected"
                 return Difference(child.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
             (draft.accepted if passed else draft.rejected)[branch].extend(found)
@@ -202,45 +205,33 @@ def _believe(history: History, draft: Draft, child: Candidate) -> Difference | N
     return None
 
 
-def _testing(
-    path: Path,
-    kept: Mapping[str, str],
-    task: Task | None,
-    configuration: Configuration,
-    operators: Mapping[str, Operator],
-    rejected: Mapping[int, Kept],
-) -> Settle:
+def _testing(runner: JobRunner, rejected: Mapping[int, Kept]) -> Settle:
     """Test every attempt again, up to the one that won."""
-    name = TaskReference.from_json(kept["task"])
-    loaded = name.of(task) if task is not None else name.load()
-    same_task(kept, loaded, path)
-    drawn = sample_files.load(path, kept.get(SAMPLES_DIGEST))
-    workshop = JobRunner(loaded, drawn, configuration, operators=operators)
 
     def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
         for branch in draft.open:
             number = child.attempts.get(branch)
             while branch in draft.open and number is not None and draft.tried[branch] <= number:
-                _test(history, draft, branch, number, workshop)
+                _test(history, draft, branch, number, runner)
             if branch in draft.open:
                 found = f"none of the first {draft.tried[branch]} at {branch} passes"
                 return Difference(child.id, "attempts", dict(child.attempts), found)
-        if draft.kept != rejected.get(child.id, {}):
-            return Difference(child.id, "rejected formulas", rejected.get(child.id, {}), draft.kept)
+        if draft.rejected_formulas != rejected.get(child.id, {}):
+            return Difference(child.id, "rejected formulas", rejected.get(child.id, {}), draft.rejected_formulas)
         return None
 
     return settle
 
 
-def _test(history: History, draft: Draft, branch: str, last: int, workshop: JobRunner) -> None:
+def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRunner) -> None:
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
-    before, known = history.verdicts[branch].latest(TOLD)
-    job = RejectionBatch(draft.plan.child, branch, kind, parent, first, last + 1 - first, known, before)
-    tested = workshop.perform(job)
+    before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
+    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, last + 1 - first, known, before)
+    tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:
         if branch not in draft.open:
             return
-        history.take(branch, found)
+        draft.decide(branch, found)

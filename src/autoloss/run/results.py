@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autoloss.search.jobs import Train
-from autoloss.search.records import Individual, Origin, Outcome, State
+from autoloss.search.records import Individual, Origin, State
 from autoloss.store.read import Reader, read_once
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
+from autoloss.store.run_settings import RunSettings
+from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
 
 
-UNTRAINED = "untrained"
-"""Key of a run's setting: the score of the network that its trainings begin with, as JSON."""
 NOTHING_GAINED = 0.1
 """Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
 
@@ -32,11 +31,12 @@ class Found:
     """A loss that a search found.
 
     Args:
-        score: The metric of its proxy training on the valid split.
+        id: The number of its candidate.
+        score: The metric of its proxy training on the valid split; minus infinity where it has none.
         formula: Its text.
+        also: Further metrics of its proxy training.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; the finalists have more than the others.
-        also: Further metrics of its proxy training.
         leaves: Branch → names of its leaves.
         operators: The run's own, as objects or by reference.
     """
@@ -44,15 +44,15 @@ class Found:
     id: int
     score: float
     formula: str
+    also: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     confirmed: float | None = None
     fresh_seeds: int = 0
-    also: Mapping[str, float] = field(default_factory=dict, compare=False)
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
 
     @property
     def loss(self) -> Loss:
-        from autoloss.run.own_operators import operator_table
+        from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
 
         return Loss.parse(self.formula, self.leaves, operator_table(self.operators))
@@ -93,9 +93,9 @@ class Search:
     """A run and what it came to.
 
     Args:
-        reader: What was read of it.
+        reader: What was read of the run.
         end: Why it ended.
-        own: Operators that were handed over in Python.
+        own: Operators that were given as objects.
     """
 
     reader: Reader
@@ -107,9 +107,13 @@ class Search:
         return self.reader.directory
 
     @property
-    def settings(self) -> Mapping[str, str]:
-        """What the store keeps of the run: configuration, task, title, branches."""
+    def settings(self) -> RunSettings:
+        """How the run was started."""
         return self.reader.settings
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.settings.configuration
 
     @cached_property
     def history(self) -> Sequence[Individual]:
@@ -119,71 +123,62 @@ class Search:
     @cached_property
     def confirmed(self) -> Sequence[Row]:
         """The best, trained again on new seeds of the valid split; the winner first."""
-        seed, final = self._configuration["seed"], self._configuration["final"]
-        best = self.reader.losses(self.reader.ranking[: final["confirm"]])
-        entrants = [Entrant(f"#{row['id']}", row["loss"]) for row in best]
-        return confirmations(entrants, seed, final, self.reader.trainings)
+        seed, final = self.configuration.seed, self.configuration.final
+        best = self.reader.losses(self.reader.ranking[: final.confirm])
+        return confirmed_rows([_entrant(row["id"], row["loss"]) for row in best], seed, final, self.reader.trainings)
 
     @cached_property
     def comparison(self) -> Sequence[Row]:
         """The best of those and the baselines on the test split, the best first."""
-        listed = json.loads(self.settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
-        entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
-        again = seeds(self._configuration["seed"], COMPARISON, listed["seeds"])
-        return by_mean(rows(entrants, again, TEST, self.reader.trainings))
-
-    @cached_property
-    def _configuration(self) -> Mapping[str, Any]:
-        return json.loads(self.settings["configuration"])
+        compared = self.settings.comparison
+        entrants = [Entrant(**entrant) for entrant in compared.entrants]
+        seeds = training_seeds(self.configuration.seed, COMPARISON, compared.seeds)
+        return sort_by_mean(collect_rows(entrants, seeds, TEST, self.reader.trainings))
 
     @property
     def operators(self) -> Sequence[Operator | str]:
         """The run's own operators: objects where these are at hand, else references."""
-        kept: list[str] = self._configuration.get("space", {}).get("operators", ())
         objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
-        return [objects.get(name, name) for name in kept]
+        return [objects.get(name, name) for name in self.configuration.space.operators]
 
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        untrained = json.loads(self.settings.get(UNTRAINED, "null"))
-        return InVain.of(self.reader.scores, self.reader.states.get(State.DIVERGED, 0), untrained)
-
-    @property
-    def configuration(self) -> Configuration:
-        from autoloss.settings import Configuration
-
-        return Configuration.from_json(self.settings["configuration"])
+        diverged = self.reader.states.get(State.DIVERGED, 0)
+        return InVain.of(self.reader.scores, diverged, self.settings.untrained)
 
     @property
     def best(self) -> Found:
-        """The winner on new seeds or, where nothing was trained again, the highest score.
+        """The winner on new training seeds or, where nothing was trained again, the highest score.
 
         Raises:
             LookupError: No loss has a score.
         """
-        # Nobody but the first few by score was trained on new seeds.
-        ranked = self.top(max(1, self._configuration["final"]["confirm"]))
+        # Only the first few by score were trained on new seeds.
+        ranked = self.top(max(1, self.configuration.final.confirm))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
         return max(ranked, key=standing)
 
     def top(self, count: int) -> list[Found]:
-        """Return the best by score, each signature once; `best` goes by new seeds instead."""
+        """Return the best by score, each signature once; `best` goes by new training seeds instead."""
         return self.chosen(self.reader.ranking[:count])
 
     def chosen(self, numbers: Sequence[int]) -> list[Found]:
         """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
-        leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
-        operators = self.operators
+        leaves, operators = self.settings.leaves, self.operators
         found = []
         for row in self.reader.losses(numbers):
             score = float("-inf") if row["score"] is None else row["score"]
             confirmed = again.get(row["loss"])
             mean, count = (None, 0) if confirmed is None else (confirmed.mean, len(confirmed.scores))
-            found.append(Found(row["id"], score, row["loss"], mean, count, json.loads(row["also"]), leaves, operators))
+            found.append(Found(row["id"], score, row["loss"], json.loads(row["also"]), mean, count, leaves, operators))
         return found
+
+
+def _entrant(number: int, loss: str) -> Entrant:
+    return Entrant(f"#{number}", loss)
 
 
 def standing(found: Found) -> tuple[int, float]:
@@ -194,29 +189,13 @@ def standing(found: Found) -> tuple[int, float]:
 def ranking(history: Sequence[Individual]) -> list[Individual]:
     """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
     trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
-    # A stable order: of equal scores the earlier candidate counts.
+    # The order is stable: of equal scores the earlier candidate counts.
     return sorted(trained, key=lambda one: -one.score)
 
 
-def confirmation(history: Sequence[Individual], count: int) -> list[Entrant]:
-    """Return the losses that are re-trained before a winner is named."""
-    return [Entrant(f"#{individual.id}", individual.formula) for individual in ranking(history)[:count]]
-
-
-def confirmations(
-    entrants: Sequence[Entrant], seed: int, final: Mapping[str, int], known: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return what re-training came to, the winner first; a finalist has its further seeds as soon as all of them are known.
-
-    Args:
-        final: `FinalSettings` as values; a run of an earlier release has no finalists.
-    """
-    first, further = final["confirm_seeds"], final.get("finalist_seeds", 0)
-    again = seeds(seed, CONFIRMATION, first + further)
-    best = by_mean(rows(entrants, again[:first], "valid", known))
-    chosen = [row.entrant for row in best[: final.get("finalists", 0)]]
-    whole = {row.entrant: row for row in rows(chosen, again, "valid", known)}
-    return by_evidence([whole.get(row.entrant, row) for row in best])
+def best_entrants(history: Sequence[Individual], count: int) -> list[Entrant]:
+    """Return the best losses of a history, which are trained again before a winner is named."""
+    return [_entrant(one.id, one.formula) for one in ranking(history)[:count]]
 
 
 def open_run(directory: str | Path) -> Search:
@@ -229,24 +208,23 @@ def open_run(directory: str | Path) -> Search:
     return Search(read_once(directory))
 
 
-def read_run(directory: Path, end: str = "it is not finished", own: Sequence[Operator] = ()) -> Search:
-    """Read a whole run, as its driver returns it: nothing is read from its directory later."""
+def read_run(directory: Path, end: str, own: Sequence[Operator]) -> Search:
+    """Read a whole run for who drove it."""
     found = Search(read_once(directory), end, own)
-    # A caller may remove the directory.
+    # Nothing is read from the directory later: a caller may remove it.
     _ = found.history
     return found
 
 
 def training_command(search: Search, loss: str) -> str:
     """Return the command that trains with a loss as this run did."""
-    task = json.loads(search.settings["task"])
-    options = dict(task["options"])
-    parts = ["autoloss score", shlex.quote(task["name"] or "TASK"), "--loss", shlex.quote(loss)]
+    task = search.settings.task
+    options = dict(task.options)
+    parts = ["autoloss score", shlex.quote(task.name or "TASK"), "--loss", shlex.quote(loss)]
     for name in ("metric", "data"):
         if name in options:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
-    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.get("frozen", {}).items()]
-    configuration = json.loads(search.settings["configuration"])
-    parts += [f"--operators {shlex.quote(name)}" for name in configuration.get("space", {}).get("operators", ())]
-    return " ".join([*parts, f"--seed {configuration['seed']}"])
+    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
+    parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
+    return " ".join([*parts, f"--seed {search.configuration.seed}"])

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError, unknown
-from autoloss.space.branch import Activation, Branch, Role
+from autoloss.errors import RequestError
+from autoloss.space.branch import Branch, Role
 from autoloss.space.operators import raised
-
-ACTIVATIONS = ("softmax", "sigmoid", "none")
-ENCODINGS = ("one_hot", "edge", "band")
-DIVISORS = ("all", "valid")
-
-Encoding = Literal["one_hot", "edge", "band"]
-Divisor = Literal["all", "valid"]
+from autoloss.space.options import Activation, Divisor, Encoding, check_options
 
 SURE = 20.0
 """A logit whose probability is 1 to float32's precision; its softmax keeps a gradient of about 1e-9."""
@@ -62,13 +55,7 @@ class ActivatedBranch(Branch):
     )
 
     def __post_init__(self) -> None:
-        for kind, found, known in (
-            ("activation", self.activation, ACTIVATIONS),
-            ("target encoding", self.encoding, ENCODINGS),
-            ("divisor", self.divide_by, DIVISORS),
-        ):
-            if found not in known:
-                raise unknown(kind, str(found), known)
+        check_options(self.activation, self.encoding, self.divide_by)
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         activated = activate(spatial(prediction), self.activation)
@@ -141,8 +128,9 @@ def activate(prediction: Tensor, activation: str) -> Tensor:
         return prediction
     if prediction.shape[1] == 1:
         prediction = torch.cat([torch.zeros_like(prediction), prediction], dim=1)
-        return prediction.softmax(dim=1)
-    return prediction.softmax(dim=1) if activation == "softmax" else prediction.sigmoid()
+    elif activation == "sigmoid":
+        return prediction.sigmoid()
+    return prediction.softmax(dim=1)
 
 
 def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
@@ -173,7 +161,12 @@ def fitting(target: Tensor, prediction: Tensor) -> Tensor:
     return target.long()
 
 
-def encode(target: Tensor, channels: int, activation: str, ignore_index: int | None) -> Tensor:
+def encode(
+    target: Tensor,
+    channels: int,
+    activation: str,
+    ignore_index: int | None,
+) -> Tensor:
     """Return one-hot classes, zero where ignored, or the values themselves, as (N, C, H, W).
 
     Raises:
@@ -183,17 +176,17 @@ def encode(target: Tensor, channels: int, activation: str, ignore_index: int | N
         values = raised(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
         one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
         return torch.cat([1 - values, values], dim=1) if one_logit else values
-    indices = torch.arange(channels, device=target.device).view(-1, *[1] * (target.ndim - 1))
-    classes = target.unsqueeze(1) == indices
+    indices = torch.arange(channels, device=target.device)
+    classes = target.unsqueeze(1) == indices.view(-1, *[1] * (target.ndim - 1))
     ignored = None if ignore_index is None else target == ignore_index
     if not torch.compiler.is_compiling():
-        _check_range(target, ignored, channels)
+        check_range(target, ignored, channels)
     if ignored is not None:
         classes = classes & ~ignored.unsqueeze(1)
     return spatial(classes.float())
 
 
-def _check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
+def check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
     strange = (target < 0) | (target >= channels)
     if bool((strange if ignored is None else strange & ~ignored).any()):
         raise RequestError(

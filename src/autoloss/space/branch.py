@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from torch import Tensor
+
+from autoloss.space.options import Activation
 
 
 class Role(Enum):
@@ -31,9 +32,6 @@ class Sample:
 
     prediction: Tensor
     context: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-
-
-Activation = Literal["softmax", "sigmoid", "none", "box"]
 
 
 class Branch(ABC):

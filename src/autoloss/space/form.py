@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.space.activated import ActivatedBranch, Divisor, Encoding
-from autoloss.space.branch import Activation, Branch
+from autoloss.space.options import Activation, Divisor, Encoding, check_options
+
+if TYPE_CHECKING:
+    from autoloss.space.branch import Branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,13 @@ class BranchForm:
         if any(type(number) is not int for number in whole) or not _is_number(self.weight):
             raise RequestError(f"tolerance and ignore_index are whole numbers, weight a finite one; found {self}.")
         if self.from_prediction:
-            # The branch itself knows its options and refuses others.
-            self._branch()
+            check_options(self.activation, self.encoding, self.divide_by)
 
     @classmethod
     def of(cls, branch: Branch) -> BranchForm:
         """Read the form off a branch; one that overrides what `ActivatedBranch` does is known by its leaves only."""
+        from autoloss.space.activated import ActivatedBranch
+
         decisive = ("leaves", "encoded", "mask", "divisor")
         leaves, weight = tuple(branch.leaves_and_roles), float(branch.weight)
         if not isinstance(branch, ActivatedBranch) or any(
@@ -82,15 +85,6 @@ class BranchForm:
         leaves: Any = values.get("leaves", ("y", "p"))
         rest: dict[str, Any] = {name: value for name, value in values.items() if name != "leaves"}
         return cls(leaves=tuple(leaves), **rest)
-
-    def _branch(self) -> ActivatedBranch:
-        return ActivatedBranch(
-            activation=self.activation,
-            encoding=self.encoding,
-            tolerance=self.tolerance,
-            ignore_index=self.ignore_index,
-            divide_by=self.divide_by,
-        )
 
 
 def _is_name(leaf: object) -> bool:

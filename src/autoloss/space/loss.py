@@ -15,11 +15,9 @@ from autoloss.errors import RequestError, shown, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
+from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.operators import OPERATORS, Operator, raised
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
-
-MAIN = "main"
-"""The branch of a network that has only one."""
 
 
 class Loss(Mapping[str, Expression]):
@@ -75,7 +73,7 @@ class Loss(Mapping[str, Expression]):
         return cls(trees)
 
     def __str__(self) -> str:
-        return text_of({name: str(tree) for name, tree in self._trees.items()})
+        return join_branches(self._trees)
 
     def __repr__(self) -> str:
         return f"Loss({str(self)!r})"
@@ -130,18 +128,6 @@ class Loss(Mapping[str, Expression]):
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
         )
         return LossModule(next(iter(self.values())), branch)
-
-
-def text_of(trees: Mapping[str, str]) -> str:
-    """Return the text of a loss from the texts of its trees, which need not be read for that."""
-    return trees[MAIN] if set(trees) == {MAIN} else "; ".join(f"{name}: {tree}" for name, tree in trees.items())
-
-
-def texts_in(text: str) -> dict[str, str]:
-    """Return the texts of the trees in what `text_of` wrote."""
-    if ":" not in text:
-        return {MAIN: text}
-    return {name: tree for name, _, tree in (part.partition(": ") for part in text.split("; "))}
 
 
 class LossModule(nn.Module):

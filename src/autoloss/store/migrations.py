@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RunError
-from autoloss.search.chance import derived_seed
-from autoloss.store.rows import CHECKSUM, Row, StoreError, branches_in, insert, intact, to_json, training_to_row
+from autoloss.search.chance import derive_seed
+from autoloss.space.loss_text import split_branches
+from autoloss.store.rows import CHECKSUM, Row, StoreError, insert, intact, to_json, training_to_row
 from autoloss.tasks.task import Training
-from autoloss.tasks.training.whole_files import digest
+from autoloss.tasks.training.whole_files import file_digest
 
 SAMPLES = "samples.safetensors"
 """The B samples of a run, beside its store."""
@@ -36,7 +37,7 @@ def digest_of_samples(directory: Path) -> str:
         RunError: They are missing.
     """
     try:
-        return digest(directory / SAMPLES)
+        return file_digest(directory / SAMPLES)
     except OSError as error:
         raise RunError(
             f"{directory / SAMPLES} cannot be read: {error.strerror}. Restore it from a copy of the run."
@@ -70,14 +71,14 @@ def _unite_trainings(connection: sqlite3.Connection, directory: Path | None) -> 
         _write(connection, "rejected", {"candidate": row.pop("child"), **row}, is_intact)
     search = None
     for row, is_intact in _read(connection, "outcome"):
-        search = search or Training(seed=derived_seed(_seed(connection), "training"))
+        search = search or Training(seed=derive_seed(_seed(connection), "training"))
         candidate = row.pop("child")
         key = training_to_row(losses.get(candidate, ""), search, candidate)
         _write(connection, "training", {**key, **row}, is_intact and candidate in losses)
     for row, is_intact in _read(connection, "trial"):
         # A trial had one factor for all branches, and no fidelity.
         factor = row.pop("scale")
-        scale = {} if factor == 1 else dict.fromkeys(sorted(branches_in(row["loss"])), factor)
+        scale = {} if factor == 1 else dict.fromkeys(sorted(split_branches(row["loss"])), factor)
         row |= {"candidate": None, "fidelity": 1.0, "scale": to_json(scale)}
         _write(connection, "training", row, is_intact)
     for table in ("child", "rejected_before", "outcome", "trial"):

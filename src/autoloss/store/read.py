@@ -17,6 +17,7 @@ from autoloss.search.records import Candidate, Individual, Outcome, State
 from autoloss.store.lock import owner_lives
 from autoloss.store.memory_copy import MemoryCopy
 from autoloss.store.rows import StoreError
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 
 _CALL = re.compile(r"(\w+)\(")
@@ -33,7 +34,6 @@ class Reader:
     still in training may lie between those that are settled.
 
     Attributes:
-        settings: The settings of the run.
         alive: Whether the process that drives the run lives; None where that cannot be told.
 
     Args:
@@ -47,8 +47,8 @@ class Reader:
 
     def __init__(self, directory: Path, *, thorough: bool = True) -> None:
         self.directory = directory
-        self.settings: Mapping[str, str] = {}
         self.alive: bool | None = None
+        self._settings: RunSettings | None = None
         self._thorough = thorough
         self._memory = MemoryCopy(thorough)
         self._operators: list[frozenset[str]] = []
@@ -57,15 +57,21 @@ class Reader:
 
     def look(self) -> bool:
         """Read what is new, and say whether anything is."""
-        before = (self._memory.position, self.alive, self.settings)
+        before = (self._memory.position, self.alive, self._settings)
         with Store(self.directory) as store:
-            self.settings = store.started()
+            self._settings = store.settings()
             if store.database.is_copy:
                 # Rows of an older schema are numbered anew in each copy.
                 self._memory = MemoryCopy(self._thorough)
             self._memory.extend(store.database)
         self.alive = owner_lives(self.directory)
-        return before != (self._memory.position, self.alive, self.settings)
+        return before != (self._memory.position, self.alive, self._settings)
+
+    @property
+    def settings(self) -> RunSettings:
+        """How the run was started."""
+        assert self._settings is not None
+        return self._settings
 
     @property
     def trainings(self) -> Mapping[Train, Outcome]:

@@ -160,8 +160,3 @@ def outcome_from_row(row: Row) -> Outcome:
 
 def to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def branches_in(loss: str) -> list[str]:
-    """Return the names of the branches in a loss's text."""
-    return [part.partition(": ")[0] for part in loss.split("; ")] if ":" in loss else ["main"]

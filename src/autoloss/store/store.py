@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
@@ -24,13 +25,12 @@ from autoloss.store.rows import (
     training_from_row,
     training_to_row,
 )
+from autoloss.store.run_settings import RunSettings, to_row
 from autoloss.tasks.task import Training
 
 __all__ = ["FILE", "Store", "StoreError", "exists"]
 
 FILE = "run.sqlite"
-NEEDED = ("configuration", "task", "title", "branches")
-"""Settings without which nothing can be said of a run."""
 
 
 def exists(directory: Path) -> bool:
@@ -39,7 +39,7 @@ def exists(directory: Path) -> bool:
         return False
     try:
         with Store(directory) as store:
-            return bool(store.settings())
+            return store.has_settings()
     except RequestError:
         return False
     except StoreError:
@@ -84,37 +84,39 @@ class Store:
         """Spend the time in which the disk is full with this: seconds → None."""
         self.database.rest = rest
 
-    def write_settings(self, settings: Mapping[str, str]) -> None:
+    def write_settings(self, settings: RunSettings) -> None:
         """Write the settings of a new run, all or none."""
-        rows = [("setting", {"name": name, "value": value}) for name, value in settings.items()]
+        rows = [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
         self.database.commit("settings", rows)
 
-    def change_setting(self, name: str, value: str) -> None:
-        """Replace a setting that a resumed run may change: its budget and its limits."""
-        self.database.commit("setting", [("setting", {"name": name, "value": value})], replace=True)
+    def change_setting(self, name: str, value: Any) -> None:
+        """Replace a setting that may change when a run is resumed or compared.
 
-    def settings(self) -> dict[str, str]:
-        """Read the settings of the run; none in a run that was stopped before it began."""
-        return {row["name"]: row["value"] for row in self.database.read_all("setting")}
+        Args:
+            name: An attribute of `RunSettings`.
+        """
+        row, text = to_row(name, value)
+        self.database.commit("setting", [("setting", {"name": row, "value": text})], replace=True)
 
-    def started(self) -> dict[str, str]:
-        """Read the settings of a run that has begun.
+    def settings(self) -> RunSettings:
+        """Read the settings of the run.
 
         Raises:
-            RequestError: It was stopped before that.
-            StoreError: One of them is missing.
+            RequestError: It was stopped before they were written.
+            StoreError: One of them is missing or cannot be read.
         """
-        found = self.settings()
-        if not found:
+        rows = self._setting_rows()
+        if not rows:
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
             )
-        for name in NEEDED:
-            if name not in found:
-                raise StoreError(
-                    f"{self.path}: the row of setting with name {name!r} is missing. Restore the file from a copy."
-                )
-        return found
+        return RunSettings.from_rows(rows, self.path)
+
+    def has_settings(self) -> bool:
+        return bool(self._setting_rows())
+
+    def _setting_rows(self) -> dict[str, str]:
+        return {row["name"]: row["value"] for row in self.database.read_all("setting")}
 
     def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a candidate and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""

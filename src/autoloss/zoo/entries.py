@@ -5,123 +5,14 @@ Formulas are in the prediction `p` (the paper's ŷ, after the activation) and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from autoloss.errors import RequestError
+from autoloss.zoo.entry import Entry
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
-    from autoloss.space.expression import Expression
-    from autoloss.space.loss import Loss
-    from autoloss.zoo.handwritten import HandWritten
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One named loss: a tree, a hand-written loss, or one member per branch.
-
-    Args:
-        description: What the loss is, in one line.
-        source: Where it comes from.
-        metric: The metric it was found for; a dash where it was made for none.
-        target: The encoding of y it was found for, as in `Loss.criterion`, or what the areas are of.
-        activation: What turns the raw prediction into `p`.
-        formula: The tree of a loss for one branch.
-        factory: Makes the hand-written loss of one branch; its weight, mask and precision are its own business.
-        members: Branch → name of the entry for it, of a loss for several branches.
-    """
-
-    name: str
-    description: str
-    source: str
-    metric: str = "—"
-    target: str = "one_hot"
-    activation: str = "softmax"
-    formula: str = ""
-    factory: Callable[[Branch], BranchLoss] | None = None
-    members: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def formulas(self) -> Mapping[str, str]:
-        """Branch → formula; `main` for a loss of one branch, nothing for a hand-written one."""
-        if self.members:
-            return {branch: ENTRIES[member].formula for branch, member in self.members.items()}
-        return {"main": self.formula} if self.formula else {}
-
-    def loss(self) -> Loss | HandWritten:
-        """Return the loss by itself, without a task: both kinds have `criterion()`."""
-        from autoloss.space.loss import Loss
-        from autoloss.zoo.handwritten import HandWritten
-
-        return Loss(self.formulas) if self.factory is None else HandWritten(self)
-
-    def losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
-        """Return what `autoloss.bind` takes: one loss for each of a task's branches.
-
-        Raises:
-            RequestError: The task has other branches, or their leaves are not those of the formula.
-        """
-        if self.members:
-            if set(branches) != set(self.members):
-                raise RequestError(
-                    f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
-                    f"this task has {', '.join(branches)}."
-                )
-            return {name: ENTRIES[self.members[name]].one(name, branch) for name, branch in branches.items()}
-        name, branch = only(branches, self.name)
-        return {name: self.one(name, branch)}
-
-    def one(self, name: str, branch: Branch) -> Expression | BranchLoss:
-        """Return the loss of one branch.
-
-        Raises:
-            RequestError: The entry has several members, or the branch has other leaves.
-        """
-        from autoloss.space.parsing import parse
-
-        if self.members:
-            raise RequestError(
-                f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
-                f"branch {name!r} takes one of {', '.join(self.members.values())}."
-            )
-        return fitted(parse(self.formula), name, branch) if self.factory is None else self.factory(branch)
-
-
-def only(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
-    """Return the name of the one branch, and the branch.
-
-    Raises:
-        RequestError: A loss for one branch was asked for, and the task has several.
-    """
-    if len(branches) != 1:
-        wanted = "; ".join(f"{name}: …" for name in branches)
-        raise RequestError(
-            f"{text!r} is a loss for one branch; this task has {len(branches)}: {', '.join(branches)}. "
-            f"Give a formula for each: '{wanted}'."
-        )
-    return next(iter(branches.items()))
-
-
-def fitted(tree: Expression, name: str, branch: Branch) -> Expression:
-    """Return the tree when it can train this branch.
-
-    Raises:
-        RequestError: It has leaves that the branch lacks, or nothing that depends on the prediction.
-    """
-    from autoloss.space.branch import Role
-    from autoloss.space.expression import CONSTANT
-
-    roles = branch.leaves_and_roles
-    if strange := sorted(tree.leaves - {CONSTANT} - set(roles)):
-        raise RequestError(
-            f"{str(tree)!r} has the leaves {', '.join(strange)}; branch {name!r} knows {', '.join(roles)} and 1."
-        )
-    if all(roles[leaf] is Role.TARGET for leaf in tree.leaves - {CONSTANT}):
-        raise RequestError(f"{str(tree)!r} does not depend on the prediction, so nothing can be trained with it.")
-    return tree
 
 
 def _regional(module: str, function: str, *arguments: str) -> Callable[[Branch], BranchLoss]:
@@ -156,7 +47,7 @@ PAPER = "Appendix B, table of discovered loss functions"
 AREAS = "areas of predicted and target box"
 CSE = "Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search"
 
-_ROWS = (
+_PUBLISHED = (
     Entry(
         name="seg/miou",
         metric="mIoU",
@@ -243,15 +134,6 @@ _ROWS = (
         source=f"{PAPER}, Det, Reg RCNN",
     ),
     Entry(
-        name="det",
-        metric="box mAP",
-        target="by branch",
-        activation="by branch",
-        members={branch: f"det/{branch}" for branch in ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")},
-        description="object detection, all four branches",
-        source=f"{PAPER}, Det",
-    ),
-    Entry(
         name="ins/rpn_cls",
         metric="mask mAP",
         formula="-y * p / tanh(p)",
@@ -290,15 +172,9 @@ _ROWS = (
         description="instance segmentation, foreground masks",
         source=f"{PAPER}, Ins, Mask",
     ),
-    Entry(
-        name="ins",
-        metric="mask mAP",
-        target="by branch",
-        activation="by branch",
-        members={branch: f"ins/{branch}" for branch in ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg", "mask")},
-        description="instance segmentation, all five branches",
-        source=f"{PAPER}, Ins",
-    ),
+)
+
+_BASELINES = (
     Entry(
         name="baseline/ce",
         formula="-y * log(p)",
@@ -417,4 +293,26 @@ _ROWS = (
     ),
 )
 
-ENTRIES: dict[str, Entry] = {row.name: row for row in _ROWS}
+
+def _together(name: str, metric: str, description: str, source: str) -> Entry:
+    """Return the entry of all branches of a network, from those of its branches."""
+    members = {row.name.removeprefix(f"{name}/"): row for row in _PUBLISHED if row.name.startswith(f"{name}/")}
+    several = "by branch"
+    return Entry(
+        name=name,
+        metric=metric,
+        target=several,
+        activation=several,
+        members=members,
+        description=description,
+        source=source,
+    )
+
+
+def _by_name(rows: Iterable[Entry]) -> dict[str, Entry]:
+    return {row.name: row for row in rows}
+
+
+_DETECTION = _together("det", "box mAP", "object detection, all four branches", f"{PAPER}, Det")
+_INSTANCES = _together("ins", "mask mAP", "instance segmentation, all five branches", f"{PAPER}, Ins")
+ENTRIES = _by_name((*_PUBLISHED, _DETECTION, _INSTANCES, *_BASELINES))

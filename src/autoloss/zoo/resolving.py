@@ -1,4 +1,4 @@
-"""From what a person writes after `--loss` to what a task trains with: a name, a formula, or a file that holds a formula."""
+"""Read a loss: a name of the zoo, a formula, or a file that holds a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
-from autoloss.zoo.entries import ENTRIES, Entry, fitted, only
+from autoloss.space.loss_text import join_branches, split_branches
+from autoloss.zoo.branches import check_leaves, only_branch
+from autoloss.zoo.entries import ENTRIES
+from autoloss.zoo.entry import Entry
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
@@ -69,16 +72,14 @@ def resolve(
 
     if not isinstance(text, str):
         _check_branches(text, branches)
-        label = next(iter(text.values())) if len(text) == 1 else "; ".join(f"{key}: {text[key]}" for key in text)
+        label = next(iter(text.values())) if len(text) == 1 else join_branches(text)
         return label, {
             name: resolve(text[name], {name: branch}, operators)[1][name] for name, branch in branches.items()
         }
     text = text.strip()
     if text in ENTRIES:
         return text, ENTRIES[text].losses(branches)
-    parts = {
-        name.strip(): rest.strip() for name, colon, rest in (part.partition(":") for part in text.split(";")) if colon
-    }
+    parts = split_branches(text)
     if any(part in ENTRIES for part in parts.values()):
         return text, resolve(parts, branches, operators)[1]
     try:
@@ -102,11 +103,11 @@ def _from_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[
     if ":" in text:
         loss = Loss.parse(text, {name: branch.leaves_and_roles for name, branch in branches.items()}, known)
         _check_branches(loss, branches)
-        return {name: fitted(loss[name], name, branch) for name, branch in branches.items()}
+        return {name: check_leaves(loss[name], name, branch) for name, branch in branches.items()}
     leaves = dict.fromkeys(leaf for branch in branches.values() for leaf in branch.leaves_and_roles)
     tree = parse(text, leaves, known)
-    name, branch = only(branches, text)
-    return {name: fitted(tree, name, branch)}
+    name, branch = only_branch(branches, text)
+    return {name: check_leaves(tree, name, branch)}
 
 
 def _from_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:

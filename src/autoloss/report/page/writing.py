@@ -11,7 +11,7 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.results import Search
 from autoloss.store.read import Reader
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.training.whole_files import write_text
 
 FILE = "report.html"
 
@@ -45,7 +45,7 @@ def write_report(
         if contents.scenes is None:
             scene_files.made(Search(reader), contents.winner.formula.found, say)
             contents = gathered(reader)
-    write_whole(path, page(contents))
+    write_text(path, page(contents))
     return path, list(reader.damaged)
 
 
