@@ -25,6 +25,7 @@ from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from autoloss.trainings.baselines import baselines, tune_learning_rates
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import TEST, Entrant, training_seeds

@@ -167,7 +167,7 @@ def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     connection.commit()
     connection.close()
     with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
-        [list(read()) for read in (store.settings, store.candidates, store.outcomes, store.trainings)]
+        [list(read()) for read in (lambda: [store.settings()], store.candidates, store.outcomes, store.trainings)]
 
 
 def test_a_missing_candidate_is_named(tmp_path):

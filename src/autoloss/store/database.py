@@ -238,7 +238,9 @@ class Database:
 
     def _select(self, query: str) -> Iterator[tuple[Any, ...]]:
         try:
-            yield from self._connection.execute(query)
+            # Not `yield from`: a reader that stops early would close the cursor of a closed database.
+            for row in self._connection.execute(query):  # noqa: UP028
+                yield row
         # The name of a damaged column need not be text.
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
