@@ -20,7 +20,7 @@ from autoloss.store.store import FILE, Store
 from .quick import SETTINGS, QuickTask
 
 BRANCHES = ("cls", "reg")
-SCHEMA_1 = Path(__file__).parent / "databases" / "schema1"
+SCHEMA_1 = Path(__file__).parent.parent / "store" / "databases" / "schema1"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import time
 
 import numpy as np
 import pytest
-from autoloss.run.columns import Columns
 
 import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
@@ -24,7 +23,7 @@ from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.search.records import Origin, Outcome, State
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
@@ -445,38 +444,19 @@ def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
     assert sentence in verdict(rows, "#1")
 
 
-def individual(number: int, state: State, score: float | None = None, origin: Origin = Origin.TRAINED) -> Individual:
-    child = Candidate(
-        id=number, parent=None, kinds={}, attempts={}, loss="y - p", origin=origin, source=None, signature={}
-    )
-    return Individual(child, Outcome(state=state, score=score))
-
-
-HISTORY = [
-    individual(0, State.SCORED, 0.8),
-    individual(1, State.DIVERGED),
-    # A tenth of the way from 0.3 to 0.8 is 0.35.
-    individual(2, State.SCORED, 0.35),
-    individual(3, State.SCORED, 0.36),
-    individual(4, State.SCORED, 0.1),
-    individual(5, State.FAILED),
-    individual(6, State.SCORED, 0.1, Origin.TWIN),
-    individual(7, State.DIVERGED, None, Origin.COPIED),
-]
-
-
 @pytest.mark.parametrize(
-    ("history", "untrained", "expected"),
+    ("scores", "diverged", "untrained", "expected"),
     [
-        (HISTORY, 0.3, InVain(5, 1, 2, 0.3)),
-        (HISTORY, None, InVain(5, 1, None, None)),
-        (HISTORY, 0.9, InVain(5, 1, 4, 0.9)),
-        (HISTORY[1:2], 0.3, InVain(1, 1, None, 0.3)),
-        ([], 0.3, InVain(0, 0, None, 0.3)),
+        # A tenth of the way from 0.3 to 0.8 is 0.35.
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.3, InVain(5, 1, 2, 0.3)),
+        ([0.8, 0.35, 0.36, 0.1], 1, None, InVain(5, 1, None, None)),
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.9, InVain(5, 1, 4, 0.9)),
+        ([], 1, 0.3, InVain(1, 1, None, 0.3)),
+        ([], 0, 0.3, InVain(0, 0, None, 0.3)),
     ],
 )
-def test_losses_that_passed_and_trained_nothing_are_counted(history, untrained, expected):
-    assert InVain.of(Columns.of(history), untrained) == expected
+def test_losses_that_passed_and_trained_nothing_are_counted(scores, diverged, untrained, expected):
+    assert InVain.of(scores, diverged, untrained) == expected
 
 
 class StartingTask(QuickTask):
