@@ -245,6 +245,9 @@ TRIAL = ("loss", "seed", "split", "schedule", "learning_rate", *OUTCOME)
 def age(directory: Path) -> None:
     """Make a run one of schema 1: other names, two tables of trainings, no digest of the samples and no tally."""
     connection = sqlite3.connect(directory / stores.FILE)
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
+        connection.close()
+        return
     connection.row_factory = sqlite3.Row
     tables = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in ("training", "rejected")}
     connection.execute("ALTER TABLE candidate RENAME TO child")
