@@ -98,7 +98,7 @@ MUTANTS = {
     ),
     "outcome not kept": Mutant(
         "autoloss.run.loop:_Search.receive",
-        {"self.record.add_outcome(child, done.result)": "pass"},
+        {"self.record.add_outcome(number, done.result)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
@@ -108,7 +108,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.training.whole_files:settle",
+        "autoloss.tasks.training.whole_files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",
