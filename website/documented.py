@@ -13,7 +13,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 
-SECTIONS = ("Args", "Returns", "Yields", "Raises", "Source")
+SECTIONS = ("Attributes", "Args", "Returns", "Yields", "Raises", "Source")
 _HEAD = re.compile(rf"^(?P<name>{'|'.join(SECTIONS)}):(?P<rest>.*)$")
 _ENTRY = re.compile(r"^(?P<names>[\w*]+(?:, [\w*]+)*): (?P<text>.*)$", re.DOTALL)
 
@@ -25,10 +25,12 @@ class Docstring:
     Args:
         text: All paragraphs before the first section.
         sections: Name → its text, without indentation.
+        example: The lines from the first `>>>` on, with what they print; empty without one.
     """
 
     text: str
     sections: Mapping[str, str]
+    example: str = ""
 
     def entries(self, section: str) -> dict[str, str]:
         """Return what a section lists, as name → text on one line."""
@@ -40,10 +42,13 @@ class Docstring:
 
 
 def docstring(thing: Any) -> Docstring:
-    """Take a docstring apart."""
-    text, sections, current = [], {}, None
+    """Parse a docstring into its parts."""
+    text, sections, example, current = [], {}, [], None
     for line in (inspect.getdoc(thing) or "").splitlines():
-        if head := _HEAD.match(line):
+        # An example is the last part of a docstring.
+        if example or line.startswith(">>>"):
+            example.append(line)
+        elif head := _HEAD.match(line):
             current = head["name"]
             sections[current] = [head["rest"].strip()]
         elif current is None:
@@ -52,7 +57,7 @@ def docstring(thing: Any) -> Docstring:
             sections[current].append(line)
     joined = {name: textwrap.dedent("\n".join(lines[1:])) for name, lines in sections.items()}
     whole = {name: f"{sections[name][0]}\n{joined[name]}".strip() for name in sections}
-    return Docstring("\n".join(text).strip(), whole)
+    return Docstring("\n".join(text).strip(), whole, "\n".join(example).strip())
 
 
 def fields_of(kind: type) -> dict[str, str]:
