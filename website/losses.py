@@ -15,7 +15,7 @@ from website.documented import cell, code, table
 INTRODUCTION = f"""\
 # Operators and named losses
 
-`p` is the prediction after the activation, `y` the target; losses of boxes are made of the areas of intersection `i`, union `u` and
+`p` is the prediction after the activation, `y` the target; losses of boxes use the areas of intersection `i`, union `u` and
 enclosing box `e`. A formula may use the operators by name, and `+ - * / **`.
 
 ## Operators
@@ -25,8 +25,8 @@ enclosing box `e`. A formula may use the operators by name, and `+ - * / **`.
 LOSSES = """\
 ## Losses by name
 
-Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. Below each formula, which
-can be copied, stands what `autoloss simplify` makes of it: shorter, with the same value and gradient.
+Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. Each formula can be
+copied; below it is the output of `autoloss simplify`: a shorter form with the same value and gradient.
 """
 FAMILIES = {
     "seg": "Published for segmentation",
@@ -57,7 +57,7 @@ def _operators() -> str:
 
 def _formula(entry: Entry) -> str:
     if entry.members:
-        return "one for each branch: " + ", ".join(map(code, entry.members.values()))
+        return "one for each branch: " + ", ".join(code(member.name) for member in entry.members.values())
     if not entry.formula:
         return "written by hand"
     return f"{code(entry.formula)}<br>{_html(simplify(entry.formula, entry.activation))}"
