@@ -16,14 +16,14 @@ INTRODUCTION = """\
 `import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Search": ("autoloss.run",),
-    "Losses": ("autoloss.space", "autoloss.formulas"),
-    "Tasks": ("autoloss.tasks",),
-    "Named losses": ("autoloss.zoo",),
-    "Parts of the algorithm": ("autoloss.rejection", "autoloss.search"),
-    "Errors": ("autoloss.errors",),
+    "Search": ("autoloss.run.",),
+    "Losses": ("autoloss.space.", "autoloss.formulas."),
+    "Tasks": ("autoloss.tasks.",),
+    "Named losses": ("autoloss.zoo.",),
+    "Parts of the algorithm": ("autoloss.rejection.", "autoloss.search."),
+    "Errors": ("autoloss.errors.",),
 }
-"""Heading → the packages whose public names stand below it."""
+"""Heading → the packages whose public names are listed below it."""
 
 
 def page() -> str:
@@ -32,7 +32,7 @@ def page() -> str:
     for title, packages in GROUPS.items():
         parts.append(f"## {title}")
         for name, thing in _public():
-            if thing.__module__.startswith(tuple(f"{package}." for package in packages)) or thing.__module__ in packages:
+            if f"{thing.__module__}.".startswith(packages):
                 parts.extend(_entry(name, thing))
     return "\n\n".join(parts) + "\n"
 
@@ -52,13 +52,13 @@ def _public() -> Iterator[tuple[str, Any]]:
 def _entry(name: str, thing: Any) -> Iterator[str]:
     yield f"### {name}"
     yield f"```python\n{_signature(name, thing)}\n```"
-    yield from _told(docstring(thing))
+    yield from _render_docstring(docstring(thing))
     if inspect.isclass(thing) and not issubclass(thing, BaseException):
         for method, function in _methods(thing):
             yield f"#### {name}.{method}"
             if callable(function):
                 yield f"```python\n{_signature(method, function)}\n```"
-            yield from _told(docstring(function))
+            yield from _render_docstring(docstring(function))
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
@@ -89,22 +89,22 @@ def _parameters(thing: Any) -> Iterator[str]:
             yield "*"
         default = parameter.default
         text = str(parameter.replace(default=parameter.empty)).replace("'", "")
-        yield text if default is parameter.empty else f"{text} = {_value(default)}"
+        yield text if default is parameter.empty else f"{text} = {_format_default(default)}"
 
 
-def _value(default: Any) -> str:
+def _format_default(default: Any) -> str:
     text = repr(default)
     return text if len(text) < 40 and "<" not in text else f"{type(default).__name__}()"
 
 
-def _told(said: Docstring) -> Iterator[str]:
-    yield said.text
+def _render_docstring(parts: Docstring) -> Iterator[str]:
+    yield parts.text
     for section in ("Attributes", "Args", "Returns", "Yields", "Raises"):
-        entries = said.entries(section)
+        entries = parts.entries(section)
         if entries and section in ("Attributes", "Args", "Raises"):
             yield f"{section}:"
             yield "\n".join(f"- `{name}`: {text}" for name, text in entries.items())
-        elif section in said.sections:
-            yield f"{section}: {' '.join(said.sections[section].split())}"
-    if said.example:
-        yield f"```pycon\n{said.example}\n```"
+        elif section in parts.sections:
+            yield f"{section}: {' '.join(parts.sections[section].split())}"
+    if parts.example:
+        yield f"```pycon\n{parts.example}\n```"

@@ -49,7 +49,7 @@ def page() -> str:
 def _operators() -> str:
     operands = {1: "p", 2: "p, y"}
     rows = [
-        [code(f"{name}({operands[row.arity]})"), _set(f"{name}({operands[row.arity]})")]
+        [code(f"{name}({operands[row.arity]})"), _render(f"{name}({operands[row.arity]})")]
         for name, row in OPERATORS.items()
     ]
     return table(["text", "formula"], rows)
@@ -68,8 +68,8 @@ def _about(entry: Entry) -> str:
     return cell(f"{entry.description}{target}. {entry.source}")
 
 
-def _set(formula: str) -> str:
-    """Return a formula as the browser sets it, unchanged."""
+def _render(formula: str) -> str:
+    """Return a formula as MathML, unchanged."""
     return _html(to_term(parse(formula, None)))
 
 
