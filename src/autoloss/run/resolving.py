@@ -112,7 +112,8 @@ def _load_operators(name: str) -> list[Operator]:
 def _make_task(reference: TaskReference) -> Task:
     if reference.name is None:
         raise RequestError(
-            "This run's task was given as an object; give it again, as in autoloss.resume(directory, task=…)."
+            "This run's task was given as an object; give it again, as in autoloss.resume(directory, task=…) or "
+            "autoloss.retrain(directory, task=…)."
         )
     if ".py:" in reference.name:
         return _load_own_task(reference.name, reference.options)

@@ -88,7 +88,7 @@ def search(
         RunError: Nothing passes the rejection protocol, or every training fails.
 
     >>> found = search("tabular", options={"data": "iris", "steps": 20}, evaluations=2, workers=0, directory="iris", final=False)
-    >>> len(found.top(2)), found.best.loss["main"] == autoloss.parse(found.best.formula)
+    >>> len(found.top(2)), str(found.best.loss) == found.best.formula
     (2, True)
     """
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
