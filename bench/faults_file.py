@@ -104,7 +104,7 @@ def _looked(directory: Path) -> tuple[Any, ...]:
     """Return what `top`, the report and the live page show."""
     reader = read_once(directory, thorough=True)
     shown = (reader.history(), reader.losses(reader.settled), reader.ranking, reader.best_by_size, reader.running)
-    counts = (reader.totals, reader.times_found(reader.ranking), reader.states, reader.operators)
+    counts = (reader.totals, reader.times_found(reader.ranking), reader.trained(), reader.operators)
     lines = [reader.lineage(number) for number in reader.best_by_size]
     return (*shown, *counts, lines, reader.unscored, reader.examples, reader.trainings)
 

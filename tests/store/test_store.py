@@ -69,11 +69,14 @@ def test_readers_of_many_rows_judge_them_as_readers_of_one(text, number, share):
     row = {"text": text, "50 %s": "'", "count": number, "share": share}
     whole = {**row, CHECKSUM: checksum(row)}
     assert intact(whole)
-    assert template.fits([whole[name] for name in template.names])
+    rows = [tuple(whole[name] for name in template.names)]
     for name, other in (("text", text + "x"), ("50 %s", ""), ("count", 7), ("share", 0.5), (CHECKSUM, "0" * 16)):
         changed = {**whole, name: other}
         assert not intact(changed)
-        assert not template.fits([changed[name] for name in template.names])
+        rows.append((*(changed[name] for name in template.names), "further column"))
+    damaged: list[tuple] = []
+    assert list(template.check(rows, damaged.append)) == rows[:1]
+    assert damaged == rows[1:]
 
 
 def of_search(seed: int = 7) -> Training:

@@ -58,7 +58,9 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
     best = sorted((one for one in trained if one.outcome.score is not None), key=lambda one: (-one.score, one.id))
     assert reader.ranking == [one.id for one in best] == [one.id for one in ranking(history)]
     assert reader.scores == [one.score for one in trained if one.outcome.score is not None]
-    assert reader.states == Counter(one.outcome.state for one in trained)
+    assert reader.trained() == len(trained)
+    for state in State:
+        assert reader.trained(state) == sum(one.outcome.state is state for one in trained)
     assert reader.totals == sum((Counter(one.child.counts) for one in history), Counter())
     roots: dict[int, int] = {}
     for one in history:

@@ -144,7 +144,7 @@ class Search:
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        diverged = self.reader.states.get(State.DIVERGED, 0)
+        diverged = self.reader.trained(State.DIVERGED)
         return InVain.of(self.reader.scores, diverged, self.settings.untrained)
 
     @property

@@ -7,8 +7,8 @@ import sqlite3
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from autoloss.errors import RequestError
 from autoloss.store import migrations
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import read_schema
-from autoloss.store.rows import ALLOWED, CHECKSUM, Row, StoreError, Template, insert
+from autoloss.store.rows import Row, StoreError, Template, insert
 from autoloss.store.tally import Tally
 
 KEYS = {"setting": "name", "candidate": "id", "training": "rowid", "rejected": "rowid"}
 """Table → the column that its rows are ordered by and named by."""
+KEY = "key"
+"""Name of the key beside the columns of a row."""
+KEY = "key"
+"""Name of the key beside the columns of a row."""
 RETRY_SECONDS = 5.0
 """How long a full disk is left alone before the next try."""
 NO_ROOM = (
@@ -199,50 +203,58 @@ class Database:
         self.check_count(table, found, least)
 
     def read_rows(self, table: str, where: str = "TRUE") -> Iterator[dict[str, Any]]:
-        """Read rows of a table, each with its key, in the order of the key.
+        """Read rows of a table in the order of its key.
 
         Raises:
             StoreError: A row is damaged, or the file is.
         """
-        template, rows = self._read(table, where)
-        names = (KEYS[table], *template.names)
+
+        def refuse(key: Any, error: StoreError) -> None:
+            raise error
+
+        names, rows = self.check_rows(table, where, refuse)
         for row in rows:
-            if not template.fits(row[1:]):
-                raise self.damage(table, row[0])
             yield dict(zip(names, row, strict=True))
 
-    def check_rows(self, table: str, first: int) -> Iterator[tuple[int, StoreError | None]]:
-        """Check the rows of a table from a key on; yields each key, with what is to be said of a row that is damaged.
+    def check_rows(
+        self, table: str, where: str, damaged: Callable[[Any, StoreError], object]
+    ) -> tuple[Sequence[str], Iterator[tuple[Any, ...]]]:
+        """Read rows of a table in the order of its key.
+
+        Args:
+            damaged: Called with the key of each damaged row, which is left out, and with what is to be said of it.
+
+        Returns:
+            The names of the columns, `KEY` the last; and the rows.
 
         Raises:
-            StoreError: The file is damaged.
+            StoreError: The file is damaged; also while the rows are read.
         """
-        template, rows = self._read(table, f"{KEYS[table]} >= {first}")
-        column, values = ALLOWED.get(table, (CHECKSUM, None))
-        fits, place = template.fits, 1 + template.names.index(column)
-        for row in rows:
-            if not fits(row[1:]):
-                yield row[0], self.damage(table, row[0])
-            elif values is not None and row[place] not in values:
-                yield row[0], self.damage(table, row[0], f"its {column} is {row[place]!r}")
-            else:
-                yield row[0], None
 
-    def _read(self, table: str, where: str) -> tuple[Template, Iterator[tuple[Any, ...]]]:
-        """Return what checks the rows of a table, and the rows, each with its key in front."""
-        template = Template({name: declared for _, name, declared, *_ in self._select(f"PRAGMA table_info({table})")})
+        def check() -> Iterator[tuple[Any, ...]]:
+            with self._reading():
+                yield from template.check(rows, lambda row: damaged(row[-1], self.damage(table, row[-1])))
+
+        with self._reading():
+            template, rows = self._select(table, where)
+        return (*template.names, KEY), check()
+
+    def _select(self, table: str, where: str) -> tuple[Template, Iterable[tuple[Any, ...]]]:
+        """Return what checks the rows of a table, and the rows, each followed by its key."""
+        described = self._connection.execute(f"PRAGMA table_info({table})").fetchall()
+        template = Template({name: declared for _, name, declared, *_ in described})
         columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
         key = KEYS[table]
         # A damaged index may hide rows of a table that is whole.
-        return template, self._select(f"SELECT {key}, {columns} FROM {table} NOT INDEXED WHERE {where} ORDER BY {key}")
+        query = f"SELECT {columns}, {key} FROM {table} NOT INDEXED WHERE {where} ORDER BY {key}"
+        return template, self._connection.execute(query)
 
-    def _select(self, query: str) -> Iterator[tuple[Any, ...]]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            # Not `yield from`: a reader that stops early would close the cursor of a closed database.
-            for row in self._connection.execute(query):  # noqa: UP028
-                yield row
-        # The name of a damaged column need not be text.
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            yield
+        # A damaged column may have another name, or one that is no text.
+        except (sqlite3.DatabaseError, ValueError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
 
     def written(self, table: str) -> int:

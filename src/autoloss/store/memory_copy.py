@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, final
 
 from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
-from autoloss.search.records import Outcome
-from autoloss.store.database import Database
+from autoloss.search.records import Origin, Outcome, State
+from autoloss.store.database import KEY, KEYS, Database
 from autoloss.store.rows import StoreError, outcome_from_row, training_from_row
 
 COLUMNS = {
     "training": "candidate, loss, state, score, also, step, reason, finished_at",
-    "candidate": "id, parent, source, id, origin, kinds, loss, born_at",
+    "candidate": "id, parent, source, iif(source IS NULL, id, NULL), origin, kinds, loss, born_at",
     "rejected": "candidate, branch, attempt, formula, reason",
 }
-"""Table → the columns that are copied, in the order of `views.sql`. A candidate's root is its source's, or itself."""
+"""Table → the columns that are copied, in the order of `views.sql`."""
+ALLOWED = {
+    "training": ("state", frozenset(state.value for state in State)),
+    "candidate": ("origin", frozenset(origin.value for origin in Origin)),
+}
+"""Table → a column and the values that it may have."""
+FIND_ROOTS = """
+UPDATE candidate SET root = (SELECT root FROM candidate AS s WHERE s.id = candidate.source)
+WHERE root IS NULL AND id >= ? AND EXISTS (SELECT 1 FROM candidate AS s WHERE s.id = candidate.source AND s.root IS NOT NULL)
+"""
+"""The root of a twin or a copy is that of its source."""
 
 
 @final
@@ -45,6 +57,7 @@ class MemoryCopy:
         self._next = {"training": 1, "candidate": 0, "rejected": 1}
         """Table → the key of the next row."""
         self._count = 0
+        self._answers: dict[tuple[str, tuple[object, ...]], list[Any]] = {}
         self._memory = sqlite3.connect(":memory:", uri=True, isolation_level=None, check_same_thread=False)
         self._memory.executescript(files("autoloss.store").joinpath("views.sql").read_text(encoding="utf-8"))
 
@@ -53,19 +66,27 @@ class MemoryCopy:
         """How much was read; another one as soon as something was added."""
         return (*self._next.values(), len(self.damaged))
 
+    def stream(self, query: str, *values: object) -> sqlite3.Cursor:
+        """Run a query."""
+        return self._memory.execute(query, values)
+
+    def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
+        """Return the rows of a query by the names of their columns; one that is repeated before the next look is not run again."""
+        if (query, values) not in self._answers:
+            cursor = self.stream(query, *values)
+            names = [name for name, *_ in cursor.description]
+            self._answers[query, values] = [dict(zip(names, row, strict=True)) for row in cursor]
+        return self._answers[query, values]
+
     def column(self, query: str, *values: object) -> list[Any]:
-        """Return the one column of a query."""
-        return [value for (value,) in self._memory.execute(query, values)]
+        """Return the one column of a query, likewise."""
+        if (query, values) not in self._answers:
+            self._answers[query, values] = [value for (value,) in self.stream(query, *values)]
+        return self._answers[query, values]
 
     def pairs(self, query: str, *values: object) -> dict[Any, Any]:
         """Return the two columns of a query as keys and values."""
-        return dict(self._memory.execute(query, values))
-
-    def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
-        """Return the rows of a query by the names of their columns."""
-        cursor = self._memory.execute(query, values)
-        names = [name for name, *_ in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        return dict(self.stream(query, *values).fetchall())
 
     def extend(self, database: Database) -> None:
         """Add what is new.
@@ -73,19 +94,21 @@ class MemoryCopy:
         Raises:
             StoreError: The file is damaged.
         """
+        self._answers.clear()
         # Looked up first: rows that are appended meanwhile do no harm.
         least = {table: database.written(table) for table in ("training", "candidate")}
-        # Trainings first: a candidate that is appended in between then lacks its outcome, never the other way round.
-        new = {table: self._check(database, table) for table in COLUMNS if table != "rejected" or self._thorough}
-        self._memory.execute("ATTACH ? AS run", (database.uri,))
         try:
-            for table, (last, damaged) in new.items():
-                self._copy(table, last, damaged)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            # Trainings first: a candidate that is appended in between then lacks its outcome, never the other way round.
+            new = {table: self._check(database, table) for table in COLUMNS if table != "rejected" or self._thorough}
+            self._memory.execute("ATTACH ? AS run", (database.uri,))
+            try:
+                for table, (last, damaged) in new.items():
+                    self._copy(table, last, damaged)
+            finally:
+                self._memory.execute("DETACH run")
+        # A column has another name, or its text is none.
+        except (sqlite3.DatabaseError, ValueError) as error:
             raise StoreError(f"{database.path} cannot be read: {error}. Restore the file from a copy.") from error
-        finally:
-            self._memory.execute("DETACH run")
-        self._read_beside(database, *new["training"])
         self._next.update({table: last + 1 for table, (last, _) in new.items()})
         times = (
             "SELECT max(time) FROM (SELECT born_at AS time FROM candidate UNION ALL SELECT finished_at FROM training)"
@@ -100,19 +123,41 @@ class MemoryCopy:
 
     def _check(self, database: Database, table: str) -> tuple[int, str]:
         """Check the new rows of a table; return the last key, and those of damaged rows as JSON."""
-        last = self._next[table] - 1
+        first = self._next[table]
+        kept: list[int] = []
         damaged: list[int] = []
-        for key, error in database.check_rows(table, last + 1):
-            if table == "candidate" and key > last + 1:
-                text = f"{database.path}: candidate {last + 1} is missing. Restore the file from a copy."
-                self.damaged[text] = None
-            if table == "training":
-                self._count += 1
-            if error is not None:
-                self.damaged[str(error)] = None
-                damaged.append(key)
-            last = key
-        return last, json.dumps(damaged)
+
+        def leave_out(key: int, error: StoreError) -> None:
+            self.damaged[str(error)] = None
+            damaged.append(key)
+
+        names, rows = database.check_rows(table, f"{KEYS[table]} >= {first}", leave_out)
+        column, values = ALLOWED.get(table, (KEY, None))
+        place, candidate = names.index(column), names.index("candidate" if table == "training" else KEY)
+        for row in rows:
+            if values is not None and row[place] not in values:
+                leave_out(row[-1], database.damage(table, row[-1], f"its {column} is {row[place]!r}"))
+                continue
+            kept.append(row[-1])
+            if row[candidate] is None and (why := self._keep(dict(zip(names, row, strict=True)))):
+                leave_out(row[-1], database.damage(table, row[-1], why))
+        keys = sorted({*kept, *damaged})
+        if table == "training":
+            self._count += len(keys)
+        for before, key in pairwise([first - 1, *keys] if table == "candidate" else []):
+            if key > before + 1:
+                missing = f"{database.path}: candidate {before + 1} is missing. Restore the file from a copy."
+                self.damaged[missing] = None
+        return max(keys, default=first - 1), json.dumps(damaged)
+
+    def _keep(self, row: Mapping[str, Any]) -> str | None:
+        """Keep a training beside the search whole: tables and curves are made of it. Returns why it cannot be one."""
+        self.last_change = max(self.last_change or 0.0, row["finished_at"])
+        try:
+            self.trainings[Train(row["loss"], training_from_row(row))] = outcome_from_row(row)
+        except (ValueError, RequestError) as error:
+            return str(error)
+        return None
 
     def _copy(self, table: str, last: int, damaged: str) -> None:
         """Copy the new rows of a table but those that are damaged."""
@@ -129,6 +174,9 @@ class MemoryCopy:
         self._memory.execute(
             f"INSERT OR REPLACE INTO {table} SELECT {COLUMNS[table]} FROM run.{table} NOT INDEXED WHERE {where}", new
         )
+        while table == "candidate" and self._memory.execute(FIND_ROOTS, new[:1]).rowcount:
+            # Sources of sources are found by the next turn.
+            pass
         if table == "candidate" and self._thorough:
             self._memory.execute(
                 "INSERT INTO total SELECT key, sum(value) FROM run.candidate, json_each(counts) "
@@ -136,14 +184,3 @@ class MemoryCopy:
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
                 new,
             )
-
-    def _read_beside(self, database: Database, last: int, damaged: str) -> None:
-        """Read the new trainings beside the search whole: tables and curves are made of them."""
-        where = f"candidate IS NULL AND rowid BETWEEN {self._next['training']} AND {last}"
-        where += f" AND rowid NOT IN ({damaged[1:-1]})"
-        for row in database.read_rows("training", where):
-            try:
-                self.trainings[Train(row["loss"], training_from_row(row))] = outcome_from_row(row)
-            except (ValueError, RequestError) as error:
-                self.damaged[str(database.damage("training", row["rowid"], str(error)))] = None
-            self.last_change = max(self.last_change or 0.0, row["finished_at"])

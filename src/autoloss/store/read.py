@@ -108,11 +108,11 @@ class Reader:
         """The scores of the trainings of the search, in the order of their candidates."""
         return self._memory.column("SELECT score FROM trained WHERE score IS NOT NULL ORDER BY id")
 
-    @property
-    def states(self) -> dict[State, int]:
-        """How many trainings of the search came to what."""
-        counts = self._memory.pairs("SELECT state, count(*) FROM trained GROUP BY state")
-        return {State(state): count for state, count in counts.items()}
+    def trained(self, state: State | None = None) -> int:
+        """Return how many candidates were trained to an end, or to this state."""
+        if state is None:
+            return self._memory.column("SELECT count(*) FROM trained")[0]
+        return self._memory.column("SELECT count(*) FROM trained WHERE state = ?", state.value)[0]
 
     @property
     def count(self) -> int:
@@ -138,7 +138,7 @@ class Reader:
     def operators(self) -> Sequence[frozenset[str]]:
         """The names of the operators that each candidate holds, in the order of their numbers."""
         query = "SELECT loss FROM candidate ORDER BY id LIMIT -1 OFFSET ?"
-        for loss in self._memory.column(query, len(self._operators)):
+        for (loss,) in self._memory.stream(query, len(self._operators)):
             found = frozenset(_CALL.findall(loss))
             self._operators.append(self._operator_sets.setdefault(found, found))
         return self._operators

@@ -7,7 +7,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 from autoloss.errors import RunError
@@ -15,12 +15,6 @@ from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
-ALLOWED: Mapping[str, tuple[str, frozenset[str]]] = {
-    "candidate": ("origin", frozenset(origin.value for origin in Origin)),
-    "training": ("state", frozenset(state.value for state in State)),
-}
-"""Table → a column and the values that it may have."""
-
 Row = Mapping[str, Any]
 
 
@@ -59,7 +53,7 @@ class Template:
         columns: Name → declared type, as the table has them.
 
     Attributes:
-        names: The columns in the order in which a row is given; the checksum is the last.
+        names: The columns in the order in which a row is given: the checksum follows the others.
     """
 
     def __init__(self, columns: Mapping[str, str]) -> None:
@@ -69,12 +63,19 @@ class Template:
         values = ("'%s'" if columns[name] == "TEXT" else "%r" for name in summed)
         self._text = f"[{', '.join(f'({name}, {value})' for name, value in zip(written, values, strict=True))}]"
 
-    def fits(self, row: Sequence[Any]) -> bool:
-        """Say whether a row is what was written."""
-        text = self._text % tuple(row[:-1])
-        if hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == row[-1]:
-            return True
-        return intact(dict(zip(self.names, row, strict=True)))
+    def check(self, rows: Iterable[tuple[Any, ...]], damaged: Callable[[tuple[Any, ...]], object]) -> Iterator[Any]:
+        """Yield the rows that are what was written; a row may have further columns.
+
+        Args:
+            damaged: Called with each other row.
+        """
+        text, count, digest = self._text, len(self.names) - 1, hashlib.blake2b
+        for row in rows:
+            fits = digest((text % row[:count]).encode(), digest_size=8).hexdigest() == row[count]
+            if fits or intact(dict(zip(self.names, row, strict=False))):
+                yield row
+            else:
+                damaged(row)
 
 
 def candidate_to_row(candidate: Candidate) -> dict[str, Any]:

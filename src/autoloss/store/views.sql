@@ -11,10 +11,6 @@ CREATE TABLE candidate (
     born_at REAL
 );
 
-CREATE TRIGGER find_root AFTER INSERT ON candidate WHEN NEW.source IS NOT NULL BEGIN
-    UPDATE candidate SET root = (SELECT root FROM candidate WHERE id = NEW.source) WHERE id = NEW.id;
-END;
-
 -- Trainings of the search. One whose row is damaged has no state: its candidate has no outcome, and is not running either.
 CREATE TABLE training (
     candidate INTEGER PRIMARY KEY,

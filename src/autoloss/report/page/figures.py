@@ -100,7 +100,7 @@ class Stage:
 
 def funnel(reader: Reader, running: int) -> list[Stage]:
     """Count what was drawn and how far it came."""
-    totals, trained = Counter(reader.totals), sum(reader.states.values())
+    totals, trained = Counter(reader.totals), reader.trained()
     sampled = totals["sampled"]
     stages = (
         ("sampled", "trees drawn", sampled),
