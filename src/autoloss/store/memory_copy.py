@@ -135,20 +135,23 @@ class MemoryCopy:
         column, values = ALLOWED.get(table, (KEY, None))
         place, candidate = names.index(column), names.index("candidate" if table == "training" else KEY)
         for row in rows:
+            why = None
             if values is not None and row[place] not in values:
-                leave_out(row[-1], database.damage(table, row[-1], f"its {column} is {row[place]!r}"))
-                continue
-            kept.append(row[-1])
-            if row[candidate] is None and (why := self._keep(dict(zip(names, row, strict=True)))):
+                why = f"its {column} is {row[place]!r}"
+            elif row[candidate] is None:
+                why = self._keep(dict(zip(names, row, strict=True)))
+            if why is None:
+                kept.append(row[-1])
+            else:
                 leave_out(row[-1], database.damage(table, row[-1], why))
-        keys = sorted({*kept, *damaged})
+        keys = sorted([*kept, *damaged]) if damaged else kept
         if table == "training":
             self._count += len(keys)
         for before, key in pairwise([first - 1, *keys] if table == "candidate" else []):
             if key > before + 1:
                 missing = f"{database.path}: candidate {before + 1} is missing. Restore the file from a copy."
                 self.damaged[missing] = None
-        return max(keys, default=first - 1), json.dumps(damaged)
+        return keys[-1] if keys else first - 1, json.dumps(damaged)
 
     def _keep(self, row: Mapping[str, Any]) -> str | None:
         """Keep a training beside the search whole: tables and curves are made of it. Returns why it cannot be one."""

@@ -56,9 +56,12 @@ SELECT * FROM trained WHERE score IS NOT NULL ORDER BY score DESC, id;
 -- The best candidate of each size that is better than all smaller ones.
 CREATE VIEW best_by_size AS
 WITH
-best AS (SELECT *, row_number() OVER (PARTITION BY size ORDER BY score DESC, id) AS place FROM ranking),
+best AS (
+    SELECT id, size, score, row_number() OVER (PARTITION BY size ORDER BY score DESC, id) AS place
+    FROM trained WHERE score IS NOT NULL
+),
 rising AS (
-    SELECT *, max(score) OVER (ORDER BY size ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS smaller
+    SELECT id, size, score, max(score) OVER (ORDER BY size ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS smaller
     FROM best WHERE place = 1
 )
 SELECT id FROM rising WHERE smaller IS NULL OR score > smaller ORDER BY size;
