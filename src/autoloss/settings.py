@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoloss.errors import RequestError, shown, unknown
+from autoloss.errors import RequestError, quote, unknown
 
 Threshold = Literal["relative", "absolute"]
 THRESHOLDS = ("relative", "absolute")
@@ -247,12 +247,12 @@ class Configuration:
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RequestError(f"This is no configuration of a run: {error}; found {shown(text)}.") from None
+            raise RequestError(f"This is no configuration of a run: {error}; found {quote(text)}.") from None
         groups = _groups()
         for part in (values, *(values.get(name, {}) for name in groups)) if isinstance(values, dict) else (values,):
             if not isinstance(part, dict):
                 raise RequestError(
-                    f"This is no configuration of a run: expected groups of settings, found {shown(part)}."
+                    f"This is no configuration of a run: expected groups of settings, found {quote(part)}."
                 )
         changes = {name: values.pop(name) for name in list(values) if name not in groups}
         for group, settings in values.items():
@@ -355,7 +355,7 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     expected = " or ".join(
         DESCRIPTIONS.get(kind) or " or ".join(repr(choice) for choice in typing.get_args(kind)) for kind in kinds
     )
-    raise RequestError(f"{name} takes {expected}; found {shown(value)}.")
+    raise RequestError(f"{name} takes {expected}; found {quote(value)}.")
 
 
 def _as_type(value: Any, kind: Any) -> Any:

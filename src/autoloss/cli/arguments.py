@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloss.errors import RequestError, shown
+from autoloss.errors import RequestError, quote
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
@@ -50,7 +50,7 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
     for assignment in assignments or ():
         key, equals, value = (part.strip() for part in assignment.partition("="))
         if not equals or not key:
-            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {shown(assignment)}.")
+            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {quote(assignment)}.")
         if key in found:
             raise RequestError(f"--set {key} comes twice; keep one of them.")
         found[key] = value
@@ -95,7 +95,7 @@ def parse_budget(text: str | None, directory: Path) -> int | None:
     try:
         number = int(text)
     except ValueError:
-        raise RequestError(f"--evaluations takes a number, or +N for N more; found {shown(text)}.") from None
+        raise RequestError(f"--evaluations takes a number, or +N for N more; found {quote(text)}.") from None
     if not text.startswith("+"):
         return number
     from autoloss.run.results import open_run

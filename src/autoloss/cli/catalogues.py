@@ -43,9 +43,9 @@ def zoo(
 ) -> None:
     """List the published losses and the baselines, or show one."""
     from autoloss.report.leaderboard import table
-    from autoloss.zoo import ENTRIES, entry
+    from autoloss.zoo import ENTRIES, get_entry
 
-    entries = [entry(name)] if name else list(ENTRIES.values())
+    entries = [get_entry(name)] if name else list(ENTRIES.values())
     rows = [
         {
             "name": e.name,

@@ -120,7 +120,7 @@ def check(
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
     """
     inspect_data(refer_to_task(task, metric, options))
-    wanted = {**recipes.search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
+    wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
     request = make_request(task, metric=metric, options=options, settings=wanted)
     loaded, configuration, table = request.task, request.configuration, request.operators
     drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)

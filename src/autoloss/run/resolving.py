@@ -13,7 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.operators import Operator
-from autoloss.space.own_operators import table
+from autoloss.space.own_operators import build_operator_table
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.task import Task
 
@@ -95,7 +95,7 @@ def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator
                 f"The operator {reference!r} of this run was given as an object; give it again, as in "
                 "autoloss.resume(directory, operators=[…])."
             )
-    return table(own)
+    return build_operator_table(own)
 
 
 def _load_operators(name: str) -> list[Operator]:

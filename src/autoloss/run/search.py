@@ -98,7 +98,7 @@ def search(
         metric=metric,
         options=options,
         settings={
-            **recipes.search_settings(task),
+            **recipes.get_search_settings(task),
             **(settings or {}),
             **{name: value for name, value in given.items() if value is not None},
         },

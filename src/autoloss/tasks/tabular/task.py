@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.errors import RequestError, nearest, unknown
+from autoloss.errors import RequestError, suggest, unknown
 from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
@@ -169,7 +169,7 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
     path = Path(data)
     if not path.suffix and not path.exists():
         raise RequestError(
-            f"There is no data set named {data!r}.{nearest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
+            f"There is no data set named {data!r}.{suggest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
             "or the path of a CSV file with target=<its column>."
         )
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
