@@ -66,7 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of torch; its own choice by default")
     # Tensors above 32 MB are returned to the system after each step. With smaller ones cross entropy, which allocates more,
     # would look faster than it is.
-    return parse_arguments(parser, argv, images=2, pairs=11, eager_pairs=2)
+    return parse_arguments(parser, argv, images=2, pairs=7, eager_pairs=2)
 
 
 def row(label: str, name: str, logits: Tensor, labels: Tensor, size: argparse.Namespace) -> dict[str, Any]:

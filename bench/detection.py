@@ -23,9 +23,9 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
-from autoloss.tasks.detection.data.digits import CLASSES, box_scenes
-from autoloss.tasks.detection.metrics.regions import OfBoxes, OfScores
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.detection.data.digits import CLASSES, compose_box_scenes
+from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
+from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import last_levels
 from autoloss.tasks.detection.task import BranchSettings, DetectionTask
 from output import Figure, emit, make_parser, parse_arguments
@@ -99,12 +99,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def detector(settings: BranchSettings) -> DetectionTask:
     """Return the task whose untrained network gives the samples."""
-    scenes = [(image.expand(3, -1, -1), target) for image, target in box_scenes("train", 64, SEED)]
+    scenes = [(image.expand(3, -1, -1), target) for image, target in compose_box_scenes("train", 64, SEED)]
     return DetectionTask(network, train=scenes, valid=scenes, classes=CLASSES, settings=settings)
 
 
 def network() -> FasterRCNN:
-    shape = Shape(short_side=SIDE, long_side=SIDE, anchor_sizes=(16, 24, 36), head_width=512)
+    shape = DetectorSettings(short_side=SIDE, long_side=SIDE, anchor_sizes=(16, 24, 36), head_width=512)
     return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape)
 
 
@@ -170,7 +170,7 @@ def changed(name: str, count: int, steps: int) -> list[dict[str, Any]]:
         at, samples = task.branches[branch], drawn[branch]
         if setting.nms is not None:
             field = "measure_boxes" if branch.endswith("cls") else "measure"
-            kind = OfScores if branch.endswith("cls") else OfBoxes
+            kind = ScoreMetric if branch.endswith("cls") else BoxMetric
             at = replace(at, **{field: kind(setting.nms)})  # type: ignore[type-var]
         if setting.negatives_have_objects:
             samples = [Sample(sample.prediction, with_objects(sample.context)) for sample in samples]

@@ -66,7 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     asked.add_argument("--data", default="breast_cancer_hard", help="a data set of the task tabular")
     asked.add_argument("--metric", default="f1")
     asked.add_argument("--steps", type=int, help="steps of a training; those of the task by default")
-    return parse_arguments(asked, argv, evaluations=12, seeds=2)
+    return parse_arguments(asked, argv, evaluations=8, seeds=2, workers=0)
 
 
 def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Namespace) -> Search:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.tasks.data import Split
-from autoloss.tasks.segmentation.data.augmentation import Augmented
-from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, read_indices
-from autoloss.tasks.segmentation.data.shrinking import shrunk
+from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
+from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.shrinking import open_copy
 from output import Figure, emit, make_parser, parse_arguments
 
 SIDE, CLASSES, BATCH = 128, 21, 8
@@ -55,10 +55,10 @@ def _print(result: dict) -> None:
         print(f"{row['source']:<28}{speed}{share:>8}")
 
 
-def _rows(pictures: Pictures, place: Path, rounds: int) -> list[dict]:
+def _rows(pictures: ImageFiles, place: Path, rounds: int) -> list[dict]:
     """Time the network and both loaders by turns, so that what else the machine does meets all of them."""
-    loaders = {"augmented small copy": shrunk(pictures, SIDE, place), "augmented files": pictures}
-    endless = {name: _endless(Split(Augmented(source, SIDE), name)) for name, source in loaders.items()}
+    loaders = {"augmented small copy": open_copy(pictures, SIDE, place), "augmented files": pictures}
+    endless = {name: _endless(Split(AugmentedDataset(source, SIDE), name)) for name, source in loaders.items()}
     step = _step(next(endless["augmented small copy"]))
     seconds: dict[str, list[float]] = {name: [] for name in ("network", *endless)}
     for _ in range(rounds + 1):
@@ -100,7 +100,7 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _written(place: Path, count: int) -> Pictures:
+def _written(place: Path, count: int) -> ImageFiles:
     """Write JPEGs of VOC's size, cut from two photographs, with masks of blobs."""
     rng = np.random.default_rng(0)
     photographs = load_sample_images().images
@@ -114,7 +114,7 @@ def _written(place: Path, count: int) -> Pictures:
         coarse.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST).save(pair[1])
         pairs.append(pair)
     names = tuple(f"class {index}" for index in range(CLASSES))
-    return Pictures("pictures of VOC's size", tuple(pairs), names, read_indices)
+    return ImageFiles("pictures of VOC's size", tuple(pairs), names, read_indices)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _options(name: str) -> str:
-    factory = catalogue.made_by(name)
+    factory = catalogue.find_factory(name)
     listed = inspect.signature(factory).parameters
     options = {key: value for key, value in listed.items() if _is_option(value)}
     said = _said(factory)

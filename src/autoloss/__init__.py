@@ -111,6 +111,10 @@ class _Package(ModuleType):
     def search(self, value: object) -> None:
         pass
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        # A task of one's own refers to the package, and travels to workers by value.
+        return import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 

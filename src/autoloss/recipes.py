@@ -62,7 +62,7 @@ class PaperRecipe:
 
         from autoloss.tasks import catalogue
 
-        options = signature(catalogue.made_by(self.task)).parameters
+        options = signature(catalogue.find_factory(self.task)).parameters
         defaults = {name: option.default for name, option in options.items()}
         own = {name: value for name, value in {**defaults, **self.options}.items() if name not in ("metric", "data")}
         full = {name: value for name, value in own.items() if name.startswith("full_")}

@@ -12,7 +12,7 @@ from autoloss.report.retrained import markdown
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.store.run_settings import TaskReference
-from autoloss.tasks.training.checkpoints import NETWORK, saved
+from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
 from autoloss.trainings.retrain import Pace
 from autoloss.trainings.retraining import RESULT
 
@@ -58,7 +58,7 @@ def test_a_retrained_detector_killed_midway_goes_on_to_the_same_table(run, tmp_p
     whole = retrain(run, out=tmp_path / "whole", **given)
     with pytest.raises(Killed):
         retrain(run, out=tmp_path / "killed", checkpoint_seconds=0, observe=kill, **given)
-    assert saved(next((tmp_path / "killed").glob("*/seed-1")))
+    assert list_checkpoints(next((tmp_path / "killed").glob("*/seed-1")))
     again = retrain(run, out=tmp_path / "killed", **given)
     assert [row.outcomes for row in again.rows] == [row.outcomes for row in whole.rows]
     assert len(list((tmp_path / "killed").rglob(RESULT))) == len(list((tmp_path / "killed").rglob(NETWORK))) == 2

@@ -1,10 +1,16 @@
-"""What any Task must satisfy: claims about one, as functions, so that a user's own can be held to them too."""
+"""The contract of `Task`, as functions that each check one claim about a task: a user's own task can be checked with them too.
+
+A task is small enough for this when one training takes about a second.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -17,7 +23,9 @@ from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.tasks.task import Diverged, Scored, Task, Training
+from autoloss.tasks.task import Diverged, Picture, Scored, Task, Training
+from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
+from autoloss.tasks.training.execution import Execution
 
 
 def branches_are_named_and_have_roles(task: Task) -> None:
@@ -29,6 +37,22 @@ def branches_are_named_and_have_roles(task: Task) -> None:
         assert Role.BOTH in roles or {Role.PREDICTION, Role.TARGET} <= roles
         assert math.isfinite(branch.weight)
         assert branch.weight > 0
+
+
+def what_a_task_offers_is_declared(task: Task) -> None:
+    assert task.name
+    assert task.splits[0] == "valid"
+    assert task.schedules[0] == "proxy"
+    assert len(set(task.splits)) == len(task.splits)
+    assert task.also is None or len(set(task.also)) == len(task.also)
+    for losses in task.baselines:
+        assert losses
+        assert losses.keys() <= task.branches.keys()
+    for schedule in task.schedules:
+        steps = task.steps(Training(seed=0, schedule=schedule))
+        assert steps is None or steps >= 1
+        # Plain values: they are stored with a retraining.
+        assert json.loads(json.dumps(dict(task.recipe(schedule)))) is not None
 
 
 def samples_cover_every_branch(task: Task) -> None:
@@ -101,11 +125,89 @@ def splits_differ_in_what_is_measured(task: Task) -> None:
     assert (valid.score, dict(valid.also)) != (test.score, dict(test.also))
 
 
+def further_metrics_are_those_declared(task: Task) -> None:
+    outcome = task.train(trees(task), Training(seed=0))
+    assert isinstance(outcome, Scored)
+    assert task.also is None or outcome.also.keys() <= set(task.also)
+
+
+def steps_are_those_that_run(task: Task) -> None:
+    seen: list[int] = []
+    task.train(trees(task), Training(seed=0), observe=lambda step, loss: seen.append(step))
+    assert task.steps(Training(seed=0)) in (None, seen[-1])
+
+
+def a_shorter_training_is_followed_or_refused(task: Task) -> None:
+    half, seen = Training(seed=0, fidelity=0.5), []
+    if not task.shortens:
+        with pytest.raises(RequestError, match="fidelity"):
+            task.train(trees(task), half)
+        return
+    outcome = task.train(trees(task), half, observe=lambda step, loss: seen.append(step))
+    assert isinstance(outcome, Scored)
+    whole = task.train(trees(task), Training(seed=0), observe=lambda step, loss: seen.append(step))
+    assert isinstance(whole, Scored)
+    assert 1 <= outcome.curve[-1][0] <= math.ceil(whole.curve[-1][0] / 2)
+    assert task.steps(half) in (None, outcome.curve[-1][0])
+
+
+def another_learning_rate_is_followed_or_refused(task: Task) -> None:
+    slow = Training(seed=0, learning_rate=0.1)
+    if not task.tunes_learning_rate:
+        with pytest.raises(RequestError, match="learning rate"):
+            task.train(trees(task), slow)
+        return
+    outcome = task.train(trees(task), slow)
+    assert isinstance(outcome, Scored)
+    assert outcome == task.train(trees(task), slow)
+    assert outcome.curve != task.train(trees(task), Training(seed=0)).curve
+
+
+def a_scale_is_left_to_the_caller(task: Task) -> None:
+    scale = dict.fromkeys(task.branches, 3.0)
+    assert task.train(trees(task), Training(seed=0, scale=scale)) == task.train(trees(task), Training(seed=0))
+
+
+def an_execution_is_followed_or_declared_to_be_ignored(task: Task) -> None:
+    plain = task.train(trees(task), Training(seed=0))
+    with tempfile.TemporaryDirectory() as place:
+        keep = Checkpoints(directory=Path(place), due=lambda step: False)
+        assert task.train(trees(task), Training(seed=0), Execution(keep=keep)) == plain
+        assert (Path(place) / NETWORK).is_file() is (task.execution is not None)
+    if task.execution is not None:
+        assert task.train(trees(task), Training(seed=0), task.execution) == plain
+
+
+def the_score_before_training_is_a_number_that_follows_from_the_seed(task: Task) -> None:
+    first = task.untrained(3)
+    disturb()
+    assert first == task.untrained(3)
+    assert first is None or math.isfinite(first)
+
+
+def pictures_have_one_shape_or_there_are_none(task: Task) -> None:
+    try:
+        pictures = task.pictures(trees(task), Training(seed=0), 2)
+    except RequestError:
+        return
+    assert not isinstance(pictures, Diverged)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert isinstance(picture, Picture)
+        assert picture.image.shape[0] in (1, 3)
+        assert picture.image.shape[1:] == picture.target.shape == picture.prediction.shape
+        assert not picture.prediction.is_floating_point()
+    with pytest.raises(RequestError, match="split"):
+        task.pictures(trees(task), Training(seed=0, split="tset"), 1)
+
+
 def unknown_names_are_refused(task: Task) -> None:
     with pytest.raises(RequestError, match="split"):
         task.train(trees(task), Training(seed=0, split="tset"))
     with pytest.raises(RequestError, match="schedule"):
         task.train(trees(task), Training(seed=0, schedule="fulll"))
+    with pytest.raises(RequestError, match="loss for the branch"):
+        task.train({}, Training(seed=0))
 
 
 def hand_written_losses_train(task: Task) -> None:
@@ -154,10 +256,14 @@ def a_pickled_task_is_the_same_task(task: Task) -> None:
     other = cloudpickle.loads(cloudpickle.dumps(task))
     assert other.train(trees(other), Training(seed=0)) == task.train(trees(task), Training(seed=0))
     assert identical(other.samples(2, seed=0), task.samples(2, seed=0))
+    for name in ("name", "standard", "baselines", "splits", "schedules", "also", "tunes_learning_rate", "shortens"):
+        assert getattr(other, name) == getattr(task, name)
+    assert other.execution == task.execution
 
 
 CLAIMS: tuple[Callable[[Task], None], ...] = (
     branches_are_named_and_have_roles,
+    what_a_task_offers_is_declared,
     samples_cover_every_branch,
     samples_follow_from_the_seed,
     samples_can_gain,
@@ -166,6 +272,14 @@ CLAIMS: tuple[Callable[[Task], None], ...] = (
     training_follows_from_the_seed_alone,
     training_leaves_the_global_generators_alone,
     splits_differ_in_what_is_measured,
+    further_metrics_are_those_declared,
+    steps_are_those_that_run,
+    a_shorter_training_is_followed_or_refused,
+    another_learning_rate_is_followed_or_refused,
+    a_scale_is_left_to_the_caller,
+    an_execution_is_followed_or_declared_to_be_ignored,
+    the_score_before_training_is_a_number_that_follows_from_the_seed,
+    pictures_have_one_shape_or_there_are_none,
     unknown_names_are_refused,
     hand_written_losses_train,
     a_loss_that_is_no_number_stops_the_training_where_it_shows,

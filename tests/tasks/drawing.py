@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from autoloss.space.branch import Criterion
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.training.checkpoints import Keep
+from autoloss.tasks.training.checkpoints import Checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
@@ -67,7 +67,7 @@ def drawing_task() -> SupervisedTask:
 
 def kept_in(directory: Path, due: Callable[[int], bool] = lambda step: step % 5 == 0, **belongs: str) -> Execution:
     """Return an execution that keeps checkpoints and the trained network in a folder."""
-    return Execution(keep=Keep(directory=directory, due=due, belongs=belongs))
+    return Execution(keep=Checkpoints(directory=directory, due=due, belongs=belongs))
 
 
 def cross_entropy(task: SupervisedTask) -> Criterion:

@@ -14,7 +14,7 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Keep, saved
+from autoloss.tasks.training.checkpoints import Checkpoints, list_checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 from tests.tasks.drawing import certainty
@@ -46,7 +46,7 @@ def due(step: int) -> bool:
 
 
 def train(directory: Path | None = None, kill_at: int = 0) -> Scored:
-    task, execution = shared_task(), Execution(keep=directory and Keep(directory=directory, due=due))
+    task, execution = shared_task(), Execution(keep=directory and Checkpoints(directory=directory, due=due))
 
     def observe(step: int, loss: float) -> None:
         if step == kill_at:
@@ -63,15 +63,15 @@ def report(outcome: Scored) -> dict[str, object]:
 
 def main(directory: Path) -> None:
     """Run in each process."""
-    with distribution.joined("cpu"):
+    with distribution.process_group("cpu"):
         whole = report(train(directory / "whole"))
         try:
             train(directory / "killed", kill_at=KILLED_AT)
         except InterruptedError:
-            kept = [path.name[:20] for path in saved(directory / "killed")]
+            kept = [path.name[:20] for path in list_checkpoints(directory / "killed")]
         resumed = report(train(directory / "killed"))
         try:
-            distribution.shares([torch.arange(3)])
+            distribution.take_shares([torch.arange(3)])
         except RequestError as error:
             refused = str(error)
         found = {"whole": whole, "kept": kept, "resumed": resumed, "refused": refused}

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.detection.data.coco import coco
-from autoloss.tasks.detection.data.voc import joined, voc_boxes
+from autoloss.tasks.detection.data.coco import load_coco
+from autoloss.tasks.detection.data.voc import concatenate, load_voc
 
 WIDTH, HEIGHT = 40, 30
 
@@ -64,7 +64,7 @@ def written(directory: Path, values: dict[str, Any]) -> Path:
 
 
 def test_cocos_boxes_are_read_as_written(tmp_path):
-    images = coco(written(tmp_path, content()), "train2017")
+    images = load_coco(written(tmp_path, content()), "train2017")
     assert images.classes == ("person", "dog")
     assert len(images) == 3
     image, target = images[0]
@@ -79,7 +79,7 @@ def test_cocos_boxes_are_read_as_written(tmp_path):
 
 
 def test_a_box_without_height_is_counted_and_said(tmp_path):
-    images = coco(written(tmp_path, content()), "train2017")
+    images = load_coco(written(tmp_path, content()), "train2017")
     (note,) = images.notes
     assert "1 boxes have no width or no height" in note
     assert images[1][1]["boxes"].shape == (3, 4)
@@ -87,12 +87,12 @@ def test_a_box_without_height_is_counted_and_said(tmp_path):
 
 
 def test_training_uses_images_with_objects(tmp_path):
-    images = coco(written(tmp_path, content()), "train2017")
+    images = load_coco(written(tmp_path, content()), "train2017")
     assert [file.name for file in images.with_objects().files] == ["000000000007.jpg", "000000000009.jpg"]
 
 
 def test_images_are_divided_by_the_seed(tmp_path):
-    images = coco(written(tmp_path, content()), "train2017")
+    images = load_coco(written(tmp_path, content()), "train2017")
     rest, held = images.divided(1, seed=3)
     assert sorted([*rest.files, *held.files]) == sorted(images.files)
     assert images.divided(1, seed=3)[1].files == held.files
@@ -101,7 +101,7 @@ def test_images_are_divided_by_the_seed(tmp_path):
 
 
 def test_the_data_travel_to_another_process(tmp_path):
-    images = coco(written(tmp_path, content()), "train2017")
+    images = load_coco(written(tmp_path, content()), "train2017")
     other = cloudpickle.loads(cloudpickle.dumps(images))
     assert other[0][0].tolist() == images[0][0].tolist()
 
@@ -128,7 +128,7 @@ def test_what_is_wrong_with_an_annotation_is_named_with_file_and_id(fault, tmp_p
     values = content()
     values["annotations"][0].update(change)
     with pytest.raises(RequestError, match=message) as caught:
-        coco(written(tmp_path, values), "train2017")
+        load_coco(written(tmp_path, values), "train2017")
     assert "instances_train2017.json" in str(caught.value)
     assert f"annotation {change.get('id', 101)} " in str(caught.value)
 
@@ -138,7 +138,7 @@ def test_all_faults_are_named_at_once(tmp_path):
     for row in values["annotations"]:
         row["category_id"] = 99
     with pytest.raises(RequestError) as caught:
-        coco(written(tmp_path, values), "train2017")
+        load_coco(written(tmp_path, values), "train2017")
     assert all(f"annotation {number} " in str(caught.value) for number in range(101, 106))
 
 
@@ -150,7 +150,7 @@ def test_another_file_is_no_file_of_instances(text, message, tmp_path):
     written(tmp_path, content())
     (tmp_path / "annotations" / "instances_train2017.json").write_text(text)
     with pytest.raises(RequestError, match=message):
-        coco(tmp_path, "train2017")
+        load_coco(tmp_path, "train2017")
 
 
 def test_what_images_and_categories_lack_is_named(tmp_path):
@@ -158,7 +158,7 @@ def test_what_images_and_categories_lack_is_named(tmp_path):
     del values["images"][1]["width"]
     values["categories"].append(values["categories"][0])
     with pytest.raises(RequestError) as caught:
-        coco(written(tmp_path, values), "train2017")
+        load_coco(written(tmp_path, values), "train2017")
     assert "image 9 lacks width" in str(caught.value)
     assert "category 18 comes twice" in str(caught.value)
 
@@ -173,7 +173,7 @@ def test_an_image_that_does_not_fit_is_named_when_it_is_read(fault, message, tmp
         picture(file, 0, (8, 8))
     if fault == "text":
         file.write_text("no picture")
-    images = coco(tmp_path, "train2017")
+    images = load_coco(tmp_path, "train2017")
     with pytest.raises(RequestError, match=message):
         images[0]
 
@@ -199,7 +199,7 @@ def voc_written(directory: Path, objects: list[str], year: int = 2007, size: str
 
 
 def test_vocs_boxes_hold_their_last_pixel(tmp_path):
-    images = voc_boxes(voc_written(tmp_path, [voc_object(), voc_object("person", 1, (1, 1, 40, 30))]), 2007, "trainval")
+    images = load_voc(voc_written(tmp_path, [voc_object(), voc_object("person", 1, (1, 1, 40, 30))]), 2007, "trainval")
     image, target = images[0]
     assert image.shape == (3, HEIGHT, WIDTH)
     assert target["boxes"].tolist() == [[2, 4, 12, 14], [0, 0, 40, 30]]
@@ -212,7 +212,7 @@ def test_vocs_boxes_hold_their_last_pixel(tmp_path):
 def test_years_are_joined(tmp_path):
     for year in (2007, 2012):
         voc_written(tmp_path, [voc_object()] * (year - 2006), year)
-    both = joined([voc_boxes(tmp_path / "VOCdevkit", year, "trainval") for year in (2007, 2012)])
+    both = concatenate([load_voc(tmp_path / "VOCdevkit", year, "trainval") for year in (2007, 2012)])
     assert [len(boxes.labels) for boxes in both.annotated] == [1, 6]
     assert both.name == "VOC 2007 trainval and VOC 2012 trainval"
 
@@ -233,18 +233,18 @@ VOC_FAULTS = {
 def test_what_is_wrong_with_an_object_is_named_with_file_and_number(fault, tmp_path):
     wrong, message = VOC_FAULTS[fault]
     with pytest.raises(RequestError, match=message) as caught:
-        voc_boxes(voc_written(tmp_path, [voc_object(), wrong]), 2007, "trainval")
+        load_voc(voc_written(tmp_path, [voc_object(), wrong]), 2007, "trainval")
     assert "000005.xml" in str(caught.value)
 
 
 def test_vocs_files_need_a_size_and_to_be_there(tmp_path):
     with pytest.raises(RequestError, match="has no size"):
-        voc_boxes(voc_written(tmp_path, [], size="<size/>"), 2007, "trainval")
+        load_voc(voc_written(tmp_path, [], size="<size/>"), 2007, "trainval")
     file = tmp_path / "VOCdevkit/VOC2007/Annotations/000005.xml"
     for text, message in (("<annotation>", "cannot be decoded"), ("<svg/>", "holds <svg>")):
         file.write_text(text)
         with pytest.raises(RequestError, match=message):
-            voc_boxes(tmp_path, 2007, "trainval")
+            load_voc(tmp_path, 2007, "trainval")
     file.unlink()
     with pytest.raises(RequestError, match="no such file"):
-        voc_boxes(tmp_path, 2007, "trainval")
+        load_voc(tmp_path, 2007, "trainval")

@@ -13,7 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
 from autoloss.tasks.catalogue import inspect
-from autoloss.tasks.detection.data.examples import trainable
+from autoloss.tasks.detection.data.examples import select_trainable
 from autoloss.tasks.task import Scored, Training
 from tests.tasks.test_box_formats import HEIGHT, WIDTH, annotation, picture, voc_object, voc_written
 
@@ -107,7 +107,7 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
     assert (task.metric, task.classes, len(task._data["test"]), len(task._trained("full"))) == ("voc07", 20, 1, 2)
     (image, target) = task._data["valid"][0]
     assert image.shape == (3, HEIGHT, WIDTH)
-    assert trainable(target)["labels"].tolist() == [12]
+    assert select_trainable(target)["labels"].tolist() == [12]
 
 
 def test_frozen_weights_come_from_a_file(tmp_path):

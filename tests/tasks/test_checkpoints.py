@@ -17,7 +17,15 @@ from torch import nn
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Diverged, Scored, Training
-from autoloss.tasks.training.checkpoints import KEPT, NETWORK, Keep, TrainingState, forget, save_network, saved
+from autoloss.tasks.training.checkpoints import (
+    KEPT,
+    NETWORK,
+    Checkpoints,
+    TrainingState,
+    delete_checkpoints,
+    list_checkpoints,
+    save_network,
+)
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
@@ -58,7 +66,7 @@ def whole(tmp_path_factory) -> tuple[Scored, Path]:
 def killed(directory: Path, at: int = 13) -> list[Path]:
     with pytest.raises(Killed):
         train(kept_in(directory), kill_at=at)
-    return saved(directory)
+    return list_checkpoints(directory)
 
 
 def test_keeping_changes_nothing(whole):
@@ -88,7 +96,7 @@ def test_a_process_killed_by_the_system_goes_on_to_the_same_bits(whole, tmp_path
         "task.train(cross_entropy(task), Training(seed=3), execution, lambda step, loss: time.sleep(0.05))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2])
-    while len(saved(tmp_path)) < 2:
+    while len(list_checkpoints(tmp_path)) < 2:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -110,7 +118,7 @@ def test_the_last_two_are_kept_and_a_finished_training_may_forget_them(tmp_path)
     assert KEPT == 2
     (tmp_path / "checkpoint.partial").write_bytes(b"half")
     train(kept_in(tmp_path))
-    forget(tmp_path)
+    delete_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [NETWORK]
 
 
@@ -161,7 +169,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_what_differs(tmp_path):
         train(kept_in(tmp_path, loss="y - p"))
     with pytest.raises(RequestError, match=r"recipe\.learning_rate is 0\.02 there and 0\.04 here"):
         train(kept_in(tmp_path), training=Training(seed=3, learning_rate=2.0))
-    wider = Execution(precision="bfloat16", keep=Keep(directory=tmp_path, due=lambda step: False))
+    wider = Execution(precision="bfloat16", keep=Checkpoints(directory=tmp_path, due=lambda step: False))
     with pytest.raises(RequestError, match="precision is 'float32' there and 'bfloat16' here"):
         train(wider)
 
@@ -187,7 +195,7 @@ def test_a_diverged_training_diverges_again_at_the_same_step(tmp_path):
 
     done = 0
     assert attempt() == Diverged(10, "the loss is not finite")
-    assert saved(tmp_path)[0].name.startswith("checkpoint-000000009")
+    assert list_checkpoints(tmp_path)[0].name.startswith("checkpoint-000000009")
     assert not (tmp_path / NETWORK).exists()
     done = 9
     assert attempt() == Diverged(10, "the loss is not finite")
@@ -206,7 +214,7 @@ def test_batches_that_cannot_be_taken_up_midway_are_read_again(tmp_path):
             if step == kill_at:
                 raise Killed
 
-        kept = Keep(directory=tmp_path, due=lambda step: step == 3) if keep else None
+        kept = Checkpoints(directory=tmp_path, due=lambda step: step == 3) if keep else None
         execution = Execution(keep=kept)
         fit(model, batches, lambda batch: model(batch).square().mean(), recipe, 8, observe=observe, execution=execution)
         return model.weight.tolist()
@@ -221,7 +229,9 @@ def test_the_kept_network_loads_into_a_fresh_one_and_names_its_training(tmp_path
     from safetensors import safe_open
 
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    save_network(model, Keep(directory=tmp_path, due=lambda step: False, belongs={"loss": "-y * log(p)", "seed": 7}))
+    save_network(
+        model, Checkpoints(directory=tmp_path, due=lambda step: False, belongs={"loss": "-y * log(p)", "seed": 7})
+    )
     other = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     other.load_state_dict(load_file(tmp_path / NETWORK))
     assert torch.equal(other[0].weight, model[0].weight)
@@ -240,7 +250,7 @@ def test_float16_keeps_its_scale(tmp_path):
         model = nn.Linear(1, 1)
         return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
 
-    keep = Keep(directory=tmp_path, due=lambda step: False)
+    keep = Checkpoints(directory=tmp_path, due=lambda step: False)
     first = state(torch.amp.GradScaler("cpu", init_scale=128.0))
     first.save(keep)
     second = state(torch.amp.GradScaler("cpu"))

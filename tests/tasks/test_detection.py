@@ -14,19 +14,21 @@ from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
-from autoloss.tasks.detection.data.digits import BoxScenery, box_scenes
+from autoloss.tasks.detection.data.digits import BoxSceneSettings, compose_box_scenes
 from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.checkpoints import NETWORK, Keep
+from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
 detection = pytest.importorskip("autoloss.tasks.detection.task")
-branches = pytest.importorskip("autoloss.tasks.detection.branches")
 examples = pytest.importorskip("autoloss.tasks.detection.data.examples")
-BRANCHES = branches.BRANCHES
+heads = pytest.importorskip("autoloss.tasks.detection.heads")
+head = pytest.importorskip("autoloss.tasks.detection.heads.head")
+BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
 RECIPE = Recipe(epochs=1, batch_size=4, learning_rate=0.01)
 FULL = Training(seed=5, split="test", schedule="full")
 
@@ -52,6 +54,37 @@ def test_the_standard_losses_are_those_of_faster_rcnn():
         "rcnn_reg": "baseline/l1",
     }
     assert [branch.weight for branch in task.branches.values()] == [1, 10, 1, 10]
+
+
+class Foreground(head.Head):
+    """A fifth head: whether a region holds any object, from the sum of its deltas."""
+
+    name, stage, standard = "rcnn_any", head.Stage.RCNN, "baseline/bce"
+
+    def branch(self, classes, settings):
+        return ActivatedBranch(activation="sigmoid", channels=1, measure=lambda p, y: 1 - (p - y).abs().mean().item())
+
+    def inputs(self, boxes):
+        return boxes.deltas.sum(1)[:, None, None, None], {"target": (boxes.target > 0)[:, None].float()}
+
+
+def test_a_further_head_is_one_more_entry_in_the_tuple_of_heads():
+    whole = tiny()
+    five = (*heads.HEADS, Foreground())
+    task = detection.DetectionTask(
+        whole._networks["proxy"], **whole._data, classes=10, recipe=RECIPE, heads=five, name="five"
+    )
+    assert list(task.branches) == [*BRANCHES, "rcnn_any"]
+    assert task.standard == {**whole.standard, "rcnn_any": "baseline/bce"}
+    samples = task.samples(2, seed=0)
+    assert {name: len(found) for name, found in samples.items()} == dict.fromkeys(task.branches, 2)
+    outcome = task.train(standard(task), Training(seed=0))
+    assert isinstance(outcome, Scored)
+    losses = dict(standard(task))
+    weights = {**losses, "rcnn_any": lambda prediction, context: 2 * losses["rcnn_any"](prediction, context)}
+    assert outcome.curve != task.train(weights, Training(seed=0)).curve
+    with pytest.raises(RequestError, match="loss for the branch named 'rcnn_any'"):
+        task.train(standard(whole), Training(seed=0))
 
 
 def test_samples_hold_the_boxes_of_one_image():
@@ -91,25 +124,25 @@ def test_areas_may_be_counted_in_those_of_the_target():
 def test_crowds_and_difficult_objects_are_not_trained_on():
     boxes = torch.arange(12.0).reshape(3, 4)
     target = {"boxes": boxes, "labels": torch.tensor([1, 2, 3]), "crowd": torch.tensor([True, False, False])}
-    kept = examples.trainable({**target, "difficult": torch.tensor([False, False, True])})
+    kept = examples.select_trainable({**target, "difficult": torch.tensor([False, False, True])})
     assert kept["labels"].tolist() == [2]
     assert kept["boxes"].tolist() == boxes[1:2].tolist()
 
 
 def test_boxes_without_height_are_not_trained_on():
     boxes = torch.tensor([[1.0, 1, 5, 1], [1, 1, 5, 5]])
-    assert examples.trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
+    assert examples.select_trainable({"boxes": boxes, "labels": torch.tensor([1, 2])})["labels"].tolist() == [2]
 
 
 def test_a_mirrored_image_has_mirrored_boxes():
     image = torch.zeros(1, 6, 10)
     image[0, 1:3, 2:5] = 1
     target = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "labels": torch.tensor([1])}
-    turned, told = examples.mirrored(image, target)
+    turned, told = examples.mirror(image, target)
     left, top, right, bottom = (int(side) for side in told["boxes"][0])
     assert turned[0, top:bottom, left:right].min() == 1
     assert turned.sum() == image.sum()
-    again, back = examples.mirrored(turned, told)
+    again, back = examples.mirror(turned, told)
     assert torch.equal(again, image)
     assert torch.equal(back["boxes"], target["boxes"])
 
@@ -122,17 +155,17 @@ def test_objects_that_no_image_has_are_no_samples():
 
 
 def test_scenes_follow_from_split_and_seed():
-    first, again, other = (box_scenes("valid", 3, seed) for seed in (0, 0, 1))
+    first, again, other = (compose_box_scenes("valid", 3, seed) for seed in (0, 0, 1))
     for (image, target), (same, told), (unlike, _) in zip(first, again, other, strict=True):
         assert torch.equal(image, same)
         assert torch.equal(target["boxes"], told["boxes"])
         assert not torch.equal(image, unlike)
-    assert not torch.equal(first[0][0], box_scenes("train", 1, 0)[0][0])
+    assert not torch.equal(first[0][0], compose_box_scenes("train", 1, 0)[0][0])
 
 
 def test_every_box_holds_the_ink_of_its_digit():
-    scenery = BoxScenery(pieces=0, noise=0.0, overlap=0.0)
-    for image, target in box_scenes("train", 5, 0, scenery):
+    scenery = BoxSceneSettings(pieces=0, noise=0.0, overlap=0.0)
+    for image, target in compose_box_scenes("train", 5, 0, scenery):
         ink = image[0].numpy()
         left_over = ink.copy()
         for left, top, right, bottom in target["boxes"].int().tolist():
@@ -147,7 +180,7 @@ def test_every_box_holds_the_ink_of_its_digit():
 
 
 def test_squares_hardly_overlap():
-    for _, target in box_scenes("train", 10, 0, BoxScenery(overlap=0.0)):
+    for _, target in compose_box_scenes("train", 10, 0, BoxSceneSettings(overlap=0.0)):
         boxes = target["boxes"].numpy()
         inner = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
         common = inner.clip(min=0).prod(axis=2)
@@ -157,7 +190,7 @@ def test_squares_hardly_overlap():
 @pytest.mark.parametrize("wrong", [{"size": 50}, {"digits": (0, 3)}, {"side": (40, 20)}, {"side": (8, 300)}])
 def test_scenery_that_cannot_be_drawn_is_refused(wrong):
     with pytest.raises(RequestError):
-        BoxScenery(**wrong)
+        BoxSceneSettings(**wrong)
 
 
 def test_the_other_metrics_of_detection_are_measured_beside_the_score():
@@ -177,7 +210,9 @@ def standard(task):
 def mirroring():
     """Return a task whose images are mirrored at random, with more to do on its full schedule."""
     task = tiny(epochs=2)
-    full = detection.Full(network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01))
+    full = detection.FullSchedule(
+        network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01)
+    )
     data = {split: task._data[split] for split in ("train", "valid", "test")}
     return detection.DetectionTask(
         task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=full, flip=0.5
@@ -196,7 +231,7 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
             raise Killed
 
     task, criterion = mirroring(), standard(mirroring())
-    execution = Execution(keep=Keep(directory=tmp_path, due=lambda step: step == 3))
+    execution = Execution(keep=Checkpoints(directory=tmp_path, due=lambda step: step == 3))
     with pytest.raises(Killed):
         task.train(criterion, FULL, execution, observe)
     seen: list[int] = []

@@ -10,36 +10,36 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks import get
-from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, Scenery, handwritten, scenes
+from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, SceneSettings, compose_scenes, load_split
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.tasks.task import Scored, Training
 
 
 def test_no_handwritten_digit_is_in_two_splits_and_all_are_in_one():
-    seen = {split: {image.tobytes() for image in handwritten(split)[0]} for split in SHARES}
+    seen = {split: {image.tobytes() for image in load_split(split)[0]} for split in SHARES}
     for one, other in itertools.combinations(seen.values(), 2):
         assert not one & other
-    assert sum(len(handwritten(split)[0]) for split in SHARES) == 1797
+    assert sum(len(load_split(split)[0]) for split in SHARES) == 1797
 
 
 def test_every_split_has_every_digit():
     for split in SHARES:
-        assert set(handwritten(split)[1].tolist()) == set(range(10))
+        assert set(load_split(split)[1].tolist()) == set(range(10))
 
 
 def test_scenes_follow_from_the_seed():
-    images, classes = scenes("train", 20, 0)
-    again = scenes("train", 20, 0)
+    images, classes = compose_scenes("train", 20, 0)
+    again = compose_scenes("train", 20, 0)
     assert images.equal(again[0])
     assert classes.equal(again[1])
-    assert not images.equal(scenes("train", 20, 1)[0])
-    assert not images.equal(scenes("valid", 20, 0)[0])
+    assert not images.equal(compose_scenes("train", 20, 1)[0])
+    assert not images.equal(compose_scenes("valid", 20, 0)[0])
 
 
 @pytest.mark.parametrize("size", [16, 32, 64])
 def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
-    images, classes = scenes("test", 6400 // size, 0, Scenery(size=size))
+    images, classes = compose_scenes("test", 6400 // size, 0, SceneSettings(size=size))
     assert images.shape == (6400 // size, 1, size, size)
     assert images.dtype == torch.float32
     assert classes.shape == (6400 // size, size, size)
@@ -47,8 +47,8 @@ def test_scenes_hold_all_classes_at_the_size_asked_for(size: int):
 
 
 def test_a_tail_makes_each_digit_rarer_than_the_one_before():
-    _, flat = scenes("train", 600, 0, Scenery(tail=0.0))
-    _, long = scenes("train", 600, 0, Scenery(tail=1.0))
+    _, flat = compose_scenes("train", 600, 0, SceneSettings(tail=0.0))
+    _, long = compose_scenes("train", 600, 0, SceneSettings(tail=1.0))
     shares = [(classes == 1).sum() / (classes == 10).sum() for classes in (flat, long)]
     assert 0.5 < shares[0] < 3
     assert shares[1] > 5
@@ -56,10 +56,10 @@ def test_a_tail_makes_each_digit_rarer_than_the_one_before():
 
 def test_ink_is_a_digit_clutter_is_background():
     quiet = {"noise": 0.0, "digits": 0.0}
-    images, classes = scenes("train", 50, 0, Scenery(clutter=1.0, **quiet))
+    images, classes = compose_scenes("train", 50, 0, SceneSettings(clutter=1.0, **quiet))
     assert images.max() > 0.5
     assert classes.max() == 0
-    images, classes = scenes("train", 50, 0, Scenery(digits=1.0, clutter=0.0, noise=0.0))
+    images, classes = compose_scenes("train", 50, 0, SceneSettings(digits=1.0, clutter=0.0, noise=0.0))
     assert bool((images[:, 0][classes > 0] > 0.2).all())
     for cell in classes.unfold(1, CELL, CELL).unfold(2, CELL, CELL).reshape(-1, CELL * CELL):
         assert len(set(cell.tolist()) - {0}) == 1
@@ -70,7 +70,7 @@ def test_ink_is_a_digit_clutter_is_background():
 )
 def test_scenery_that_does_not_fit_is_refused(wrong: dict[str, float]):
     with pytest.raises(RequestError):
-        Scenery(**wrong)
+        SceneSettings(**wrong)
 
 
 def test_the_network_keeps_the_images_size():

@@ -70,12 +70,15 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(found):
 
 def test_one_gpu_for_all_processes_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RequestError, match="device is cuda:0; started by torchrun"), distribution.joined("cuda:0"):
+    with (
+        pytest.raises(RequestError, match="device is cuda:0; started by torchrun"),
+        distribution.process_group("cuda:0"),
+    ):
         pass
 
 
 def test_one_process_shares_with_nobody():
     order = [torch.arange(3)]
-    assert distribution.shares(order)[0].tolist() == [0, 1, 2]
+    assert distribution.take_shares(order)[0].tolist() == [0, 1, 2]
     assert (distribution.size(), distribution.rank(), distribution.mean(2.0, torch.device("cpu"))) == (1, 0, 2.0)
-    assert distribution.gathered("x") == ["x"]
+    assert distribution.gather("x") == ["x"]

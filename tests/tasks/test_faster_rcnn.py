@@ -14,7 +14,8 @@ from autoloss.space.parsing import parse
 
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
-BRANCHES, FasterRCNN, Shape = faster_rcnn.BRANCHES, faster_rcnn.FasterRCNN, faster_rcnn.Shape
+BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
+FasterRCNN, Shape = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
 
 CLASSES = 4
 SHAPE = Shape(short_side=96, long_side=128, anchor_sizes=(16, 32, 64), head_width=32, rpn_sampled=64, rcnn_sampled=64)
@@ -172,7 +173,8 @@ def test_the_overlap_is_that_of_the_predicted_box_and_detached():
 def test_a_criterion_leaves_no_trace():
     network = built()
     network.loss(*batch(), STANDARD)
-    assert not hasattr(network.rpn, "criterion")
+    assert not hasattr(network.rpn, "report")
+    assert not hasattr(network.roi_heads, "report")
     assert not hasattr(network.rpn, "_assigned")
 
 

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Training
-from autoloss.tasks.training.checkpoints import saved
-from autoloss.tasks.training.weights import state_dict
+from autoloss.tasks.training.checkpoints import list_checkpoints
+from autoloss.tasks.training.weights import load_state_dict
 from tests.tasks.drawing import cross_entropy, drawing_task, kept_in
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}
@@ -99,7 +99,7 @@ def test_a_hostile_file_of_weights_is_refused_and_runs_nothing(kind, tmp_path):
     name, write, said = FILES[kind]
     write(tmp_path / name)
     with pytest.raises(RequestError) as caught:
-        state_dict(str(tmp_path / name))
+        load_state_dict(str(tmp_path / name))
     assert said in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
     assert len(str(caught.value)) < 1000
@@ -117,7 +117,7 @@ def test_weights_are_read_from_both_formats(tmp_path):
     torch.save(WEIGHTS, tmp_path / "w.pt")
     save_file(WEIGHTS, tmp_path / "w.safetensors")
     for name in ("w.pt", "w.safetensors"):
-        found = state_dict(str(tmp_path / name))
+        found = load_state_dict(str(tmp_path / name))
         assert found.keys() == WEIGHTS.keys()
         assert all(torch.equal(found[key], WEIGHTS[key]) for key in WEIGHTS)
 
@@ -128,7 +128,7 @@ def test_a_forged_checkpoint_of_the_right_name_runs_nothing_and_is_refused(conte
     torch.save({"weight": Bomb(tmp_path / "ran")} if "weight" in content else content, path)
     digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     path.rename(tmp_path / f"checkpoint-000000010-{digest}.pt")
-    assert len(saved(tmp_path)) == 1
+    assert len(list_checkpoints(tmp_path)) == 1
     task = drawing_task()
     with pytest.raises(RequestError, match="damaged"):
         task.train(cross_entropy(task), Training(seed=3), kept_in(tmp_path))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.tasks.tabular.data.rows import Table, build, fewer, split, spoiled, standardised
+from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import read_csv
 
 ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
@@ -151,13 +151,13 @@ def test_a_missing_file_an_unknown_positive_class_and_a_missing_target_are_refus
 
 def table_of(counts: list[int]) -> Table:
     labels = [f"c{index}" for index, count in enumerate(counts) for _ in range(count)]
-    return build(np.arange(len(labels), dtype=float)[:, None], ["x"], labels, "classification")
+    return build_table(np.arange(len(labels), dtype=float)[:, None], ["x"], labels, "classification")
 
 
 @pytest.mark.parametrize("counts", [[3, 3], [50, 3], [100, 60, 30], [7, 11, 13, 4]])
 def test_the_split_is_disjoint_complete_and_stratified(counts: list[int]):
     table = table_of(counts)
-    parts = split(table)
+    parts = split_rows(table)
     assert sorted(np.concatenate(parts).tolist()) == list(range(sum(counts)))
     for index, count in enumerate(counts):
         train, valid, test = ((table.target[part] == index).sum() for part in parts)
@@ -166,26 +166,26 @@ def test_the_split_is_disjoint_complete_and_stratified(counts: list[int]):
 
 
 def test_the_split_is_the_same_every_time_and_known():
-    parts = [part.tolist() for part in split(table_of([6, 6]))]
-    assert parts == [part.tolist() for part in split(table_of([6, 6]))]
+    parts = [part.tolist() for part in split_rows(table_of([6, 6]))]
+    assert parts == [part.tolist() for part in split_rows(table_of([6, 6]))]
     assert parts == [[0, 1, 3, 5, 7, 8, 9, 11], [4, 10], [2, 6]]
 
 
 def test_a_subset_keeps_every_class_in_its_share_and_an_imbalance_thins_the_last():
     table = table_of([100, 100, 40])
     rows = np.arange(240)
-    assert np.bincount(table.target[fewer(table, rows, 24, 1.0, 0)]).tolist() == [10, 10, 4]
-    assert np.bincount(table.target[fewer(table, rows, 3, 1.0, 0)]).tolist() == [1, 1, 1]
-    assert np.bincount(table.target[fewer(table, rows, None, 4.0, 0)]).tolist() == [100, 50, 10]
-    assert fewer(table, rows, None, 1.0, 0).tolist() == rows.tolist()
+    assert np.bincount(table.target[subsample(table, rows, 24, 1.0, 0)]).tolist() == [10, 10, 4]
+    assert np.bincount(table.target[subsample(table, rows, 3, 1.0, 0)]).tolist() == [1, 1, 1]
+    assert np.bincount(table.target[subsample(table, rows, None, 4.0, 0)]).tolist() == [100, 50, 10]
+    assert subsample(table, rows, None, 1.0, 0).tolist() == rows.tolist()
     with pytest.raises(RequestError, match="train_rows is 241; there are 240"):
-        fewer(table, rows, 241, 1.0, 0)
+        subsample(table, rows, 241, 1.0, 0)
 
 
 def test_label_noise_changes_exactly_its_share_of_the_rows_and_leaves_the_table_alone():
     table = table_of([50, 50, 50])
     before = table.target.copy()
-    noisy = spoiled(table, np.arange(150), 0.2, 0)
+    noisy = add_noise(table, np.arange(150), 0.2, 0)
     assert (noisy != before).sum() == 30
     assert set(noisy.tolist()) == {0, 1, 2}
     assert (table.target == before).all()
@@ -193,7 +193,7 @@ def test_label_noise_changes_exactly_its_share_of_the_rows_and_leaves_the_table_
 
 def test_inputs_get_mean_0_and_deviation_1_on_the_reference_and_constant_columns_become_0():
     values = np.array([[1.0, 5.0, 1e9], [3.0, 5.0, 1e9], [100.0, 6.0, 1e9]])
-    scaled = standardised(values, values[:2])
+    scaled = standardise(values, values[:2])
     assert scaled[:2, 0].tolist() == [-1.0, 1.0]
     assert scaled[2].tolist() == [98.0, 0.0, 0.0]
     assert scaled.dtype == np.float32

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Diverged
-from autoloss.tasks.training.loop import clip, fit, seeded, shuffled, thinned
+from autoloss.tasks.training.loop import clip_gradients, fit, seed_generators, shuffle_batches, thin_curve
 from autoloss.tasks.training.recipe import Recipe
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
@@ -63,9 +63,9 @@ def test_gradients_are_scaled_down_together_to_their_largest_norm():
     assert curve == ((1, 4.0), (2, 1.0))
     assert network.weight.item() == 0.0
     slopes = [torch.tensor([3e30, 0.0]), torch.tensor([4e30])]
-    clip(slopes, 10.0)
+    clip_gradients(slopes, 10.0)
     assert [slope.tolist() for slope in slopes] == [[pytest.approx(6.0), 0.0], [pytest.approx(8.0)]]
-    clip(slopes, 20.0)
+    clip_gradients(slopes, 20.0)
     assert slopes[1].item() == pytest.approx(8.0)
 
 
@@ -113,7 +113,7 @@ def test_a_loss_that_cannot_train_is_refused():
 
 
 def test_every_epoch_shows_each_example_once_in_a_new_order():
-    order = shuffled(10, Recipe(epochs=2, batch_size=5), torch.Generator().manual_seed(0))
+    order = shuffle_batches(10, Recipe(epochs=2, batch_size=5), torch.Generator().manual_seed(0))
     assert [len(indices) for indices in order] == [5] * 4
     first, second = (torch.cat(order[start : start + 2]).tolist() for start in (0, 2))
     assert sorted(first) == sorted(second) == list(range(10))
@@ -122,8 +122,8 @@ def test_every_epoch_shows_each_example_once_in_a_new_order():
 
 def test_an_incomplete_batch_is_left_out_unless_it_is_all_there_is():
     generator = torch.Generator().manual_seed(0)
-    assert [len(indices) for indices in shuffled(10, Recipe(epochs=1, batch_size=4), generator)] == [4, 4]
-    assert [len(indices) for indices in shuffled(3, Recipe(epochs=2, batch_size=4), generator)] == [3, 3]
+    assert [len(indices) for indices in shuffle_batches(10, Recipe(epochs=1, batch_size=4), generator)] == [4, 4]
+    assert [len(indices) for indices in shuffle_batches(3, Recipe(epochs=2, batch_size=4), generator)] == [3, 3]
 
 
 def test_a_seed_decides_every_global_generator_and_gives_their_states_back():
@@ -131,17 +131,17 @@ def test_a_seed_decides_every_global_generator_and_gives_their_states_back():
         return torch.rand(()).item(), random.random(), float(np.random.random())
 
     before = torch.get_rng_state()
-    with seeded(5):
+    with seed_generators(5):
         first = draw()
     assert bool((torch.get_rng_state() == before).all())
     draw()
-    with seeded(5):
+    with seed_generators(5):
         assert draw() == first
 
 
 def test_a_long_curve_keeps_its_ends_and_a_hundred_points():
     curve = [(step, float(step)) for step in range(1, 1235)]
-    kept = thinned(curve)
+    kept = thin_curve(curve)
     assert len(kept) == 100
     assert (kept[0], kept[-1]) == (curve[0], curve[-1])
     assert list(kept) == sorted(set(kept))

@@ -15,7 +15,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Role, Sample
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import fit, seeded, shuffled
+from autoloss.tasks.training.loop import fit, seed_generators, shuffle_batches
 from autoloss.tasks.training.recipe import Recipe
 
 SIDE = 4
@@ -125,7 +125,7 @@ class TwoHeadsTask(Task):
         return self._branches
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
-        with seeded(seed) as generator, torch.no_grad():
+        with seed_generators(seed) as generator, torch.no_grad():
             network = TwoHeads().eval()
             order = torch.randperm(SIZES["train"], generator=generator)[: count * 16].split(16)
             batches = [{name: column[rows] for name, column in self._splits["train"].items()} for rows in order]
@@ -148,9 +148,9 @@ class TwoHeadsTask(Task):
     ) -> Scored | Diverged:
         check_training(self, criterion, training)
         data, recipe = self._splits["train"], RECIPES[training.schedule]
-        with seeded(training.seed) as generator:
+        with seed_generators(training.seed) as generator:
             network = TwoHeads()
-            order = shuffled(SIZES["train"], recipe, generator)
+            order = shuffle_batches(SIZES["train"], recipe, generator)
             batches = ({name: column[rows] for name, column in data.items()} for rows in order)
             curve = fit(
                 network, batches, lambda batch: network(batch, criterion)["loss"], recipe, len(order), observe=observe

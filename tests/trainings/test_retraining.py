@@ -23,7 +23,7 @@ from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
-from autoloss.tasks.training.checkpoints import NETWORK, saved
+from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.trainings.baselines import baselines
 from autoloss.trainings.retrain import Pace, choose_baselines
@@ -111,7 +111,7 @@ def test_a_retraining_killed_anywhere_goes_on_to_the_same_table(run, done, tmp_p
                 observe=observe,
             )
     assert len(list(tmp_path.rglob(RESULT))) == 1
-    assert [bool(saved(folder)) for folder in sorted(tmp_path.glob("*/seed-*"))].count(True) == 1
+    assert [bool(list_checkpoints(folder)) for folder in sorted(tmp_path.glob("*/seed-*"))].count(True) == 1
     found = retrain(run, task=small_task(), out=tmp_path, training_seeds=2, against=["ce"])
     assert [row.outcomes for row in found.rows] == [row.outcomes for row in done.rows]
     assert not list(tmp_path.rglob("checkpoint*"))

@@ -66,7 +66,7 @@ def repeat_faulty_jobs_with_another_seed(patch: pytest.MonkeyPatch) -> None:
 
     def submit_reseeded(self: Any, job: int, payload: Any, deadline_seconds: float) -> None:
         if isinstance(payload, Train) and self._attempts[job]:
-            payload = replace(payload, seed=payload.seed + 1)
+            payload = replace(payload, training=replace(payload.training, seed=payload.training.seed + 1))
         submit(self, job, payload, deadline_seconds)
 
     patch.setattr(FaultyWorkers, "_submit", submit_reseeded)

@@ -17,7 +17,7 @@ from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation.data import digits
-from autoloss.tasks.segmentation.data.digits import scenes
+from autoloss.tasks.segmentation.data.digits import compose_scenes
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from autoloss.zoo.cross_entropies import weighted_cross_entropy
 from autoloss.zoo.regions import RegionLoss, regions
@@ -64,7 +64,7 @@ def test_every_hand_written_loss_is_tested_here():
 
 @pytest.mark.parametrize(("name", "metric"), OF_METRIC)
 def test_descending_it_raises_its_metric_on_scenes_of_digits(name: str, metric: str):
-    target = scenes("train", 2, 0)[1].long()
+    target = compose_scenes("train", 2, 0)[1].long()
     prediction = 0.1 * torch.randn(2, digits.CLASSES, 32, 32, generator=torch.Generator().manual_seed(0))
     criterion, measure = zoo.get(name).criterion(tolerance=1), SegmentationMetric(metric, tolerance=1, left_out=0)
 

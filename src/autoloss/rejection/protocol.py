@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
@@ -123,7 +122,8 @@ class Descent(ABC):
     def gain(self, sample: int, extrapolation: float = 1.0) -> float:
         """Measure the rise of a sample's metric, ξ − ξ₀; infinite where an extrapolated prediction is not finite."""
         prediction = self.prediction(sample, extrapolation)
-        if extrapolation != 1.0 and not bool(torch.isfinite(prediction).all()):
+        # 0·x is NaN unless x is finite; torch.isfinite takes four times as long.
+        if extrapolation != 1.0 and not math.isfinite((0 * prediction).sum().item()):
             return math.inf
         return self.branch.metric(prediction, self.reference.samples[sample].context) - self.reference.initial[sample]
 

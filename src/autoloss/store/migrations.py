@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autoloss.errors import RunError
 from autoloss.store.rows import insert
-from autoloss.tasks.training.whole_files import digest
+from autoloss.tasks.training.whole_files import file_digest
 
 SAMPLES = "samples.safetensors"
 """The B samples of a run, beside its store."""
@@ -29,7 +29,7 @@ def digest_of_samples(directory: Path) -> str:
         RunError: They are missing.
     """
     try:
-        return digest(directory / SAMPLES)
+        return file_digest(directory / SAMPLES)
     except OSError as error:
         raise RunError(
             f"{directory / SAMPLES} cannot be read: {error.strerror}. Restore it from a copy of the run."

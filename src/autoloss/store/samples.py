@@ -14,7 +14,7 @@ from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
-from autoloss.tasks.training.whole_files import digest, settle
+from autoloss.tasks.training.whole_files import commit_file, file_digest
 
 Samples = Mapping[str, tuple[Sample, ...]]
 
@@ -57,7 +57,7 @@ def save(directory: Path, samples: Samples) -> None:
     try:
         save_file(tensors, partial)
         crash_point("samples-written")
-        settle(partial, directory / FILE)
+        commit_file(partial, directory / FILE)
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
@@ -75,7 +75,7 @@ def load(directory: Path, expected: str | None) -> Samples:
     """
     path = directory / FILE
     try:
-        found = digest(path)
+        found = file_digest(path)
         tensors = load_file(path) if expected in (None, found) else None
         samples = None if tensors is None else _arranged(tensors)
     except Exception as error:

@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CatalogueEntry:
     """A task by name.
 
     Args:
         description: One line for tables.
         metrics: Names of what it can be searched for, the default first.
-        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task. Where it has
-            a method `inspect`, that looks over the data of the same options and names its faults.
-        extra: What the package must have been installed with; nothing for most.
+        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task.
+        extra: Extra of the package that the task needs; nothing for most.
+        inspects: Whether the factory has a method `inspect`, which takes the same options and reports faults of the data's files.
     """
 
     description: str
     metrics: tuple[str, ...]
     factory: str
     extra: str = ""
+    inspects: bool = False
 
     @property
     def metric(self) -> str:
@@ -40,49 +41,54 @@ class Row:
 
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
-CATALOGUE: Mapping[str, Row] = {
-    "digits-seg": Row(
+CATALOGUE: Mapping[str, CatalogueEntry] = {
+    "digits-seg": CatalogueEntry(
         "Segmentation of scenes composed of real handwritten digits, 32×32, 10 classes and background",
         SEGMENTATION,
         "autoloss.tasks.segmentation.digits:digits_seg",
     ),
-    "voc-seg": Row(
+    "voc-seg": CatalogueEntry(
         "Segmentation of PASCAL VOC 2012, with or without SBD: 20 classes and background",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:voc_seg",
         "vision",
+        inspects=True,
     ),
-    "cityscapes-seg": Row(
+    "cityscapes-seg": CatalogueEntry(
         "Segmentation of Cityscapes, 19 classes",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:cityscapes_seg",
         "vision",
+        inspects=True,
     ),
-    "folder-seg": Row(
+    "folder-seg": CatalogueEntry(
         "Segmentation of a folder of one's own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
+        inspects=True,
     ),
-    "digits-det": Row(
+    "digits-det": CatalogueEntry(
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.digits:digits_det",
         "vision",
     ),
-    "coco-det": Row(
+    "coco-det": CatalogueEntry(
         "Detection on COCO 2017, 80 classes; Faster R-CNN with four branches, the paper's proxy and retraining",
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.files:coco_det",
         "vision",
+        inspects=True,
     ),
-    "voc-det": Row(
+    "voc-det": CatalogueEntry(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.detection.files:voc_det",
         "vision",
+        inspects=True,
     ),
-    "tabular": Row(
+    "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
         "autoloss.tasks.tabular.task:tabular",
@@ -106,7 +112,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
     Raises:
         RequestError: An unknown name, metric or option, one that the task cannot use, or an extra that is not installed.
     """
-    factory, found = _asked(name, metric, options)
+    factory, found = _resolve(name, metric, options)
     return factory(**found)
 
 
@@ -119,19 +125,19 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
     Raises:
         RequestError: As for `get`; or files are faulty, up to twenty of which are named.
     """
-    factory, found = _asked(name, metric, options)
-    if hasattr(factory, "inspect"):
+    factory, found = _resolve(name, metric, options)
+    if CATALOGUE[name].inspects:
         factory.inspect(**found)
 
 
-def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a task's factory and what to call it with."""
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
     row = CATALOGUE[name]
     if metric is not None and metric not in row.metrics:
         raise unknown(f"metric of the task {name}", metric, row.metrics)
-    factory = made_by(name)
+    factory = find_factory(name)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
     for option in options:
@@ -146,14 +152,14 @@ def _asked(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[A
     return factory, {"metric": metric or row.metric, **read}
 
 
-def made_by(name: str) -> Any:
+def find_factory(name: str) -> Any:
     """Return what makes a task: called with its options, which `inspect.signature` lists with their defaults."""
     row = CATALOGUE[name]
     module, _, function = row.factory.partition(":")
-    return getattr(_imported(name, module, row.extra), function)
+    return getattr(_import(name, module, row.extra), function)
 
 
-def _imported(name: str, module: str, extra: str) -> Any:
+def _import(name: str, module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     # torchvision of another build than torch raises RuntimeError.

@@ -15,7 +15,7 @@ from autoloss.errors import RequestError
 
 Example = TypeVar("Example")
 
-Place = tuple[int, tuple[int, int, int]]
+SeededIndex = tuple[int, tuple[int, int, int]]
 """Index of an example, and with it the key of what is drawn for it: seed, number of the batch, row in it."""
 
 
@@ -37,7 +37,7 @@ class Split:
         tensors = data.tensors if isinstance(data, TensorDataset) else data
         self._dataset: Dataset[Any] | None = None
         if isinstance(tensors, tuple | list) and len(tensors) == 2:
-            self._inputs, self._targets = (_tensor(part, name) for part in tensors)
+            self._inputs, self._targets = (_to_tensor(part, name) for part in tensors)
             if len(self._inputs) != len(self._targets):
                 raise RequestError(
                     f"The {name} data has {len(self._inputs)} inputs and {len(self._targets)} targets; "
@@ -47,7 +47,7 @@ class Split:
             self._dataset = data
         else:
             raise RequestError(
-                f"The {name} data is {_described(data)}; expected a pair (inputs, targets) of tensors or arrays, or a "
+                f"The {name} data is {_describe(data)}; expected a pair (inputs, targets) of tensors or arrays, or a "
                 "torch Dataset with a length whose items are such pairs."
             )
         if not len(self):
@@ -66,11 +66,11 @@ class Split:
         if self._dataset is None:
             drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
         else:
-            drawn = _loader(self._dataset, order, seed, first, self._loaders)
+            drawn = _make_loader(self._dataset, order, seed, first, self._loaders)
         for batch in drawn:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise RequestError(
-                    f"An item of the {self.name} data is {_described(batch)}; expected a pair (input, target)."
+                    f"An item of the {self.name} data is {_describe(batch)}; expected a pair (input, target)."
                 )
             inputs, targets = (torch.as_tensor(part) for part in batch)
             yield inputs.float() if inputs.dtype == torch.float64 else inputs, targets
@@ -88,14 +88,14 @@ class Split:
         return next(self.in_order(count))
 
 
-def together(
+def load_batches(
     dataset: Dataset[Example], order: Sequence[Tensor], seed: int, first: int = 0, loaders: int = 0
 ) -> Iterable[Sequence[Example]]:
     """Yield the examples of each batch as a list, since they differ in size; arguments as those of `Split.batches`."""
-    return _loader(dataset, order, seed, first, loaders, collate=list)
+    return _make_loader(dataset, order, seed, first, loaders, collate=list)
 
 
-def _loader(
+def _make_loader(
     dataset: Dataset[Any],
     order: Sequence[Tensor],
     seed: int,
@@ -103,14 +103,14 @@ def _loader(
     loaders: int,
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    places: list[list[Place]] = [
+    places: list[list[SeededIndex]] = [
         [(index, (seed, batch, row)) for row, index in enumerate(indices.tolist())]
         for batch, indices in enumerate(order, start=first)
     ]
     # Not fork: a process with threads, as torch makes them, may hang in its copies.
     ahead = {"num_workers": min(loaders, len(places)), "multiprocessing_context": "forkserver"} if loaders else {}
     return DataLoader(
-        _Drawn(dataset),
+        _SeededDataset(dataset),
         batch_sampler=places,  # type: ignore[arg-type]
         # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
         generator=torch.Generator().manual_seed(torch.initial_seed()),
@@ -119,13 +119,13 @@ def _loader(
     )
 
 
-class _Drawn(Dataset[Any]):
+class _SeededDataset(Dataset[Any]):
     """A data set whose examples draw from generators of their own: who loads them, and when, has no influence."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
 
-    def __getitem__(self, place: Place) -> Any:
+    def __getitem__(self, place: SeededIndex) -> Any:
         index, key = place
         python, numpy = random.getstate(), np.random.get_state()
         seed = int(np.random.SeedSequence([*key, index]).generate_state(1)[0])
@@ -140,21 +140,21 @@ class _Drawn(Dataset[Any]):
                 np.random.set_state(numpy)
 
 
-def _tensor(part: Any, name: str) -> Tensor:
+def _to_tensor(part: Any, name: str) -> Tensor:
     try:
         # torch cannot share memory that is read-only or runs backwards; only such arrays are copied.
         found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
         tensor = torch.as_tensor(found)
     except TypeError as error:
         raise RequestError(
-            f"The {name} data holds {_described(part)}, which is no numbers; encode text and categories first."
+            f"The {name} data holds {_describe(part)}, which is no numbers; encode text and categories first."
         ) from error
     if not tensor.ndim:
         raise RequestError(f"The {name} data holds a single number; expected one row per example.")
     return tensor
 
 
-def _described(found: Any) -> str:
+def _describe(found: Any) -> str:
     length = f" of {len(found)}" if isinstance(found, tuple | list) else ""
     kind = f" of {found.dtype}" if isinstance(found, np.ndarray) else ""
     return f"a {type(found).__name__}{length}{kind}"

@@ -19,7 +19,7 @@ Metric = Any
 """Callable[[Tensor, Tensor], float], or an object with update, compute and reset."""
 
 
-def checked(metric: Metric, name: str) -> Metric:
+def check_metric(metric: Metric, name: str) -> Metric:
     """Return the metric.
 
     Raises:
@@ -37,10 +37,10 @@ def streams(metric: Metric) -> bool:
     return all(callable(getattr(metric, method, None)) for method in ("update", "compute", "reset"))
 
 
-def of_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
+def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample; NaN where the metric is undefined."""
     if not streams(metric):
-        return number(metric(prediction, target))
+        return to_float(metric(prediction, target))
     update, compute, reset = metric.update, metric.compute, metric.reset
     if callable(metric):
         value = metric(prediction, target)
@@ -49,10 +49,10 @@ def of_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
         value = compute()
     # Calling a torchmetrics.Metric also adds to its state.
     reset()
-    return number(value)
+    return to_float(value)
 
 
-class Tally:
+class MetricTotals:
     """Several metrics over the batches of a split, in one pass.
 
     Functions see the predictions of the whole split at once, so these are kept; objects are streamed.
@@ -75,13 +75,13 @@ class Tally:
     def values(self) -> list[float]:
         """Return each metric of all that was added, in order; NaN where undefined."""
         whole = [torch.cat(parts) for parts in zip(*self._kept, strict=True)]
-        found = [number(metric.compute() if streams(metric) else metric(*whole)) for metric in self._metrics]
+        found = [to_float(metric.compute() if streams(metric) else metric(*whole)) for metric in self._metrics]
         for metric in self._streamed:
             metric.reset()
         return found
 
 
-def number(value: Any) -> float:
+def to_float(value: Any) -> float:
     """Return what a metric gave as a float; infinities, like NaN, mean undefined.
 
     Raises:

@@ -26,7 +26,7 @@ class Output(NamedTuple):
     has_space: bool
 
 
-def fitted(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
+def convert_target(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
     """Return the target in the form that branches know: class indices as 64-bit integers, values as floating point.
 
     Whole numbers that a single output without activation is to reach are values.
@@ -36,7 +36,7 @@ def fitted(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
     return fitting(target, prediction)
 
 
-def built(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
+def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     """Make a network: a copy of the one given, or what the function given returns.
 
     Raises:
@@ -53,7 +53,7 @@ def built(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return made
 
 
-def several(output: Any) -> Sequence[Tensor]:
+def split_output(output: Any) -> Sequence[Tensor]:
     """Return what a network gives in training as its prediction and the auxiliary ones, if there are any."""
     return output if isinstance(output, tuple | list) else (output,)
 
@@ -65,21 +65,21 @@ def probe(network: nn.Module, split: Split, branch: ActivatedBranch) -> Output:
         RequestError: The network cannot take the inputs, or its prediction does not fit the targets.
     """
     inputs, target = split.first(2)
-    prediction = _predicted(network.eval(), inputs, split.name)
+    prediction = _predict(network.eval(), inputs, split.name)
     if len(prediction) != len(inputs):
         raise RequestError(
             f"The network gives a prediction of shape {tuple(prediction.shape)} for {len(inputs)} examples of the "
             f"{split.name} data; the first dimension of its output needs to be the example."
         )
     shape = spatial(prediction).shape
-    context = {"target": fitted(target, prediction, branch.activation)}
+    context = {"target": convert_target(target, prediction, branch.activation)}
     if not context["target"].is_floating_point():
         _check_classes(split.targets(), shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
 
 
-def _predicted(network: nn.Module, inputs: Tensor, name: str) -> Tensor:
+def _predict(network: nn.Module, inputs: Tensor, name: str) -> Tensor:
     try:
         with torch.no_grad():
             prediction = network(inputs)

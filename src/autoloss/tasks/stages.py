@@ -34,25 +34,25 @@ AnyStage = TypeVar("AnyStage", bound=Stage)
 Values = TypeVar("Values")
 
 
-def parameters(common: Any, stages: Mapping[str, Stage]) -> Iterator[Parameter]:
+def list_parameters(common: Any, stages: Mapping[str, Stage]) -> Iterator[Parameter]:
     """Yield all options with their defaults.
 
     Args:
         common: A dataclass of options of both schedules.
         stages: Schedule → its defaults.
     """
-    yield from _fields("", common)
+    yield from _list_fields("", common)
     for schedule, stage in stages.items():
         for values in (stage, stage.recipe):
-            yield from _fields(PREFIXES[schedule], values)
+            yield from _list_fields(PREFIXES[schedule], values)
 
 
-def option(name: str, annotation: str, default: Any) -> Parameter:
+def make_parameter(name: str, annotation: str, default: Any) -> Parameter:
     """Return one option."""
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def check_known(task: str, options: Iterable[str], signature: Signature) -> None:
+def check_options(task: str, options: Iterable[str], signature: Signature) -> None:
     """Refuse an option that a task does not have.
 
     Raises:
@@ -63,28 +63,28 @@ def check_known(task: str, options: Iterable[str], signature: Signature) -> None
             raise unknown(f"option of the task {task}", name, signature.parameters)
 
 
-def changed(stages: Mapping[str, AnyStage], options: Mapping[str, Any]) -> list[AnyStage]:
+def apply_options(stages: Mapping[str, AnyStage], options: Mapping[str, Any]) -> list[AnyStage]:
     """Return the stages with what the options say."""
     found: list[AnyStage] = []
     for schedule, stage in stages.items():
         prefix = PREFIXES[schedule]
         own = {name.removeprefix(prefix): options[name] for name in options if name.startswith(prefix)}
-        recipe = dataclasses.replace(stage.recipe, **chosen(Recipe, own))
-        found.append(dataclasses.replace(stage, recipe=recipe, **chosen(type(stage), own)))
+        recipe = dataclasses.replace(stage.recipe, **select_fields(Recipe, own))
+        found.append(dataclasses.replace(stage, recipe=recipe, **select_fields(type(stage), own)))
     return found
 
 
-def chosen(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+def select_fields(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are fields of a dataclass."""
     return {setting.name: options[setting.name] for setting in fields(kind) if setting.name in options}
 
 
-def device(asked: str) -> str:
+def resolve_device(asked: str) -> str:
     """Return a device by name; auto is a GPU if there is one."""
     return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
 
 
-def _fields(prefix: str, values: Any) -> Iterator[Parameter]:
+def _list_fields(prefix: str, values: Any) -> Iterator[Parameter]:
     for setting in fields(values):
         if setting.name != RECIPE:
-            yield option(prefix + setting.name, str(setting.type), getattr(values, setting.name))
+            yield make_parameter(prefix + setting.name, str(setting.type), getattr(values, setting.name))

@@ -18,12 +18,12 @@ from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import raised
 from autoloss.tasks.data import Split
-from autoloss.tasks.measure import Metric, Tally, checked, of_sample
-from autoloss.tasks.outputs import built, fitted, probe, several
+from autoloss.tasks.measure import Metric, MetricTotals, check_metric, measure_sample
+from autoloss.tasks.outputs import build_network, convert_target, probe, split_output
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
-from autoloss.tasks.training.course import Course, Figures
+from autoloss.tasks.training.course import Figures, Trainer
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seeded
+from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
@@ -118,8 +118,8 @@ class SupervisedTask(Task):
         self.execution = self._execution = Execution(device=device)
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
-        self._metric = checked(metric, "metric")
-        self._also = {label: checked(further, label) for label, further in (also or {}).items()}
+        self._metric = check_metric(metric, "metric")
+        self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         given = {"train": train, "valid": valid, "test": test}
         proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
@@ -146,11 +146,11 @@ class SupervisedTask(Task):
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
         undefined = at_best = 0
-        with seeded(seed) as generator, torch.no_grad():
-            network = built(self._networks["proxy"]).eval()
+        with seed_generators(seed) as generator, torch.no_grad():
+            network = build_network(self._networks["proxy"]).eval()
             for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, seed, generator):
                 prediction = network(inputs)
-                context = {"target": fitted(target, prediction, self._branch.activation)}
+                context = {"target": convert_target(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
                 initial = self._branch.metric(sample.prediction, context)
                 best = self._branch.metric(self._branch.ideal(context), context)
@@ -181,13 +181,13 @@ class SupervisedTask(Task):
 
     def _course(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Course[nn.Module, tuple[Tensor, Tensor]]:
+    ) -> Trainer[nn.Module, tuple[Tensor, Tensor]]:
         schedule, how = training.schedule, execution or self._execution
         recipe = self.recipes[schedule].at_learning_rate(training.learning_rate)
         train, measured = self._splits[schedule]["train"], self._splits[schedule][training.split]
         size = recipe.evaluation_batch or recipe.batch_size
-        return Course(
-            build=lambda: built(self._networks[schedule]),
+        return Trainer(
+            build=lambda: build_network(self._networks[schedule]),
             recipe=recipe,
             execution=how,
             examples=len(train),
@@ -230,15 +230,15 @@ class SupervisedTask(Task):
             inputs, target = batch
             with how.arithmetic():
                 found = network(how.moved(inputs))
-            prediction, *auxiliary = (raised(each) for each in several(found))
-            context = {"target": fitted(target.to(how.where), prediction, self._branch.activation)}
+            prediction, *auxiliary = (raised(each) for each in split_output(found))
+            context = {"target": convert_target(target.to(how.where), prediction, self._branch.activation)}
             return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
 
         return of
 
     @torch.no_grad()
     def _measured(self, network: nn.Module, split: Split, batch_size: int, how: Execution) -> Figures | str:
-        tally = Tally([self._metric, *self._also.values()])
+        tally = MetricTotals([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
             prediction = network(how.moved(inputs))
             if not bool(torch.isfinite(prediction).all()):
@@ -250,8 +250,8 @@ class SupervisedTask(Task):
 
     def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch as the network's output has it, and whether that has space."""
-        with seeded(0):
-            network = built(self._networks["proxy"])
+        with seed_generators(0):
+            network = build_network(self._networks["proxy"])
             splits = self._splits["proxy"]
             outputs = [probe(network, split, branch) for split in splits.values()]
             measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
@@ -282,4 +282,4 @@ class SupervisedTask(Task):
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample, the target in the data set's own type."""
-    return of_sample(metric, prediction, target.to(dtype))
+    return measure_sample(metric, prediction, target.to(dtype))

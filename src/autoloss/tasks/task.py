@@ -133,6 +133,7 @@ class Task(ABC):
     Attributes:
         name: Shown in tables and stored with a run.
         standard: Branch → formula or name in the zoo of the loss in common use: the baseline of `check` and of comparisons.
+        baselines: Further losses in common use, each by the branches in which it differs from `standard`.
         splits: What `train` can measure; without `test` there are no comparisons on held-out data.
         schedules: What `train` can train with: the search's `proxy`, and `full` for retraining.
         also: Names of the further metrics in `Scored.also`; None where the task does not declare them.
@@ -145,6 +146,7 @@ class Task(ABC):
 
     name: str = "task"
     standard: Mapping[str, str] = {}
+    baselines: Sequence[Mapping[str, str]] = ()
     splits: Sequence[str] = ("valid", "test")
     schedules: Sequence[str] = ("proxy", "full")
     also: Sequence[str] | None = None
@@ -218,7 +220,8 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
         splits: What the schedule can measure; those of the task when left out.
 
     Raises:
-        RequestError: There is no such split or schedule, a branch has no loss, or the schedule cannot be shortened.
+        RequestError: There is no such split or schedule, a branch has no loss, or the task does not follow the fidelity or the
+            learning rate.
     """
     if training.schedule not in task.schedules:
         raise unknown("schedule", training.schedule, task.schedules)
@@ -228,8 +231,12 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
     for branch in task.branches:
         if branch not in criterion:
             raise unknown("loss for the branch", branch, criterion)
-    if training.fidelity != 1 and not task.shortens:
-        raise RequestError(
-            f"The task {task.name} cannot shorten a training; found fidelity {training.fidelity:g}, expected 1. Leave it at 1, or "
-            "give the task `shortens = True` and follow `training.fidelity` in train()."
-        )
+    for name, value, followed, declaration in (
+        ("fidelity", training.fidelity, task.shortens, "shortens"),
+        ("learning rate", training.learning_rate, task.tunes_learning_rate, "tunes_learning_rate"),
+    ):
+        if value != 1 and not followed:
+            raise RequestError(
+                f"The task {task.name} trains at the {name} 1 only; found {value:g}. Leave it at 1, or follow it in train() and "
+                f"declare `{declaration} = True`."
+            )

@@ -27,12 +27,6 @@ DICE = "baseline/dice"
 OF_CLASSES = ("baseline/wce", "baseline/lovasz")
 OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
 """Further baselines of a full comparison, for a softmax over classes; the second ones need space."""
-OF_DETECTORS: tuple[Mapping[str, str], ...] = (
-    {"rcnn_reg": "baseline/iou"},
-    {"rcnn_reg": "baseline/giou"},
-    {"rcnn_cls": "baseline/cse_auto_a_cls", "rcnn_reg": "baseline/cse_auto_a_reg"},
-)
-"""Likewise for detectors: the rows of the paper's table of detection, by what they change in the standard losses."""
 
 
 def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
@@ -47,7 +41,7 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     if _has_one_softmax(task.branches):
         names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
     if every:
-        names += [_join({**task.standard, **other}) for other in OF_DETECTORS if set(other) <= set(task.branches)]
+        names += [_join({**task.standard, **other}) for other in task.baselines]
     return [Entrant(_label(name), name, baseline=True) for name in names]
 
 

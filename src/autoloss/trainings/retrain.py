@@ -21,7 +21,7 @@ from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
 from autoloss.tasks.task import Task, Training
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Keep, forget
+from autoloss.tasks.training.checkpoints import Checkpoints, delete_checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import baselines
@@ -96,10 +96,10 @@ class Retrainer:
             zoo.resolve(entrant.loss, self.task.branches, self.operators)
         # One seed of every loss before the next: who stops early can compare.
         plan = [(entrant, number) for number in range(len(seeds)) for entrant in entrants]
-        with distribution.joined((self.execution or Execution()).device), _owned(self.directory):
-            distribution.from_first(lambda: check_settings(self.directory, self.settings))
+        with distribution.process_group((self.execution or Execution()).device), _owned(self.directory):
+            distribution.run_on_first(lambda: check_settings(self.directory, self.settings))
             # One process reads: to another, what the first one writes next might seem to have been there before.
-            finished = distribution.from_first(
+            finished = distribution.run_on_first(
                 lambda: [self._read(entrant, seeds[number], number) for entrant, number in plan]
             )
             outcomes: dict[tuple[Entrant, int], Outcome] = {}
@@ -128,7 +128,7 @@ class Retrainer:
         execution = self.execution
         if execution is not None:
             due = Interval(self.checkpoint_seconds)
-            execution = replace(execution, keep=Keep(directory=folder, due=due, belongs={"loss": entrant.loss}))
+            execution = replace(execution, keep=Checkpoints(directory=folder, due=due, belongs={"loss": entrant.loss}))
         try:
             with one_thread():
                 outcome = to_record(self.task.train(criterion, training, execution, self._observer(label, training)))
@@ -141,7 +141,7 @@ class Retrainer:
             ) from error
         if distribution.rank() == 0:
             write_result(folder, {"loss": entrant.loss, "seed": seed}, outcome)
-            forget(folder)
+            delete_checkpoints(folder)
         return outcome
 
     def _observer(self, label: str, training: Training) -> Callable[[int, float], None] | None:
@@ -179,7 +179,7 @@ def choose_execution(
     given = {name: value for name, value in asked.items() if value is not None}
     if task.execution is not None:
         return replace(task.execution, **given)
-    if given or distribution.asked_for():
+    if given or distribution.started_by_torchrun():
         wanted = ", ".join(given) or "several processes"
         raise RequestError(
             f"The task {task.name!r} declares no `execution`, so its trainings cannot be given {wanted}. Set the attribute and "

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
-from autoloss.tasks.segmentation.data.shrinking import shrunk
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.shrinking import open_copy
 
 
 def read(file: Path) -> np.ndarray:
@@ -31,5 +31,5 @@ def main() -> None:
     pairs = tuple((data / f"image{index}.png", data / f"mask{index}.png") for index in range(6))
     print("ready", flush=True)
     sys.stdin.readline()
-    small = shrunk(Pictures("drawn", pairs, ("paper", "ink", "smudge"), read), 16, cache)
+    small = open_copy(ImageFiles("drawn", pairs, ("paper", "ink", "smudge"), read), 16, cache)
     print(small.folder, small.images.sum(), small.masks.sum(), flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
 from tests.tasks.datasets.generated import save_grey
 
 CLASSES = ("paper", "ink", "smudge")
@@ -19,7 +19,7 @@ def painted(mask: np.ndarray) -> np.ndarray:
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 
-def pictures(place: Path, masks: list[np.ndarray]) -> Pictures:
+def pictures(place: Path, masks: list[np.ndarray]) -> ImageFiles:
     """Save masks, and images painted from them without loss."""
     pairs = []
     for index, mask in enumerate(masks):
@@ -27,7 +27,7 @@ def pictures(place: Path, masks: list[np.ndarray]) -> Pictures:
         Image.fromarray(painted(mask)).save(pair[0])
         save_grey(mask, pair[1])
         pairs.append(pair)
-    return Pictures("drawn", tuple(pairs), CLASSES, read_indices)
+    return ImageFiles("drawn", tuple(pairs), CLASSES, read_indices)
 
 
 def blocks(count: int, height: int = 32, width: int = 40) -> list[np.ndarray]:

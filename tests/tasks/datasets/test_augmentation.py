@@ -18,11 +18,18 @@ from torchvision.transforms import v2
 
 from autoloss.errors import RequestError
 from autoloss.tasks.data import Split
-from autoloss.tasks.segmentation.data.augmentation import DEVIATION, MEAN, SCALES, Augmented, Whole, normalised
+from autoloss.tasks.segmentation.data.augmentation import (
+    DEVIATION,
+    MEAN,
+    SCALES,
+    AugmentedDataset,
+    WholeImageDataset,
+    normalise,
+)
 from autoloss.tasks.segmentation.data.pictures import IGNORED
-from autoloss.tasks.segmentation.data.resizing import resized
-from autoloss.tasks.segmentation.data.shrinking import shrunk
-from autoloss.tasks.training.loop import seeded
+from autoloss.tasks.segmentation.data.resizing import resize
+from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.training.loop import seed_generators
 from tests.tasks.datasets.drawn import blocks, painted, pictures
 
 
@@ -38,8 +45,8 @@ def inner(mask: Tensor) -> Tensor:
 
 
 def drawn(source, count: int, side: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    with seeded(seed):
-        data = Augmented(source, side)
+    with seed_generators(seed):
+        data = AugmentedDataset(source, side)
         return [data[index % len(data)] for index in range(count)]
 
 
@@ -90,7 +97,7 @@ def test_what_is_shown_is_what_scaling_the_whole_and_cropping_it_shows(tmp_path:
         size = [round(factor * length) for length in mask.shape]
         return crop(v2.functional.resize(mask[None], size, v2.InterpolationMode.NEAREST_EXACT))[0]
 
-    with seeded(0):
+    with seed_generators(0):
         reference = [plainly(data.mask(0)) for _ in range(600)]
     found = [mask for _, mask in drawn(data, 600, 20)]
     for measure in (
@@ -112,10 +119,10 @@ def test_a_border_that_is_ignored_stays_ignored(tmp_path: Path):
 
 
 def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Path):
-    data = Augmented(pictures(tmp_path, blocks(6)), 16)
+    data = AugmentedDataset(pictures(tmp_path, blocks(6)), 16)
 
     def batches(seed: int) -> list[list[Tensor]]:
-        with seeded(seed):
+        with seed_generators(seed):
             return list(DataLoader(data, batch_size=3))
 
     state = torch.get_rng_state()
@@ -129,11 +136,11 @@ def test_equal_seeds_give_equal_batches_and_nothing_is_left_changed(tmp_path: Pa
 
 
 def test_a_split_takes_what_is_augmented_and_what_travelled_draws_the_same(tmp_path: Path):
-    data = Augmented(shrunk(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), 16)
+    data = AugmentedDataset(open_copy(pictures(tmp_path, blocks(6)), 16, tmp_path / "cache"), 16)
     again = pickle.loads(pickle.dumps(data))  # noqa: S301 - our own
     found = []
     for each in (data, again):
-        with seeded(0):
+        with seed_generators(0):
             found += Split(each, "train").in_order(6)
     assert found[0][0].equal(found[1][0])
     assert found[0][1].equal(found[1][1])
@@ -141,7 +148,7 @@ def test_a_split_takes_what_is_augmented_and_what_travelled_draws_the_same(tmp_p
 
 def test_whole_images_are_normalised_and_otherwise_as_they_are(tmp_path: Path):
     masks = blocks(2)
-    image, mask = Whole(pictures(tmp_path, masks))[1]
+    image, mask = WholeImageDataset(pictures(tmp_path, masks))[1]
     assert np.array_equal(mask.numpy(), masks[1])
     expected = (torch.from_numpy(painted(masks[1])).permute(2, 0, 1) / 255 - torch.tensor(MEAN)[:, None, None]) / (
         torch.tensor(DEVIATION)[:, None, None]
@@ -151,25 +158,25 @@ def test_whole_images_are_normalised_and_otherwise_as_they_are(tmp_path: Path):
 
 def test_whole_images_of_differing_sizes_go_one_by_one_or_resized(tmp_path: Path):
     data = pictures(tmp_path, [*blocks(2, 16, 16), *blocks(2, 32, 24)])
-    one_by_one = [tuple(mask.shape) for _, mask in Split(Whole(data), "valid").in_order(1)]
+    one_by_one = [tuple(mask.shape) for _, mask in Split(WholeImageDataset(data), "valid").in_order(1)]
     assert one_by_one == [(1, 16, 16)] * 2 + [(1, 32, 24)] * 2
-    together = next(iter(Split(Whole(data, 8), "valid").in_order(4)))
+    together = next(iter(Split(WholeImageDataset(data, 8), "valid").in_order(4)))
     assert together[0].shape == (4, 3, 8, 8)
 
 
 def test_the_small_copy_is_augmented_and_evaluated_like_pictures(tmp_path: Path):
-    small = shrunk(pictures(tmp_path, blocks(4)), 16, tmp_path / "cache")
+    small = open_copy(pictures(tmp_path, blocks(4)), 16, tmp_path / "cache")
     image, mask = drawn(small, 1, 16)[0]
     assert (image.shape, mask.shape) == ((3, 16, 16), (16, 16))
-    assert Whole(small)[2][1].equal(Whole(small.pictures, 16)[2][1])
-    assert Whole(small)[2][0].equal(Whole(small.pictures, 16)[2][0])
+    assert WholeImageDataset(small)[2][1].equal(WholeImageDataset(small.pictures, 16)[2][1])
+    assert WholeImageDataset(small)[2][0].equal(WholeImageDataset(small.pictures, 16)[2][0])
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_labels_lie_where_their_pixels_lie_at_another_size(factor: float):
     # A ramp: the label is the grey. Were labels taken from each block's first pixel, they would fall behind by half a block.
     ramp = torch.arange(0, 200, dtype=torch.uint8).repeat(20, 1)
-    image, mask = resized(ramp.repeat(3, 1, 1), ramp, round(20 * factor), round(200 * factor))
+    image, mask = resize(ramp.repeat(3, 1, 1), ramp, round(20 * factor), round(200 * factor))
     off = (image[0].float() - mask.float())[:, 8:-8]
     assert abs(float(off.mean())) <= 0.5
     assert float(off.abs().max()) <= 1
@@ -177,10 +184,10 @@ def test_labels_lie_where_their_pixels_lie_at_another_size(factor: float):
 
 def test_normalised_images_have_imagenets_mean_at_zero():
     image = torch.tensor([round(255 * mean) for mean in MEAN], dtype=torch.uint8)[:, None, None].expand(3, 4, 4)
-    assert normalised(image).abs().max() < 0.01
+    assert normalise(image).abs().max() < 0.01
 
 
-@pytest.mark.parametrize("data", [Augmented, Whole])
+@pytest.mark.parametrize("data", [AugmentedDataset, WholeImageDataset])
 def test_a_side_below_one_is_refused(tmp_path: Path, data):
     with pytest.raises(RequestError, match="0 pixels"):
         data(pictures(tmp_path, blocks(1)), 0)
@@ -188,6 +195,6 @@ def test_a_side_below_one_is_refused(tmp_path: Path, data):
 
 def test_without_torchvision_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.delitem(sys.modules, Augmented.__module__)
+    monkeypatch.delitem(sys.modules, AugmentedDataset.__module__)
     with pytest.raises(RequestError, match=r"pip install autoloss\[vision\]"):
-        importlib.import_module(Augmented.__module__)
+        importlib.import_module(AugmentedDataset.__module__)

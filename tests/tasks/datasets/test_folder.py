@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data.folder import SPLITS, folder
+from autoloss.tasks.segmentation.data.folder import SPLITS, load_folder
 from tests.tasks.datasets import generated
 
 
@@ -19,17 +19,17 @@ def place(tmp_path: Path) -> Path:
 
 
 def members(place: Path, **options: int) -> dict[str, list[str]]:
-    return {split: [image.stem for image, _ in folder(place, split, **options).pairs] for split in SPLITS}
+    return {split: [image.stem for image, _ in load_folder(place, split, **options).pairs] for split in SPLITS}
 
 
 def refused(place: Path, split: str = "train", **options: int) -> str:
     with pytest.raises(RequestError) as caught:
-        folder(place, split, **options)
+        load_folder(place, split, **options)
     return str(caught.value)
 
 
 def test_a_folder_is_read_as_it_was_written(place: Path):
-    found = folder(place, "train")
+    found = load_folder(place, "train")
     written = {f"scene_{index:04d}": pair for index, pair in enumerate(generated.pictures("train", 20, 32))}
     for index, (image, _) in enumerate(found.pairs):
         assert np.array_equal(found.mask(index).numpy(), written[image.stem][1])
@@ -60,12 +60,12 @@ def test_without_a_list_to_train_on_what_no_other_names_is_trained_on(place: Pat
 
 
 def test_classes_are_found_in_all_masks_or_given(place: Path):
-    assert len(folder(place, "test").classes) == 11
-    assert len(folder(place, "test", classes=15).classes) == 15
+    assert len(load_folder(place, "test").classes) == 11
+    assert len(load_folder(place, "test", classes=15).classes) == 15
     # Found anew when a mask changes, whichever split it is in.
     mask = place / "masks" / f"{members(place)['train'][0]}.png"
     generated.save_grey(np.full((32, 32), 13, np.uint8), mask)
-    assert len(folder(place, "test").classes) == 14
+    assert len(load_folder(place, "test").classes) == 14
 
 
 def test_hidden_files_are_left_out(place: Path):

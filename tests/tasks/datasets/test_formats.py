@@ -14,13 +14,13 @@ from scipy.io import loadmat
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data import cityscapes as cityscapes_module
-from autoloss.tasks.segmentation.data.cityscapes import cityscapes
-from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures
-from autoloss.tasks.segmentation.data.voc import voc
+from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
+from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles
+from autoloss.tasks.segmentation.data.voc import load_voc
 from tests.tasks.datasets import generated
 
 
-def stems(pictures: Pictures) -> list[str]:
+def stems(pictures: ImageFiles) -> list[str]:
     return [image.stem for image, _ in pictures.pairs]
 
 
@@ -33,7 +33,7 @@ def refused(find, *arguments: object) -> str:
 @pytest.mark.parametrize("inside", [".", "VOCdevkit", "VOCdevkit/VOC2012"])
 @pytest.mark.parametrize(("split", "count"), [("train", 12), ("val", 4), ("trainval", 16), ("train_aug", 18)])
 def test_voc_is_found_from_any_of_its_folders(devkit: Path, inside: str, split: str, count: int):
-    found = voc(devkit / inside, split)
+    found = load_voc(devkit / inside, split)
     assert len(found) == count
     assert found.name == f"VOC 2012 {split}"
     assert found.classes[0] == "background"
@@ -41,15 +41,15 @@ def test_voc_is_found_from_any_of_its_folders(devkit: Path, inside: str, split: 
 
 
 def test_train_aug_is_voc_and_sbd_without_val_and_vocs_own_mask_wins(devkit: Path):
-    found = voc(devkit, "train_aug")
-    assert stems(found) == stems(voc(devkit, "train")) + [f"2008_{k:06d}" for k in (0, 2, 4, 1, 3, 5)]
-    assert not set(stems(found)) & set(stems(voc(devkit, "val")))
+    found = load_voc(devkit, "train_aug")
+    assert stems(found) == stems(load_voc(devkit, "train")) + [f"2008_{k:06d}" for k in (0, 2, 4, 1, 3, 5)]
+    assert not set(stems(found)) & set(stems(load_voc(devkit, "val")))
     # SBD annotates 2007_000000 too, which is in train, and 2007_000012, which is in val.
     assert [mask.suffix for _, mask in found.pairs] == [".png"] * 12 + [".mat"] * 6
 
 
 def test_images_and_masks_of_voc_are_those_that_were_written(devkit: Path):
-    found = voc(devkit, "trainval")
+    found = load_voc(devkit, "trainval")
     written = generated.pictures("train", 12, 48, varied=True) + generated.pictures("valid", 4, 48, varied=True)
     for index, (image, mask) in enumerate(written):
         assert np.array_equal(found.mask(index).numpy(), mask)
@@ -60,7 +60,7 @@ def test_images_and_masks_of_voc_are_those_that_were_written(devkit: Path):
 
 
 def test_borders_of_255_in_a_palette_are_ignored_not_colours(devkit: Path):
-    found = voc(devkit, "train")
+    found = load_voc(devkit, "train")
     labels = torch.cat([found.mask(index).ravel() for index in range(len(found))]).unique().tolist()
     assert labels == [*range(11), IGNORED]
     with Image.open(found.pairs[0][1]) as written:
@@ -69,7 +69,7 @@ def test_borders_of_255_in_a_palette_are_ignored_not_colours(devkit: Path):
 
 
 def test_masks_of_sbd_are_its_segmentation(devkit: Path):
-    found = voc(devkit, "train_aug")
+    found = load_voc(devkit, "train_aug")
     file = found.pairs[12][1]
     expected = loadmat(file)["GTcls"][0]["Segmentation"][0]
     assert expected.any()
@@ -78,7 +78,7 @@ def test_masks_of_sbd_are_its_segmentation(devkit: Path):
 
 
 def test_pictures_travel_to_another_process_with_their_reader(devkit: Path):
-    found = voc(devkit, "train_aug")
+    found = load_voc(devkit, "train_aug")
     again = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own
     assert again == found
     assert again.mask(15).equal(found.mask(15))
@@ -92,22 +92,22 @@ def test_pictures_travel_to_another_process_with_their_reader(devkit: Path):
     ],
 )
 def test_an_unknown_split_of_voc_is_refused_with_those_that_exist(devkit: Path, split: str, said: list[str]):
-    assert all(part in refused(voc, devkit, split) for part in said)
+    assert all(part in refused(load_voc, devkit, split) for part in said)
 
 
 def test_a_folder_without_voc_is_refused_with_the_layout(tmp_path: Path):
-    message = refused(voc, tmp_path, "train")
+    message = refused(load_voc, tmp_path, "train")
     assert "there is no JPEGImages and no SegmentationClass and no ImageSets/Segmentation" in message
     assert "VOCdevkit/VOC2012/JPEGImages/2007_000032.jpg" in message
-    assert "does not exist" in refused(voc, tmp_path / "nowhere", "train")
+    assert "does not exist" in refused(load_voc, tmp_path / "nowhere", "train")
     (tmp_path / "file").touch()
-    assert "is no folder" in refused(voc, tmp_path / "file", "train")
+    assert "is no folder" in refused(load_voc, tmp_path / "file", "train")
 
 
 def test_a_half_unpacked_voc_is_refused_by_what_is_missing(devkit: Path, tmp_path: Path):
     root = tmp_path / "VOC2012"
     shutil.copytree(devkit / "VOCdevkit/VOC2012/JPEGImages", root / "JPEGImages")
-    message = refused(voc, tmp_path, "train")
+    message = refused(load_voc, tmp_path, "train")
     assert message.startswith(f"{root} holds no VOC 2012: there is no SegmentationClass and no ImageSets")
 
 
@@ -115,20 +115,20 @@ def test_a_missing_or_empty_list_is_refused_by_its_file(devkit: Path, tmp_path: 
     shutil.copytree(devkit, tmp_path, dirs_exist_ok=True)
     lists = tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation"
     (lists / "val.txt").unlink()
-    assert f"VOC 2012 has no split 'val': there is no {lists / 'val.txt'}" in refused(voc, tmp_path, "val")
+    assert f"VOC 2012 has no split 'val': there is no {lists / 'val.txt'}" in refused(load_voc, tmp_path, "val")
     (lists / "train.txt").write_text("\n\n")
-    assert "the split 'train' of VOC 2012 has no images" in refused(voc, tmp_path, "train")
+    assert "the split 'train' of VOC 2012 has no images" in refused(load_voc, tmp_path, "train")
     (lists / "train.txt").write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refused(voc, tmp_path, "train")
+    assert "cannot be read" in refused(load_voc, tmp_path, "train")
 
 
 def test_train_aug_without_sbd_is_refused_with_sbds_layout(tmp_path: Path):
     generated.voc(tmp_path, 4, 16)
-    message = refused(voc, tmp_path, "train_aug")
+    message = refused(load_voc, tmp_path, "train_aug")
     assert "no SBD: there is no benchmark_RELEASE/dataset" in message
     assert "benchmark_RELEASE/dataset/cls/2008_000002.mat" in message
     (generated.sbd(tmp_path, 0, 16, also=("2007_000000", "2007_000003")) / "val.txt").write_text("2007_000003")
-    assert "adds nothing: each of its 2 images is in VOC's train or val" in refused(voc, tmp_path, "train_aug")
+    assert "adds nothing: each of its 2 images is in VOC's train or val" in refused(load_voc, tmp_path, "train_aug")
 
 
 def test_blank_and_repeated_lines_of_a_list_count_once(devkit: Path, tmp_path: Path):
@@ -136,11 +136,11 @@ def test_blank_and_repeated_lines_of_a_list_count_once(devkit: Path, tmp_path: P
     (tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation/train.txt").write_bytes(
         b"\xef\xbb\xbf2007_000003\r\n\r\n2007_000001 \r\n2007_000003"
     )
-    assert stems(voc(tmp_path, "train")) == ["2007_000003", "2007_000001"]
+    assert stems(load_voc(tmp_path, "train")) == ["2007_000003", "2007_000001"]
 
 
 def test_cityscapes_is_read_in_its_19_classes(cities: Path):
-    train, val = cityscapes(cities, "train"), cityscapes(cities, "val")
+    train, val = load_cityscapes(cities, "train"), load_cityscapes(cities, "val")
     assert (len(train), len(val)) == (6, 2)
     assert len(train.classes) == 19
     assert (train.classes[0], train.classes[18]) == ("road", "bicycle")
@@ -162,17 +162,17 @@ def test_label_ids_become_the_benchmarks_train_ids():
 
 def test_an_id_that_cityscapes_does_not_have_is_refused(tmp_path: Path):
     generated.save_grey(np.full((4, 4), 34, np.uint8), tmp_path / "mask.png")
-    message = refused(cityscapes_module.read, tmp_path / "mask.png")
+    message = refused(cityscapes_module.read_mask, tmp_path / "mask.png")
     assert "holds the label id 34; expected ids from 0 to 33. Use the files that end in _labelIds.png" in message
 
 
 def test_cityscapes_that_is_not_whole_is_refused(cities: Path, tmp_path: Path):
-    assert "has no split named 'test'" in refused(cityscapes, cities, "test")
-    assert "there is no leftImg8bit and no gtFine" in refused(cityscapes, tmp_path, "train")
+    assert "has no split named 'test'" in refused(load_cityscapes, cities, "test")
+    assert "there is no leftImg8bit and no gtFine" in refused(load_cityscapes, tmp_path, "train")
     (tmp_path / "leftImg8bit/train").mkdir(parents=True)
     (tmp_path / "gtFine").mkdir()
-    assert "there is no gtFine/train" in refused(cityscapes, tmp_path, "train")
+    assert "there is no gtFine/train" in refused(load_cityscapes, tmp_path, "train")
     (tmp_path / "gtFine/train").mkdir()
-    message = refused(cityscapes, tmp_path, "train")
+    message = refused(load_cityscapes, tmp_path, "train")
     assert "The split 'train' of Cityscapes is empty" in message
     assert "leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png" in message

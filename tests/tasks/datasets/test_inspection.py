@@ -11,16 +11,16 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.inspection import FIRST, faults, inspected
-from autoloss.tasks.segmentation.data.cityscapes import cityscapes
-from autoloss.tasks.segmentation.data.pictures import Pictures
-from autoloss.tasks.segmentation.data.voc import voc
+from autoloss.tasks.files.inspection import FIRST, faults, inspect_masks
+from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
+from autoloss.tasks.segmentation.data.pictures import ImageFiles
+from autoloss.tasks.segmentation.data.voc import load_voc
 from tests.tasks.datasets import generated
 from tests.tasks.datasets.drawn import blocks, painted, pictures
 
 
 @pytest.fixture
-def drawn(tmp_path: Path) -> Pictures:
+def drawn(tmp_path: Path) -> ImageFiles:
     return pictures(tmp_path, blocks(30, 16, 16))
 
 
@@ -51,7 +51,7 @@ FAULTS: dict[str, tuple[int, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_every_fault_is_found_named_and_given_a_remedy(drawn: Pictures, kind: str):
+def test_every_fault_is_found_named_and_given_a_remedy(drawn: ImageFiles, kind: str):
     which, spoil, said = FAULTS[kind]
     file = drawn.pairs[17][which]
     spoil(file)
@@ -62,38 +62,38 @@ def test_every_fault_is_found_named_and_given_a_remedy(drawn: Pictures, kind: st
     assert found[0].remedy
 
 
-def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: Pictures):
+def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: ImageFiles):
     files = []
     for index, (which, spoil, _) in enumerate(FAULTS.values()):
         files.append(drawn.pairs[2 * index][which])
         spoil(files[-1])
     assert [fault.file for fault in faults(drawn)] == files
     with pytest.raises(RequestError) as caught:
-        inspected(drawn).check()
+        inspect_masks(drawn).check()
     lines = str(caught.value).splitlines()
     assert lines[0] == "drawn cannot be used as it is:"
     assert len(lines) == 1 + len(FAULTS) + 1
     assert lines[-1].startswith("drawn: looked at the headers of 30 and decoded ")
 
 
-def test_twenty_faults_are_enough(drawn: Pictures):
+def test_twenty_faults_are_enough(drawn: ImageFiles):
     for image, _ in drawn.pairs:
         image.unlink()
     assert len(faults(drawn)) == 20
     assert len(faults(drawn, limit=3)) == 3
-    assert inspected(drawn).headers == 20
-    assert inspected(drawn).decoded == 0
+    assert inspect_masks(drawn).headers == 20
+    assert inspect_masks(drawn).decoded == 0
 
 
-def test_data_sets_as_they_should_be_have_none(drawn: Pictures, devkit: Path, cities: Path):
-    for found in (drawn, voc(devkit, "train_aug"), voc(devkit, "val"), cityscapes(cities, "train")):
-        inspection = inspected(found)
+def test_data_sets_as_they_should_be_have_none(drawn: ImageFiles, devkit: Path, cities: Path):
+    for found in (drawn, load_voc(devkit, "train_aug"), load_voc(devkit, "val"), load_cityscapes(cities, "train")):
+        inspection = inspect_masks(found)
         assert inspection.faults == ()
         assert inspection.headers == inspection.decoded == len(found)
         inspection.check()
 
 
-def test_large_data_sets_are_decoded_in_part_the_first_and_the_same_others_and_that_is_said(drawn: Pictures):
+def test_large_data_sets_are_decoded_in_part_the_first_and_the_same_others_and_that_is_said(drawn: ImageFiles):
     seen: list[list[str]] = []
 
     def watched(file: Path) -> np.ndarray:
@@ -102,17 +102,17 @@ def test_large_data_sets_are_decoded_in_part_the_first_and_the_same_others_and_t
 
     for _ in range(2):
         seen.append([])
-        found = inspected(replace(drawn, read_mask=watched), pixels=12 * 256)
+        found = inspect_masks(replace(drawn, read_mask=watched), pixels=12 * 256)
     assert seen[0] == seen[1]
     assert len(seen[0]) == 12
     assert seen[0][:FIRST] == [mask.name for _, mask in drawn.pairs[:FIRST]]
     assert str(found) == "drawn: looked at the headers of 30 and decoded 12 of 30 pairs of image and mask."
-    assert inspected(drawn, pixels=1).decoded == 1
+    assert inspect_masks(drawn, pixels=1).decoded == 1
 
 
-def test_headers_are_looked_at_beyond_what_is_decoded(drawn: Pictures):
+def test_headers_are_looked_at_beyond_what_is_decoded(drawn: ImageFiles):
     Image.new("L", (4, 4)).save(drawn.pairs[29][1])
-    assert [fault.file for fault in inspected(drawn, pixels=1).faults] == [drawn.pairs[29][1]]
+    assert [fault.file for fault in inspect_masks(drawn, pixels=1).faults] == [drawn.pairs[29][1]]
 
 
 def test_masks_in_matlabs_files_are_looked_at_too(tmp_path: Path):
@@ -123,7 +123,7 @@ def test_masks_in_matlabs_files_are_looked_at_too(tmp_path: Path):
     generated.save_mat(np.full((16, 16), 21, np.uint8), root / "cls/2008_000002.mat")
     generated.save_mat(np.zeros((16, 12), np.uint8), root / "cls/2008_000003.mat")
     generated.save_mat(np.zeros((16, 16)), root / "cls/2008_000004.mat")
-    said = {fault.file.stem: str(fault) for fault in faults(voc(tmp_path, "train_aug"))}
+    said = {fault.file.stem: str(fault) for fault in faults(load_voc(tmp_path, "train_aug"))}
     for stem, part in {
         "2008_000000": "there is no such file",
         "2008_000001": "cannot be decoded",
@@ -135,6 +135,6 @@ def test_masks_in_matlabs_files_are_looked_at_too(tmp_path: Path):
     assert not said
 
 
-def test_no_images_are_refused(drawn: Pictures):
+def test_no_images_are_refused(drawn: ImageFiles):
     with pytest.raises(RequestError, match="drawn holds no images"):
         faults(replace(drawn, pairs=()))

@@ -13,20 +13,20 @@ from PIL import Image
 
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import FaultyFile
-from autoloss.tasks.segmentation.data.pictures import Pictures, held_out, ranked, read_indices
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, hold_out, rank_by_hash, read_indices
 from tests.tasks.datasets.drawn import CLASSES, blocks, painted, pictures
 
 
-def nowhere(count: int) -> Pictures:
+def nowhere(count: int) -> ImageFiles:
     pairs = tuple((Path(f"image{index}.jpg"), Path(f"mask{index}.png")) for index in range(count))
-    return Pictures("nowhere", pairs, CLASSES, read_indices)
+    return ImageFiles("nowhere", pairs, CLASSES, read_indices)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "CMYK", "P", "1"])
 def test_images_of_any_usual_mode_become_three_channels_of_8_bits(tmp_path: Path, mode: str):
     file = tmp_path / "image.tif"
     Image.fromarray(painted(blocks(1)[0])).convert(mode).save(file)
-    image = Pictures("one", ((file, file),), CLASSES, read_indices).image(0)
+    image = ImageFiles("one", ((file, file),), CLASSES, read_indices).image(0)
     assert image.shape == (3, 32, 40)
     assert image.dtype == torch.uint8
 
@@ -42,7 +42,7 @@ def test_index_masks_keep_every_label(tmp_path: Path, mode: str):
 
 
 def test_what_is_held_out_and_what_is_left_are_all_there_was():
-    rest, held = held_out(nowhere(50), 20, seed=0)
+    rest, held = hold_out(nowhere(50), 20, seed=0)
     assert (len(rest), len(held)) == (30, 20)
     assert sorted(rest.pairs + held.pairs) == sorted(nowhere(50).pairs)
     assert held.classes == CLASSES
@@ -50,28 +50,28 @@ def test_what_is_held_out_and_what_is_left_are_all_there_was():
 
 
 def test_what_is_held_out_follows_from_names_and_seed_not_from_order_or_place():
-    held = set(held_out(nowhere(50), 20, seed=0)[1].pairs)
+    held = set(hold_out(nowhere(50), 20, seed=0)[1].pairs)
     backwards = replace(nowhere(50), pairs=nowhere(50).pairs[::-1])
-    assert set(held_out(backwards, 20, seed=0)[1].pairs) == held
+    assert set(hold_out(backwards, 20, seed=0)[1].pairs) == held
     moved = replace(nowhere(50), pairs=tuple((Path("moved") / i, Path("moved") / m) for i, m in nowhere(50).pairs))
-    assert {image.name for image, _ in held_out(moved, 20, seed=0)[1].pairs} == {image.name for image, _ in held}
-    assert set(held_out(nowhere(50), 20, seed=1)[1].pairs) != held
+    assert {image.name for image, _ in hold_out(moved, 20, seed=0)[1].pairs} == {image.name for image, _ in held}
+    assert set(hold_out(nowhere(50), 20, seed=1)[1].pairs) != held
 
 
 def test_a_further_name_moves_no_other():
     names = [f"image{index}" for index in range(30)]
-    order = [names[index] for index in ranked(names, 3)]
+    order = [names[index] for index in rank_by_hash(names, 3)]
     longer = [*names, "another"]
-    assert [longer[index] for index in ranked(longer, 3) if index < 30] == order
+    assert [longer[index] for index in rank_by_hash(longer, 3) if index < 30] == order
 
 
 @pytest.mark.parametrize("count", [0, -1, 50, 51])
 def test_holding_out_none_or_all_is_refused(count: int):
     with pytest.raises(RequestError, match=f"{count} of the 50 images of nowhere were to be held out"):
-        held_out(nowhere(50), count, seed=0)
+        hold_out(nowhere(50), count, seed=0)
 
 
-def faulty(found: Pictures) -> str:
+def faulty(found: ImageFiles) -> str:
     with pytest.raises(FaultyFile) as caught:
         found.pair(0)
     # Errors of a worker reach the driver pickled.

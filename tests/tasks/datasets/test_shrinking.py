@@ -18,9 +18,9 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data import shrinking
-from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
-from autoloss.tasks.segmentation.data.resizing import resized
-from autoloss.tasks.segmentation.data.shrinking import Shrunk, default_directory, shrunk
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.resizing import resize
+from autoloss.tasks.segmentation.data.shrinking import ResizedCopy, find_cache, open_copy
 from tests.tasks.datasets.building import read
 from tests.tasks.datasets.drawn import CLASSES, blocks, pictures
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def drawn(tmp_path: Path) -> Pictures:
+def drawn(tmp_path: Path) -> ImageFiles:
     (tmp_path / "data").mkdir()
     return pictures(tmp_path / "data", blocks(6))
 
@@ -44,16 +44,16 @@ def kept(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
 
 
-def check(small: Shrunk, whole: Pictures) -> None:
+def check(small: ResizedCopy, whole: ImageFiles) -> None:
     assert len(small) == len(whole)
     for index in range(len(whole)):
-        image, mask = resized(*whole.pair(index), SIDE, SIDE)
+        image, mask = resize(*whole.pair(index), SIDE, SIDE)
         assert small.image(index).equal(image)
         assert small.mask(index).equal(mask)
 
 
-def test_the_copy_holds_each_image_and_mask_resized(drawn: Pictures, cache: Path):
-    small = shrunk(drawn, SIDE, cache)
+def test_the_copy_holds_each_image_and_mask_resized(drawn: ImageFiles, cache: Path):
+    small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert isinstance(small.images, np.memmap)
     assert (small.name, small.classes) == ("drawn", CLASSES)
@@ -64,20 +64,20 @@ def test_the_copy_holds_each_image_and_mask_resized(drawn: Pictures, cache: Path
 
 def test_images_of_differing_sizes_get_one_size(tmp_path: Path, cache: Path):
     whole = pictures(tmp_path, [*blocks(1, 16, 40), *blocks(1, 8, 8)])
-    check(shrunk(whole, SIDE, cache), whole)
+    check(open_copy(whole, SIDE, cache), whole)
 
 
-def test_a_second_call_reads_no_picture(drawn: Pictures, cache: Path):
-    folder = shrunk(drawn, SIDE, cache).folder
+def test_a_second_call_reads_no_picture(drawn: ImageFiles, cache: Path):
+    folder = open_copy(drawn, SIDE, cache).folder
     for pair in drawn.pairs:
         for file in pair:
             status = file.stat()
             file.write_bytes(bytes(status.st_size))
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert shrunk(drawn, SIDE, cache).folder == folder
+    assert open_copy(drawn, SIDE, cache).folder == folder
 
 
-def touched(drawn: Pictures) -> Pictures:
+def touched(drawn: ImageFiles) -> ImageFiles:
     os.utime(drawn.pairs[3][1], ns=(0, 0))
     return drawn
 
@@ -98,23 +98,23 @@ def another_reader(file: Path) -> np.ndarray:
     ],
     ids=["side", "time", "fewer", "order", "reader", "classes"],
 )
-def test_whatever_the_copy_is_made_from_changes_its_name(drawn: Pictures, cache: Path, change, side: int):
-    folder = shrunk(drawn, SIDE, cache).folder
-    assert shrunk(change(drawn), side, cache).folder != folder
+def test_whatever_the_copy_is_made_from_changes_its_name(drawn: ImageFiles, cache: Path, change, side: int):
+    folder = open_copy(drawn, SIDE, cache).folder
+    assert open_copy(change(drawn), side, cache).folder != folder
     assert len(kept(cache)) == 2
 
 
-def test_a_data_set_that_moves_keeps_its_copy(drawn: Pictures, cache: Path, tmp_path: Path):
-    folder = shrunk(drawn, SIDE, cache).folder
+def test_a_data_set_that_moves_keeps_its_copy(drawn: ImageFiles, cache: Path, tmp_path: Path):
+    folder = open_copy(drawn, SIDE, cache).folder
     (tmp_path / "data").rename(tmp_path / "else")
     (tmp_path / "else").rename(tmp_path / "data2")
     (tmp_path / "deep").mkdir()
     (tmp_path / "data2").rename(tmp_path / "deep/data")
     moved = tuple((tmp_path / "deep/data" / i.name, tmp_path / "deep/data" / m.name) for i, m in drawn.pairs)
-    assert shrunk(replace(drawn, pairs=moved), SIDE, cache).folder == folder
+    assert open_copy(replace(drawn, pairs=moved), SIDE, cache).folder == folder
 
 
-def building(drawn: Pictures, cache: Path, **environment: str) -> subprocess.Popen[str]:
+def building(drawn: ImageFiles, cache: Path, **environment: str) -> subprocess.Popen[str]:
     program = "from tests.tasks.datasets.building import main; main()"
     command = [sys.executable, "-c", program, str(drawn.pairs[0][0].parent), str(cache)]
     inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -123,7 +123,7 @@ def building(drawn: Pictures, cache: Path, **environment: str) -> subprocess.Pop
     )
 
 
-def test_of_two_processes_at_once_one_makes_the_copy_and_both_have_it(drawn: Pictures, cache: Path):
+def test_of_two_processes_at_once_one_makes_the_copy_and_both_have_it(drawn: ImageFiles, cache: Path):
     both = [building(drawn, cache) for _ in range(2)]
     for process in both:
         assert process.stdout is not None
@@ -139,72 +139,72 @@ def test_of_two_processes_at_once_one_makes_the_copy_and_both_have_it(drawn: Pic
     assert len(kept(cache)) == 1
 
 
-def test_a_copy_whose_maker_was_killed_is_made_anew_and_nothing_is_left_of_it(drawn: Pictures, cache: Path):
+def test_a_copy_whose_maker_was_killed_is_made_anew_and_nothing_is_left_of_it(drawn: ImageFiles, cache: Path):
     process = building(drawn, cache, KILL="yes")
     process.communicate("\n", timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert ["part" in name for name in kept(cache)] == [True]
-    small = shrunk(replace(drawn, read_mask=read), SIDE, cache)
+    small = open_copy(replace(drawn, read_mask=read), SIDE, cache)
     check(small, drawn)
     assert kept(cache) == [small.folder.name]
 
 
-def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn: Pictures, cache: Path, monkeypatch):
-    monkeypatch.setattr(shrinking, "locked", lambda file: contextlib.nullcontext())
-    first: list[Shrunk] = []
-    rows = shrinking._rows
+def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn: ImageFiles, cache: Path, monkeypatch):
+    monkeypatch.setattr(shrinking, "lock_file", lambda file: contextlib.nullcontext())
+    first: list[ResizedCopy] = []
+    rows = shrinking._resize_all
 
     def overtaken(*arguments):
         if not first:
             first.append(None)  # type: ignore[arg-type]
-            first[0] = shrunk(drawn, SIDE, cache)
+            first[0] = open_copy(drawn, SIDE, cache)
         return rows(*arguments)
 
-    monkeypatch.setattr(shrinking, "_rows", overtaken)
-    small = shrunk(drawn, SIDE, cache)
+    monkeypatch.setattr(shrinking, "_resize_all", overtaken)
+    small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert small.folder == first[0].folder
     assert kept(cache) == [small.folder.name]
 
 
-def test_an_interruption_leaves_nothing_behind(drawn: Pictures, cache: Path, monkeypatch):
+def test_an_interruption_leaves_nothing_behind(drawn: ImageFiles, cache: Path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shrinking, "_rows", interrupted)
+    monkeypatch.setattr(shrinking, "_resize_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        shrunk(drawn, SIDE, cache)
+        open_copy(drawn, SIDE, cache)
     assert kept(cache) == []
 
 
 def test_where_nothing_can_be_written_the_copy_is_in_memory_and_that_is_said_once(
-    drawn: Pictures, tmp_path: Path, caplog
+    drawn: ImageFiles, tmp_path: Path, caplog
 ):
     # A file where the folder should be: nobody can write there, whoever runs the tests.
     (tmp_path / "occupied").touch()
     with caplog.at_level(logging.WARNING):
-        small = shrunk(drawn, SIDE, tmp_path / "occupied")
-        shrunk(drawn, SIDE, tmp_path / "occupied")
-        shrunk(drawn, 8, tmp_path / "occupied")
+        small = open_copy(drawn, SIDE, tmp_path / "occupied")
+        open_copy(drawn, SIDE, tmp_path / "occupied")
+        open_copy(drawn, 8, tmp_path / "occupied")
     check(small, drawn)
     assert small.folder is None
     assert len(caplog.records) == 1
     assert "AUTOLOSS_CACHE" in caplog.text
 
 
-def test_a_full_disk_leaves_nothing_and_the_copy_is_in_memory(drawn: Pictures, cache: Path, monkeypatch):
+def test_a_full_disk_leaves_nothing_and_the_copy_is_in_memory(drawn: ImageFiles, cache: Path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shrinking.os, "fsync", full)
-    small = shrunk(drawn, SIDE, cache)
+    small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert small.folder is None
     assert kept(cache) == []
 
 
-def test_a_copy_travels_as_its_place_and_is_made_again_where_it_is_not(drawn: Pictures, cache: Path):
-    small = shrunk(drawn, SIDE, cache)
+def test_a_copy_travels_as_its_place_and_is_made_again_where_it_is_not(drawn: ImageFiles, cache: Path):
+    small = open_copy(drawn, SIDE, cache)
     frozen = pickle.dumps(small)
     assert len(frozen) < 3000
     assert pickle.loads(frozen).folder == small.folder  # noqa: S301 - our own
@@ -214,54 +214,54 @@ def test_a_copy_travels_as_its_place_and_is_made_again_where_it_is_not(drawn: Pi
     check(pickle.loads(frozen), drawn)  # noqa: S301
 
 
-def test_a_copy_in_memory_travels_whole(drawn: Pictures, tmp_path: Path):
+def test_a_copy_in_memory_travels_whole(drawn: ImageFiles, tmp_path: Path):
     (tmp_path / "occupied").touch()
-    frozen = pickle.dumps(shrunk(drawn, SIDE, tmp_path / "occupied"))
+    frozen = pickle.dumps(open_copy(drawn, SIDE, tmp_path / "occupied"))
     check(pickle.loads(frozen), drawn)  # noqa: S301 - our own
 
 
-def test_a_damaged_copy_is_refused_by_its_folder(drawn: Pictures, cache: Path):
-    small = shrunk(drawn, SIDE, cache)
+def test_a_damaged_copy_is_refused_by_its_folder(drawn: ImageFiles, cache: Path):
+    small = open_copy(drawn, SIDE, cache)
     os.truncate(small.folder / "images.npy", 1000)
     with pytest.raises(
         RequestError, match=r"is damaged; expected images\.npy and masks\.npy of 6 images\. Delete that folder"
     ):
-        shrunk(drawn, SIDE, cache)
+        open_copy(drawn, SIDE, cache)
 
 
-def test_faulty_files_are_all_listed_and_no_copy_is_kept(drawn: Pictures, cache: Path):
+def test_faulty_files_are_all_listed_and_no_copy_is_kept(drawn: ImageFiles, cache: Path):
     for index in (1, 4):
         drawn.pairs[index][1].write_bytes(b"damaged")
     with pytest.raises(RequestError) as caught:
-        shrunk(drawn, SIDE, cache)
+        open_copy(drawn, SIDE, cache)
     assert "mask1.png: cannot be decoded" in str(caught.value)
     assert "mask4.png: cannot be decoded" in str(caught.value)
     assert kept(cache) == []
 
 
-def test_missing_files_are_all_listed(drawn: Pictures, cache: Path):
+def test_missing_files_are_all_listed(drawn: ImageFiles, cache: Path):
     for index in (0, 5):
         drawn.pairs[index][0].unlink()
     with pytest.raises(RequestError, match=r"(?s)image0.png: there is no such file.*image5.png: there is no such file"):
-        shrunk(drawn, SIDE, cache)
+        open_copy(drawn, SIDE, cache)
 
 
-def test_no_images_or_no_side_is_refused(drawn: Pictures, cache: Path):
+def test_no_images_or_no_side_is_refused(drawn: ImageFiles, cache: Path):
     with pytest.raises(RequestError, match="holds no images"):
-        shrunk(replace(drawn, pairs=()), SIDE, cache)
+        open_copy(replace(drawn, pairs=()), SIDE, cache)
     with pytest.raises(RequestError, match="0 pixels"):
-        shrunk(drawn, 0, cache)
+        open_copy(drawn, 0, cache)
 
 
 def test_copies_are_kept_where_the_variable_says_else_in_the_users_cache(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("AUTOLOSS_CACHE", str(tmp_path))
-    assert default_directory() == tmp_path
+    assert find_cache() == tmp_path
     monkeypatch.delenv("AUTOLOSS_CACHE")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert default_directory() == tmp_path / "x/autoloss"
+    assert find_cache() == tmp_path / "x/autoloss"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_directory() == tmp_path / ".cache/autoloss"
+    assert find_cache() == tmp_path / ".cache/autoloss"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert default_directory() == tmp_path / "Library/Caches/autoloss"
+    assert find_cache() == tmp_path / "Library/Caches/autoloss"

@@ -7,10 +7,10 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.segmentation.data.augmentation import Augmented, Whole
-from autoloss.tasks.segmentation.data.pictures import IGNORED, held_out
-from autoloss.tasks.segmentation.data.shrinking import shrunk
-from autoloss.tasks.segmentation.data.voc import voc
+from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
+from autoloss.tasks.segmentation.data.pictures import IGNORED, hold_out
+from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.segmentation.data.voc import load_voc
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Training
 from autoloss.tasks.training.recipe import Recipe
@@ -28,14 +28,14 @@ def accuracy(prediction: Tensor, target: Tensor) -> float:
 
 
 def task(devkit: Path, cache: Path) -> SupervisedTask:
-    train, valid = held_out(voc(devkit, "train_aug"), 4, seed=0)
+    train, valid = hold_out(load_voc(devkit, "train_aug"), 4, seed=0)
     return SupervisedTask(
         network,
-        Augmented(shrunk(train, SIDE, cache), SIDE),
-        Whole(shrunk(valid, SIDE, cache)),
+        AugmentedDataset(open_copy(train, SIDE, cache), SIDE),
+        WholeImageDataset(open_copy(valid, SIDE, cache)),
         "softmax",
         accuracy,
-        test=Whole(voc(devkit, "val"), SIDE),
+        test=WholeImageDataset(load_voc(devkit, "val"), SIDE),
         ignore_index=IGNORED,
         recipe=Recipe(epochs=12, batch_size=7, learning_rate=0.1),
     )

@@ -13,8 +13,8 @@ from torchvision.models import resnet18
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.networks.deeplab import RATES, deeplab
 from autoloss.tasks.segmentation.networks.pspnet import pspnet
-from autoloss.tasks.segmentation.networks.segmenter import Segmenter, backbone, parameter_groups
-from autoloss.tasks.training.loop import fit, seeded
+from autoloss.tasks.segmentation.networks.segmenter import Segmenter, build_backbone, group_parameters
+from autoloss.tasks.training.loop import fit, seed_generators
 from autoloss.tasks.training.recipe import Recipe
 
 NETWORKS = pytest.mark.parametrize("build", [deeplab, pspnet], ids=lambda build: build.__name__)
@@ -22,7 +22,7 @@ NETWORKS = pytest.mark.parametrize("build", [deeplab, pspnet], ids=lambda build:
 
 @pytest.fixture(autouse=True)
 def seed():
-    with seeded(0):
+    with seed_generators(0):
         yield
 
 
@@ -76,7 +76,7 @@ def test_the_papers_backbones_have_all_stages(build: Callable[..., Segmenter]):
 
 def test_groups_hold_every_parameter_once_and_the_heads_learn_faster():
     network = deeplab(3, "resnet18", auxiliary=True)
-    backbone_group, heads = parameter_groups(network, 10.0)
+    backbone_group, heads = group_parameters(network, 10.0)
     listed = [id(value) for group in (backbone_group, heads) for value in group["params"]]
     assert sorted(listed) == sorted(id(value) for value in network.parameters())
     assert (backbone_group.get("factor", 1.0), heads["factor"]) == (1.0, 10.0)
@@ -85,7 +85,7 @@ def test_groups_hold_every_parameter_once_and_the_heads_learn_faster():
 
 def test_a_step_moves_the_heads_ten_times_as_far():
     def moved(factor: float) -> tuple[float, float]:
-        with seeded(1):
+        with seed_generators(1):
             network = deeplab(2, "resnet18")
             first, last = network.encoder.conv1.weight, network.head[0].weight
             before = first.detach().clone(), last.detach().clone()
@@ -97,7 +97,7 @@ def test_a_step_moves_the_heads_ten_times_as_far():
                 lambda batch: network(batch)[:, 0].mean(),
                 recipe,
                 1,
-                groups=parameter_groups(network, factor),
+                groups=group_parameters(network, factor),
             )
             return (first - before[0]).abs().max().item(), (last - before[1]).abs().max().item()
 
@@ -131,17 +131,17 @@ def test_weights_of_another_network_are_named(tmp_path: Path):
         RequestError,
         match=r"1 missing \(layer4.1.conv2.weight\); 2 unknown or of another shape \(conv1.weight, layer9.weight\)",
     ):
-        backbone("resnet18", 16, str(file))
+        build_backbone("resnet18", 16, str(file))
 
 
 def test_a_pickled_network_is_not_loaded(tmp_path: Path):
     file = tmp_path / "network.pth"
     torch.save(nn.Linear(1, 1), file)
     with pytest.raises(RequestError, match=r"cannot be read.*a whole pickled network is not loaded"):
-        backbone("resnet18", 16, str(file))
+        build_backbone("resnet18", 16, str(file))
     torch.save([1], file)
     with pytest.raises(RequestError, match="holds a list"):
-        backbone("resnet18", 16, str(file))
+        build_backbone("resnet18", 16, str(file))
 
 
 def test_imagenet_weights_that_cannot_be_had_ask_for_a_path(monkeypatch: pytest.MonkeyPatch):
@@ -150,7 +150,7 @@ def test_imagenet_weights_that_cannot_be_had_ask_for_a_path(monkeypatch: pytest.
 
     monkeypatch.setattr("autoloss.tasks.segmentation.networks.segmenter.get_encoder", offline)
     with pytest.raises(RequestError, match=r"ImageNet weights of resnet50.*no route to host.*weights=none"):
-        backbone("resnet50", 16, "imagenet")
+        build_backbone("resnet50", 16, "imagenet")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Literal
 
 from autoloss.errors import RequestError
 from autoloss.space.boxes import AreaUnit
-from autoloss.tasks.detection.branches import BranchSettings
-from autoloss.tasks.detection.data.digits import CLASSES, BoxScenery, box_scenes
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.detection.data.digits import CLASSES, BoxSceneSettings, compose_box_scenes
+from autoloss.tasks.detection.heads.head import BranchSettings
+from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import small_levels
 from autoloss.tasks.detection.task import DetectionTask
 from autoloss.tasks.training.recipe import Recipe
@@ -54,8 +54,8 @@ def digits_det(
     for split, count in counts.items():
         if count < 1:
             raise RequestError(f"digits-det has {count} scenes to {split}; it needs at least 1.")
-    scenery = BoxScenery(size=size)
-    data = {split: box_scenes(split, count, seed, scenery) for split, count in counts.items()}
+    scenery = BoxSceneSettings(size=size)
+    data = {split: compose_box_scenes(split, count, seed, scenery) for split, count in counts.items()}
     return DetectionTask(
         functools.partial(small_network, size),
         train=data["train"],
@@ -79,7 +79,7 @@ def digits_det(
 
 def small_network(size: int) -> FasterRCNN:
     """Return a Faster R-CNN for digits of about 16 to 40 pixels: half of the usual heads, and three levels."""
-    shape = Shape(
+    shape = DetectorSettings(
         short_side=size,
         long_side=size,
         anchor_sizes=(16, 24, 36),

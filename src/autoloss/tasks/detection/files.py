@@ -18,16 +18,16 @@ from typing import Any, final
 from autoloss.errors import RequestError, unknown
 from autoloss.space.boxes import AREA_UNITS
 from autoloss.tasks import stages
-from autoloss.tasks.detection.branches import BranchSettings
 from autoloss.tasks.detection.data import coco as coco_files
 from autoloss.tasks.detection.data import voc as voc_files
 from autoloss.tasks.detection.data.boxed import BoxedImages
-from autoloss.tasks.detection.metrics.average_precision import Detections, Truth
-from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN, Shape
+from autoloss.tasks.detection.heads.head import BranchSettings
+from autoloss.tasks.detection.metrics.average_precision import Detections, GroundTruth
+from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
-from autoloss.tasks.detection.task import DetectionTask, Full
-from autoloss.tasks.files.faults import refusal
-from autoloss.tasks.files.inspection import inspected_boxes
+from autoloss.tasks.detection.task import DetectionTask, FullSchedule
+from autoloss.tasks.files.faults import report_faults
+from autoloss.tasks.files.inspection import inspect_boxes
 from autoloss.tasks.training.recipe import Recipe
 
 LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
@@ -65,7 +65,7 @@ class Stage:
     def network(self, classes: int) -> FasterRCNN:
         """Make the network."""
         backbone, anchors = LEVELS[self.levels]
-        shape = Shape(
+        shape = DetectorSettings(
             short_side=self.short_side, long_side=self.long_side, anchor_sizes=anchors, head_width=self.head_width
         )
         return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape)
@@ -124,7 +124,7 @@ class CommonOptions:
 
 @final
 @dataclass(frozen=True, slots=True)
-class BoxedFiles:
+class DetectionFactory:
     """Makes the task of one data set; callable with the options that its signature lists.
 
     Args:
@@ -139,7 +139,7 @@ class BoxedFiles:
     def __signature__(self) -> Signature:
         """All options, for `help` and for the catalogue."""
 
-        listed = [stages.option("metric", "str", self.metric), *stages.parameters(CommonOptions(), STAGES)]
+        listed = [stages.make_parameter("metric", "str", self.metric), *stages.list_parameters(CommonOptions(), STAGES)]
         return Signature(listed, return_annotation=DetectionTask)
 
     def __call__(self, metric: str | None = None, **options: Any) -> DetectionTask:
@@ -149,12 +149,12 @@ class BoxedFiles:
             RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
         """
         common = self._common(options)
-        proxy, full = stages.changed(STAGES, options)
+        proxy, full = stages.apply_options(STAGES, options)
         everything, test = self._read(common)
         for note in (*everything.notes, *test.notes):
             _log.warning(note)
         rest, valid = everything.divided(self._held_out(common, len(everything)), common.seed)
-        train = _part(rest.with_objects(), common)
+        train = _draw_share(rest.with_objects(), common)
         classes = len(everything.classes)
         return DetectionTask(
             functools.partial(proxy.network, classes),
@@ -164,14 +164,14 @@ class BoxedFiles:
             classes=classes,
             metric=metric or self.metric,
             recipe=proxy.recipe,
-            full=Full(
+            full=FullSchedule(
                 network=functools.partial(full.network, classes), recipe=full.recipe, train=everything.with_objects()
             ),
             settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
             flip=0.5,
-            final=_final if self.task == "coco-det" else None,
+            final=_evaluate_coco if self.task == "coco-det" else None,
             name=self.task,
-            device=stages.device(common.device),
+            device=stages.resolve_device(common.device),
             loaders=common.loaders,
         )
 
@@ -181,13 +181,13 @@ class BoxedFiles:
         Raises:
             RequestError: It is not there, annotations are faulty, or images are; up to twenty are named.
         """
-        looks = [inspected_boxes(images) for images in self._read(self._common(options))]
+        looks = [inspect_boxes(images) for images in self._read(self._common(options))]
         if found := [fault for look in looks for fault in look.faults]:
-            raise refusal(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+            raise report_faults(f"The data of {self.task}", found, "\n".join(map(str, looks)))
 
     def _common(self, options: Mapping[str, Any]) -> CommonOptions:
-        stages.check_known(self.task, options, signature(self))
-        return CommonOptions(**stages.chosen(CommonOptions, options))
+        stages.check_options(self.task, options, signature(self))
+        return CommonOptions(**stages.select_fields(CommonOptions, options))
 
     def _read(self, common: CommonOptions) -> tuple[BoxedImages, BoxedImages]:
         """Return the training images and those of final figures."""
@@ -196,27 +196,29 @@ class BoxedFiles:
             raise RequestError(f"{self.task} needs the folder of its data: give --data DIR, which holds\n{layout}")
         place = Path(common.data)
         if self.task == "coco-det":
-            return coco_files.coco(place, "train2017"), coco_files.coco(place, "val2017")
-        years = [voc_files.voc_boxes(place, year, "trainval") for year in (2007, 2012)]
-        return voc_files.joined(years), voc_files.voc_boxes(place, 2007, "test")
+            return coco_files.load_coco(place, "train2017"), coco_files.load_coco(place, "val2017")
+        years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
+        return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
 
     def _held_out(self, common: CommonOptions, count: int) -> int:
         held, of = PAPER_HELD_OUT[self.task]
         return common.held_out if common.held_out is not None else max(1, round(held * min(1.0, count / of)))
 
 
-coco_det = BoxedFiles("coco-det", "map")
-voc_det = BoxedFiles("voc-det", "voc07")
+coco_det = DetectionFactory("coco-det", "map")
+voc_det = DetectionFactory("voc-det", "voc07")
 
 
-def _part(images: BoxedImages, common: CommonOptions) -> BoxedImages:
+def _draw_share(images: BoxedImages, common: CommonOptions) -> BoxedImages:
     """Return the share of the images that the proxy trains on."""
     count = max(1, round(common.share * len(images)))
     return images.chosen(sorted(Random(common.seed).sample(range(len(images)), count)), images.name)
 
 
-def _final(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int]) -> Mapping[str, float]:
+def _evaluate_coco(
+    found: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+) -> Mapping[str, float]:
     # Imported where it is needed: no search does.
-    from autoloss.tasks.detection.metrics.coco import coco_figures
+    from autoloss.tasks.detection.metrics.coco import evaluate_coco
 
-    return coco_figures(found, truths, classes)
+    return evaluate_coco(found, truths, classes)

@@ -1,4 +1,4 @@
-"""Samples of an untrained detector for the rejection protocol: what each branch's loss is given of one image (Section 3.2)."""
+"""Samples of an untrained detector: what the loss of each head is called with on one image (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -8,81 +8,82 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.space.boxes import rescaled
 from autoloss.space.branch import Branch, BranchLoss, Sample
-from autoloss.tasks.detection.data.examples import Example, trainable
-from autoloss.tasks.detection.networks.faster_rcnn import BRANCHES, FasterRCNN
+from autoloss.tasks.detection.data.examples import Example, select_trainable
+from autoloss.tasks.detection.heads.head import BranchSettings, Head
+from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 
 DRAWS_PER_SAMPLE = 50
-"""After so many images for each sample asked for, no more useful ones are expected."""
+"""Images that are tried for each sample asked for, at most."""
 
 
-def drawn(
+def draw_samples(
     network: FasterRCNN,
     data: Sequence[Example],
+    heads: Sequence[Head],
     branches: Mapping[str, Branch],
-    deviations: Sequence[float],
+    settings: BranchSettings,
     count: int,
     generator: torch.Generator,
 ) -> dict[str, list[Sample]]:
-    """Draw images until every branch has its samples; one that is at its best on a branch already is none there.
+    """Draw images until every branch has its samples; an image whose metric is already at its best on a branch is skipped there.
 
     Args:
         network: Untrained, in training mode.
-        deviations: In which deltas are counted.
+        count: Samples for each branch.
 
     Raises:
         RequestError: Too few images can be used.
     """
-    # One image has no batch statistics of its own.
+    # A single image has no batch statistics.
     network.backbone.eval()
     found: dict[str, list[Sample]] = {name: [] for name in branches}
-    looked = 0
-    for example in _with_objects(data, count * DRAWS_PER_SAMPLE, generator):
-        looked += 1
-        for name, sample in _of_image(network, example, deviations).items():
-            if name in branches and len(found[name]) < count and _can_gain(branches[name], sample):
+    tried = 0
+    for example in _draw_examples(data, count * DRAWS_PER_SAMPLE, generator):
+        tried += 1
+        for name, sample in _sample_image(network, example, heads, settings).items():
+            if len(found[name]) < count and _can_gain(branches[name], sample):
                 found[name].append(sample)
         if all(len(samples) == count for samples in found.values()):
             return found
     lacking = ", ".join(f"{name} {len(samples)}" for name, samples in found.items() if len(samples) < count)
     raise RequestError(
-        f"Of {looked} training images too few can be used as samples: {lacking} of {count}. A sample needs a metric that "
+        f"Of {tried} training images too few can be used as samples: {lacking} of {count}. A sample needs a metric that "
         "is defined and below what the target itself reaches. Check that boxes are in pixels as left, top, right, "
-        "bottom, and that anchors are of the objects' size."
+        "bottom, and that anchors have the size of the objects."
     )
 
 
-def _with_objects(data: Sequence[Example], limit: int, generator: torch.Generator) -> Iterator[Example]:
-    """Draw training images that hold an object; nothing comes twice before everything came once."""
-    looked = 0
-    while looked < limit:
+def _draw_examples(data: Sequence[Example], limit: int, generator: torch.Generator) -> Iterator[Example]:
+    """Draw `limit` training images and yield those that hold an object; none is drawn twice before all were drawn once."""
+    drawn = 0
+    while drawn < limit:
         for index in torch.randperm(len(data), generator=generator).tolist():
-            looked += 1
+            drawn += 1
             image, target = data[index]
-            target = trainable(target)
+            target = select_trainable(target)
             # Without an object no precision is defined.
             if len(target["boxes"]):
                 yield image, target
-            if looked == limit:
+            if drawn == limit:
                 return
 
 
-def _of_image(network: FasterRCNN, example: Example, deviations: Sequence[float]) -> dict[str, Sample]:
-    """Return what a criterion would be given for one image, deltas counted in the deviations asked for."""
-    taken: dict[str, Sample] = {}
+def _sample_image(
+    network: FasterRCNN, example: Example, heads: Sequence[Head], settings: BranchSettings
+) -> dict[str, Sample]:
+    """Return what the loss of each head is called with on one image."""
+    samples: dict[str, Sample] = {}
 
-    def taking(name: str) -> BranchLoss:
-        def take(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-            unit = prediction.new_tensor([deviations])
-            seen = rescaled(prediction, context, unit) if "deviations" in context else (prediction, dict(context))
-            taken[name] = Sample(*seen)
+    def recorder(head: Head) -> BranchLoss:
+        def record(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+            samples[head.name] = head.sample(prediction, context, settings)
             return prediction.sum()
 
-        return take
+        return record
 
-    network.loss([example[0]], [example[1]], {name: taking(name) for name in BRANCHES})
-    return taken
+    network.loss([example[0]], [example[1]], {head.name: recorder(head) for head in heads}, heads)
+    return samples
 
 
 def _can_gain(branch: Branch, sample: Sample) -> bool:

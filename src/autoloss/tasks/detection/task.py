@@ -13,34 +13,35 @@ from torch import Tensor
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.data import together
-from autoloss.tasks.detection.branches import STANDARD, BranchSettings, four_branches
-from autoloss.tasks.detection.data.examples import Example, Trained, moved
+from autoloss.tasks.data import load_batches
+from autoloss.tasks.detection.data.examples import Example, TrainingExamples, move_target
+from autoloss.tasks.detection.heads import BASELINES, HEADS
+from autoloss.tasks.detection.heads.head import BranchSettings, Head
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
     VOC07,
     Detections,
-    Setting,
-    Truth,
+    GroundTruth,
+    PrecisionSettings,
     mean_average_precision,
 )
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-from autoloss.tasks.detection.samples import drawn
+from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
-from autoloss.tasks.training.course import Course, Figures
+from autoloss.tasks.training.course import Figures, Trainer
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seeded
+from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
 
-METRICS: Mapping[str, Setting] = {"map": COCO, "ap50": Setting(thresholds=(0.5,)), "voc07": VOC07}
+METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
 """COCO's AP@[.5:.95], the same at 0.5 alone, and VOC 2007's AP50 at eleven points."""
 
-FinalFigures = Callable[[Sequence[Detections], Sequence[Truth], Sequence[int]], Mapping[str, float]]
+FinalMetrics = Callable[[Sequence[Detections], Sequence[GroundTruth], Sequence[int]], Mapping[str, float]]
 """(what was found in each image, what is there, classes) → figures by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Full:
+class FullSchedule:
     """What the schedule `full` trains, and how.
 
     Args:
@@ -65,7 +66,8 @@ class DetectionTask(Task):
         metric: One of `METRICS`; the others are reported beside it.
         recipe: How the proxy is trained.
         full: What the schedule `full` trains and how; as the proxy when left out.
-        settings: Units and weights.
+        settings: Units and weights of the branches.
+        heads: One for each branch.
         flip: Probability that a training image is mirrored.
         final: Figures of the test split, instead of those of the same names.
         name: Shown in tables.
@@ -88,10 +90,11 @@ class DetectionTask(Task):
         test: Sequence[Example] | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: Full | None = None,
+        full: FullSchedule | None = None,
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
+        heads: Sequence[Head] = HEADS,
         flip: float = 0.0,
-        final: FinalFigures | None = None,
+        final: FinalMetrics | None = None,
         name: str = "detection",
         device: str = "cpu",
         loaders: int = 0,
@@ -116,8 +119,10 @@ class DetectionTask(Task):
             if not len(data):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
         self.splits = tuple(split for split in self._data if split != "train")
-        self._branches = four_branches(classes, settings)
-        self.standard = STANDARD
+        self._heads = heads
+        self._branches = {head.name: head.branch(classes, settings) for head in heads}
+        self.standard = {head.name: head.standard for head in heads}
+        self.baselines = tuple(losses for losses in BASELINES if set(losses) <= set(self._branches))
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -130,9 +135,11 @@ class DetectionTask(Task):
         return dataclasses.asdict(self.recipes[schedule])
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
-        with seeded(seed) as generator, torch.no_grad():
+        with seed_generators(seed) as generator, torch.no_grad():
             network = self._networks["proxy"]().train()
-            return drawn(network, self._data["train"], self._branches, self.settings.deviations, count, generator)
+            return draw_samples(
+                network, self._data["train"], self._heads, self._branches, self.settings, count, generator
+            )
 
     def train(
         self,
@@ -149,29 +156,29 @@ class DetectionTask(Task):
 
     def detections(
         self, network: FasterRCNN, data: Sequence[Example], how: Execution
-    ) -> Iterator[tuple[Detections, Truth]]:
+    ) -> Iterator[tuple[Detections, GroundTruth]]:
         """Yield what a network in evaluation mode detects in each image, beside the ground truth."""
         for index in range(len(data)):
             image, target = data[index]
             with torch.no_grad():
                 (found,) = network([how.moved(image)])
             boxes, scores, classes = (found[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
-            yield Detections(boxes, scores, classes), _truth(target)
+            yield Detections(boxes, scores, classes), _to_ground_truth(target)
 
     def _course(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Course[FasterRCNN, Sequence[Example]]:
+    ) -> Trainer[FasterRCNN, Sequence[Example]]:
         schedule, how = training.schedule, execution or self._execution
         data = self._trained(schedule)
-        trained = Trained(data, self.flip)
+        trained = TrainingExamples(data, self.flip)
 
         def loss_of(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
             return lambda batch: self._loss(network, batch, criterion, how)
 
         def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
-            return together(trained, order, training.seed, first, self._loaders)
+            return load_batches(trained, order, training.seed, first, self._loaders)
 
-        return Course(
+        return Trainer(
             build=self._networks[schedule],
             recipe=self.recipes[schedule].at_learning_rate(training.learning_rate),
             execution=how,
@@ -183,9 +190,9 @@ class DetectionTask(Task):
 
     def _loss(self, network: FasterRCNN, batch: Sequence[Example], losses: Criterion, how: Execution) -> Tensor:
         images = [how.moved(image) for image, _ in batch]
-        targets = [moved(target, how.where) for _, target in batch]
+        targets = [move_target(target, how.where) for _, target in batch]
         with how.arithmetic():
-            return network.loss(images, targets, losses)
+            return network.loss(images, targets, losses, self._heads)
 
     def _measured(self, network: FasterRCNN, split: str, how: Execution) -> Figures | str:
         found, truths = zip(*self.detections(network, self._data[split], how), strict=True)
@@ -203,6 +210,6 @@ class DetectionTask(Task):
         return self._data["train"] if whole is None else whole
 
 
-def _truth(target: Mapping[str, Tensor]) -> Truth:
+def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
     given = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
-    return Truth(target["boxes"].numpy(), target["labels"].numpy(), **given)
+    return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **given)

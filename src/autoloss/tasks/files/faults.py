@@ -33,7 +33,7 @@ class FaultyFile(RequestError):
         self.fault = fault
 
 
-def refusal(name: str, faults: Sequence[Fault], looked: str = "") -> RequestError:
+def report_faults(name: str, faults: Sequence[Fault], looked: str = "") -> RequestError:
     """Build the one error that lists the faults of a data set, the first twenty of them.
 
     Args:
@@ -45,11 +45,11 @@ def refusal(name: str, faults: Sequence[Fault], looked: str = "") -> RequestErro
     return RequestError(f"{name} cannot be used as it is:{''.join(lines)}{looked and chr(10)}{looked}")
 
 
-def missing(file: Path, expected: str) -> Fault:
+def missing_file(file: Path, expected: str) -> Fault:
     return Fault(file, "there is no such file", expected, "Put it there, or take its name out of the split's list.")
 
 
-def undecodable(file: Path, error: Exception, expected: str) -> Fault:
+def undecodable_file(file: Path, error: Exception, expected: str) -> Fault:
     reason = " ".join(str(error).split()) or type(error).__name__
     # Pillow names the path again.
     reason = reason.replace(f" {str(file)!r}", "")

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from autoloss.errors import RequestError
 from autoloss.tasks.detection.data.boxed import BoxedImages
-from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing, refusal
+from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
 from autoloss.tasks.segmentation.data.folder import SUFFIXES
-from autoloss.tasks.segmentation.data.pictures import AN_IMAGE, DECODABLE, Pictures, another_size, opened
+from autoloss.tasks.segmentation.data.pictures import AN_IMAGE, DECODABLE, ImageFiles, open_image, size_fault
 
 FIRST = 8
 """Pictures that are decoded whatever is drawn: what is wrong with all of them is found in the same ones each time."""
@@ -60,15 +60,15 @@ class Inspection:
     def check(self) -> None:
         """Raise a RequestError that lists the faults, if there are any."""
         if self.faults:
-            raise refusal(self.name, self.faults, str(self))
+            raise report_faults(self.name, self.faults, str(self))
 
 
-def faults(pictures: Pictures, limit: int = FAULTS_SHOWN) -> list[Fault]:
+def faults(pictures: ImageFiles, limit: int = FAULTS_SHOWN) -> list[Fault]:
     """Return what is wrong with a data set's files, `limit` faults at most."""
-    return list(inspected(pictures, limit).faults)
+    return list(inspect_masks(pictures, limit).faults)
 
 
-def inspected(pictures: Pictures, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
+def inspect_masks(pictures: ImageFiles, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
     """Look a data set of images with masks over.
 
     Args:
@@ -78,16 +78,16 @@ def inspected(pictures: Pictures, limit: int = FAULTS_SHOWN, *, pixels: int = PI
     Raises:
         RequestError: There are no images.
     """
-    header = functools.partial(_header, pictures)
-    return _looked(pictures, "pairs of image and mask", header, pictures.pair, limit, pixels)
+    header = functools.partial(_read_sizes, pictures)
+    return _inspect(pictures, "pairs of image and mask", header, pictures.pair, limit, pixels)
 
 
-def inspected_boxes(images: BoxedImages, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Look a data set of images with boxes over; arguments and errors as those of `inspected`."""
-    return _looked(images, "images", images.header, images.image, limit, pixels)
+def inspect_boxes(images: BoxedImages, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
+    """Look a data set of images with boxes over; arguments and errors as those of `inspect_masks`."""
+    return _inspect(images, "images", images.header, images.image, limit, pixels)
 
 
-def _looked(
+def _inspect(
     images: Named,
     kind: str,
     header: Callable[[int], tuple[int, int] | Fault],
@@ -109,7 +109,7 @@ def _looked(
         headers += 1
         if len(found) >= limit:
             break
-    for index in islice(_sample(sizes, pixels), 0 if len(found) >= limit else None):
+    for index in islice(_draw_sample(sizes, pixels), 0 if len(found) >= limit else None):
         decoded += 1
         try:
             decode(index)
@@ -120,11 +120,11 @@ def _looked(
     return Inspection(images.name, tuple(found[index] for index in sorted(found)), len(images), headers, decoded, kind)
 
 
-def _header(pictures: Pictures, index: int) -> tuple[int, int] | Fault:
+def _read_sizes(pictures: ImageFiles, index: int) -> tuple[int, int] | Fault:
     """Return the size that an image's header says, or what is wrong with its or its mask's."""
     image, mask = pictures.pairs[index]
     try:
-        with opened(image, AN_IMAGE, DECODABLE) as picture:
+        with open_image(image, AN_IMAGE, DECODABLE) as picture:
             size = picture.size
             # Asked for what a PNG does not have, Pillow would decode all of it.
             turned = picture.getexif().get(ORIENTATION, UPRIGHT) if "exif" in picture.info else UPRIGHT
@@ -133,26 +133,26 @@ def _header(pictures: Pictures, index: int) -> tuple[int, int] | Fault:
     if turned != UPRIGHT:
         remedy = "Save it turned, without that entry, if its mask is upright; else remove the entry."
         return Fault(image, f"is stored turned (EXIF orientation {turned})", "an image stored as it is shown", remedy)
-    of_mask = _mask_size(mask)
+    of_mask = _read_mask_size(mask)
     if isinstance(of_mask, Fault):
         return of_mask
-    return another_size((image, mask), size, of_mask) if of_mask not in (None, size) else size
+    return size_fault((image, mask), size, of_mask) if of_mask not in (None, size) else size
 
 
-def _mask_size(mask: Path) -> tuple[int, int] | Fault | None:
+def _read_mask_size(mask: Path) -> tuple[int, int] | Fault | None:
     """Return what a mask's header says, None where only its own reader knows (MATLAB's files)."""
     if not mask.is_file():
-        return missing(mask, "the mask of an image")
+        return missing_file(mask, "the mask of an image")
     if mask.suffix.lower() not in SUFFIXES:
         return None
     try:
-        with opened(mask, "a mask", None) as picture:
+        with open_image(mask, "a mask", None) as picture:
             return picture.size
     except FaultyFile as error:
         return error.fault
 
 
-def _sample(sizes: dict[int, tuple[int, int]], pixels: int) -> Iterator[int]:
+def _draw_sample(sizes: dict[int, tuple[int, int]], pixels: int) -> Iterator[int]:
     """Yield which pictures to decode, the first ones and then others at random, at least one."""
     order = list(sizes)
     rest = order[FIRST:]

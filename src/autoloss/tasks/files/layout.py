@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from autoloss.errors import RequestError, nearest, shown
 
 
-def present(directory: Path, name: str, layout: str) -> Path:
+def find_directory(directory: Path, name: str, layout: str) -> Path:
     """Return the folder of a data set.
 
     Raises:
@@ -21,7 +21,7 @@ def present(directory: Path, name: str, layout: str) -> Path:
     return found
 
 
-def within(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:
+def find_root(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:
     """Return the first root that holds everything that is needed.
 
     Raises:
@@ -38,7 +38,7 @@ def within(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str)
     return best
 
 
-def known_split(split: str, known: Iterable[str], name: str, place: Path) -> None:
+def check_split(split: str, known: Iterable[str], name: str, place: Path) -> None:
     """Check that a data set has a split.
 
     Raises:
@@ -52,12 +52,12 @@ def known_split(split: str, known: Iterable[str], name: str, place: Path) -> Non
         )
 
 
-def leaves(name: str) -> bool:
+def leads_outside(name: str) -> bool:
     """Say whether a name from a file leads out of the folder that it is looked for in."""
     return "\0" in name or PurePath(name).is_absolute() or ".." in PurePath(name).parts
 
 
-def listed(file: Path, name: str) -> list[str]:
+def read_names(file: Path, name: str) -> list[str]:
     """Read the names of a split: one per line; blank lines and repeated names are left out.
 
     Raises:
@@ -73,7 +73,7 @@ def listed(file: Path, name: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{file} cannot be read ({error}); expected a text file with one name per line.") from None
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if astray := [name for name in names if leaves(name)]:
+    if astray := [name for name in names if leads_outside(name)]:
         raise RequestError(
             f"{file} names {shown(astray[0])}, which lies outside the folder of {name}. Name what is in its folders only."
         )

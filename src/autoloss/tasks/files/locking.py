@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
+def lock_file(file: Path) -> Iterator[None]:
     """Wait until no other process holds the lock, and hold it."""
     # The file stays: were it removed, two processes could hold locks on two files of its name.
     with file.open("a") as held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.segmentation.data.digits import CLASSES, Scenery, scenes
+from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.tasks.supervised import SupervisedTask
@@ -49,8 +49,8 @@ def digits_seg(
     for split, count in counts.items():
         if count < 1:
             raise RequestError(f"digits-seg has {count} scenes to {split}; it needs at least 1.")
-    scenery = Scenery(size=size, tail=tail)
-    data = {split: scenes(split, count, seed, scenery) for split, count in counts.items()}
+    scenery = SceneSettings(size=size, tail=tail)
+    data = {split: compose_scenes(split, count, seed, scenery) for split, count in counts.items()}
     tolerance = max(1, round(PAPER_TOLERANCE * size / PAPER_SIZE))
     # As on VOC, boundary metrics leave the background out.
     six = {name: SegmentationMetric(name, tolerance=tolerance, left_out=0) for name in SEGMENTATION_METRICS}

@@ -16,9 +16,9 @@ from typing import Any, final
 
 from autoloss.errors import RequestError, unknown
 from autoloss.tasks import stages
-from autoloss.tasks.files.faults import refusal
-from autoloss.tasks.files.inspection import inspected
-from autoloss.tasks.segmentation.data.parts import Parts, of_cityscapes, of_folder, of_voc
+from autoloss.tasks.files.faults import report_faults
+from autoloss.tasks.files.inspection import inspect_masks
+from autoloss.tasks.segmentation.data.parts import ImageSplits, split_cityscapes, split_folder, split_voc
 from autoloss.tasks.segmentation.data.pictures import IGNORED
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.supervised import Setup, SupervisedTask
@@ -61,7 +61,7 @@ class Stage:
     def build(self, classes: int) -> Callable[[], Any]:
         """Return a function that makes the network."""
         return functools.partial(
-            _built,
+            _build_network,
             NETWORKS[self.network],
             classes,
             self.backbone,
@@ -72,7 +72,7 @@ class Stage:
 
     def groups(self) -> Callable[[Any], Any]:
         """Return a function that makes the network's parameter groups."""
-        return functools.partial(_grouped, self.head_factor)
+        return functools.partial(_group_parameters, self.head_factor)
 
 
 PROXY = Stage()
@@ -105,7 +105,7 @@ class CommonOptions:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Segmentation:
+class SegmentationFactory:
     """Makes the tasks of one data set; callable with the options that its signature lists.
 
     Args:
@@ -115,7 +115,7 @@ class Segmentation:
     """
 
     task: str
-    parts: Callable[..., Parts]
+    parts: Callable[..., ImageSplits]
     background: int | None = None
 
     @property
@@ -124,10 +124,10 @@ class Segmentation:
         return Signature(list(self._parameters()), return_annotation=SupervisedTask)
 
     def _parameters(self) -> Iterator[Parameter]:
-        yield stages.option("metric", "str", "miou")
+        yield stages.make_parameter("metric", "str", "miou")
         for found in signature(self.parts).parameters.values():
             yield found.replace(kind=Parameter.KEYWORD_ONLY)
-        yield from stages.parameters(dataclasses.replace(CommonOptions(), background=self.background), STAGES)
+        yield from stages.list_parameters(dataclasses.replace(CommonOptions(), background=self.background), STAGES)
 
     def __call__(self, metric: str = "miou", **options: Any) -> SupervisedTask:
         """Make a task.
@@ -139,14 +139,14 @@ class Segmentation:
         Raises:
             RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
         """
-        stages.check_known(self.task, options, signature(self))
+        stages.check_options(self.task, options, signature(self))
         if metric not in SEGMENTATION_METRICS:
             raise unknown("segmentation metric", metric, SEGMENTATION_METRICS)
-        proxy, full = stages.changed(STAGES, options)
-        common = CommonOptions(**{"background": self.background, **stages.chosen(CommonOptions, options)})
-        return assembled(self.task, metric, self._cut(options), proxy, full, common)
+        proxy, full = stages.apply_options(STAGES, options)
+        common = CommonOptions(**{"background": self.background, **stages.select_fields(CommonOptions, options)})
+        return build_task(self.task, metric, self._cut(options), proxy, full, common)
 
-    def _cut(self, options: Mapping[str, Any]) -> Parts:
+    def _cut(self, options: Mapping[str, Any]) -> ImageSplits:
         own = signature(self.parts).parameters
         return self.parts(**{name: options[name] for name in own if name in options})
 
@@ -158,17 +158,19 @@ class Segmentation:
         """
         parts = self._cut(options)
         trained = (parts.train, parts.valid) if parts.everything is None else (parts.everything,)
-        looks = [inspected(pictures) for pictures in (*trained, parts.test)]
+        looks = [inspect_masks(pictures) for pictures in (*trained, parts.test)]
         if found := [fault for look in looks for fault in look.faults]:
-            raise refusal(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+            raise report_faults(f"The data of {self.task}", found, "\n".join(map(str, looks)))
 
 
-voc_seg = Segmentation("voc-seg", of_voc, background=0)
-cityscapes_seg = Segmentation("cityscapes-seg", of_cityscapes)
-folder_seg = Segmentation("folder-seg", of_folder)
+voc_seg = SegmentationFactory("voc-seg", split_voc, background=0)
+cityscapes_seg = SegmentationFactory("cityscapes-seg", split_cityscapes)
+folder_seg = SegmentationFactory("folder-seg", split_folder)
 
 
-def assembled(name: str, metric: str, parts: Parts, proxy: Stage, full: Stage, common: CommonOptions) -> SupervisedTask:
+def build_task(
+    name: str, metric: str, parts: ImageSplits, proxy: Stage, full: Stage, common: CommonOptions
+) -> SupervisedTask:
     """Put a task together from its images, its two stages and what they have in common."""
     tolerance = common.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = {
@@ -178,47 +180,51 @@ def assembled(name: str, metric: str, parts: Parts, proxy: Stage, full: Stage, c
     classes = len(parts.train.classes)
     return SupervisedTask(
         proxy.build(classes),
-        **_at_proxy(parts, proxy.side),
+        **_proxy_data(parts, proxy.side),
         activation="softmax",
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
         full_recipe=full.recipe,
-        full=Setup(network=full.build(classes), groups=full.groups(), data=_at_full(parts, full.side)),
+        full=Setup(network=full.build(classes), groups=full.groups(), data=_full_data(parts, full.side)),
         name=name,
         also=six,
         ignore_index=IGNORED,
         encoding=SEGMENTATION_METRICS[metric].encoding,
         tolerance=tolerance,
-        device=stages.device(common.device),
+        device=stages.resolve_device(common.device),
         loaders=common.loaders,
     )
 
 
-def _at_proxy(parts: Parts, side: int) -> dict[str, Any]:
+def _proxy_data(parts: ImageSplits, side: int) -> dict[str, Any]:
     """Return the splits on a small copy of the images, which is made when there is none yet."""
-    from autoloss.tasks.segmentation.data.augmentation import Augmented, Whole
-    from autoloss.tasks.segmentation.data.shrinking import shrunk
+    from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
+    from autoloss.tasks.segmentation.data.shrinking import open_copy
 
     measured = {"valid": parts.valid, "test": parts.test}
-    whole = {split: Whole(shrunk(pictures, side), side) for split, pictures in measured.items()}
-    return {"train": Augmented(shrunk(parts.train, side), side), **whole}
+    whole = {split: WholeImageDataset(open_copy(pictures, side), side) for split, pictures in measured.items()}
+    return {"train": AugmentedDataset(open_copy(parts.train, side), side), **whole}
 
 
-def _at_full(parts: Parts, side: int) -> dict[str, Any]:
+def _full_data(parts: ImageSplits, side: int) -> dict[str, Any]:
     """Return the splits on the images themselves; no valid where it is trained on."""
-    from autoloss.tasks.segmentation.data.augmentation import Augmented, Whole
+    from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
 
-    valid = Whole(parts.valid) if parts.everything is None else None
-    return {"train": Augmented(parts.everything or parts.train, side), "valid": valid, "test": Whole(parts.test)}
+    valid = WholeImageDataset(parts.valid) if parts.everything is None else None
+    return {
+        "train": AugmentedDataset(parts.everything or parts.train, side),
+        "valid": valid,
+        "test": WholeImageDataset(parts.test),
+    }
 
 
-def _built(module: str, *arguments: Any, **options: Any) -> Any:
+def _build_network(module: str, *arguments: Any, **options: Any) -> Any:
     # Imported when a network is made: it takes seconds, and needs the extra.
     return getattr(import_module(f"autoloss.tasks.segmentation.networks.{module}"), module)(*arguments, **options)
 
 
-def _grouped(factor: float, network: Any) -> Any:
-    from autoloss.tasks.segmentation.networks.segmenter import parameter_groups
+def _group_parameters(factor: float, network: Any) -> Any:
+    from autoloss.tasks.segmentation.networks.segmenter import group_parameters
 
-    return parameter_groups(network, factor)
+    return group_parameters(network, factor)

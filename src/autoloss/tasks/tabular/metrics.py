@@ -42,10 +42,10 @@ class TabularMetric:
 
 def f1(prediction: Tensor, target: Tensor) -> float:
     """Return the F1 of the positive class (index 1) of two, or the mean over all classes that occur of many."""
-    if (given := _classified(prediction, target)) is None:
+    if (given := _prepare_classes(prediction, target)) is None:
         return math.nan
     probabilities, classes = given
-    counts = _confusion(probabilities, classes)
+    counts = _count_confusion(probabilities, classes)
     sizes = counts.sum(0) + counts.sum(1)
     scores = 2 * np.diagonal(counts) / np.maximum(sizes, 1)
     return float(scores[1] if len(counts) == 2 else scores[sizes > 0].mean())
@@ -53,9 +53,9 @@ def f1(prediction: Tensor, target: Tensor) -> float:
 
 def balanced_accuracy(prediction: Tensor, target: Tensor) -> float:
     """Return the mean over the target's classes of the share of their rows that are found."""
-    if (given := _classified(prediction, target)) is None:
+    if (given := _prepare_classes(prediction, target)) is None:
         return math.nan
-    counts = _confusion(*given)
+    counts = _count_confusion(*given)
     sizes = counts.sum(1)
     present = sizes > 0
     return float((np.diagonal(counts)[present] / sizes[present]).mean())
@@ -63,9 +63,9 @@ def balanced_accuracy(prediction: Tensor, target: Tensor) -> float:
 
 def mcc(prediction: Tensor, target: Tensor) -> float:
     """Return Matthews' correlation of predicted and true classes; 0 when all rows are predicted the same."""
-    if (given := _classified(prediction, target)) is None:
+    if (given := _prepare_classes(prediction, target)) is None:
         return math.nan
-    counts = _confusion(*given).astype(np.float64)
+    counts = _count_confusion(*given).astype(np.float64)
     true, predicted, rows = counts.sum(1), counts.sum(0), counts.sum()
     spread = (rows**2 - true @ true) * (rows**2 - predicted @ predicted)
     return float((np.trace(counts) * rows - true @ predicted) / math.sqrt(spread)) if spread > 0 else 0.0
@@ -73,17 +73,17 @@ def mcc(prediction: Tensor, target: Tensor) -> float:
 
 def auc(prediction: Tensor, target: Tensor) -> float:
     """Return the area under the ROC curve of the positive class of two, or the one-vs-rest mean over those of many."""
-    return _one_vs_rest(prediction, target, _area)
+    return _average_one_vs_rest(prediction, target, _measure_area)
 
 
 def average_precision(prediction: Tensor, target: Tensor) -> float:
     """Return the average precision of the positive class of two, or the one-vs-rest mean over those of many."""
-    return _one_vs_rest(prediction, target, _step_precision)
+    return _average_one_vs_rest(prediction, target, _measure_precision)
 
 
 def r2(prediction: Tensor, target: Tensor) -> float:
     """Return the share of the target's variance that the prediction explains; negative when the mean does better."""
-    if (given := _valued(prediction, target)) is None:
+    if (given := _prepare_values(prediction, target)) is None:
         return math.nan
     values, truth = given
     deviation = truth - truth.mean()
@@ -95,9 +95,9 @@ def r2(prediction: Tensor, target: Tensor) -> float:
 
 def spearman(prediction: Tensor, target: Tensor) -> float:
     """Return the correlation of the ranks of prediction and target; NaN for a constant prediction."""
-    if (given := _valued(prediction, target)) is None:
+    if (given := _prepare_values(prediction, target)) is None:
         return math.nan
-    first, second = (_ranks(values) - (len(values) + 1) / 2 for values in given)
+    first, second = (_rank(values) - (len(values) + 1) / 2 for values in given)
     spread = math.sqrt((first @ first) * (second @ second))
     return float(first @ second / spread) if spread > 0 else math.nan
 
@@ -116,9 +116,11 @@ TABULAR_METRICS: dict[str, TabularMetric] = {
 }
 
 
-def _classified(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:
+def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:
     """Return probabilities (N, C) and classes (N,), or None where no metric of classes is defined."""
-    probabilities = prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else _flat(prediction)
+    probabilities = (
+        prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else _flatten(prediction)
+    )
     if probabilities.ndim == 1 or probabilities.shape[1] == 1:
         positive = probabilities.reshape(-1)
         probabilities = np.stack([1 - positive, positive], axis=1)
@@ -128,27 +130,29 @@ def _classified(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | N
     return probabilities, classes
 
 
-def _valued(prediction: Tensor, target: Tensor) -> tuple[Array, Array] | None:
+def _prepare_values(prediction: Tensor, target: Tensor) -> tuple[Array, Array] | None:
     """Return the values of prediction and target (N,), or None where no metric of values is defined."""
-    values, truth = _flat(prediction), _flat(target)
+    values, truth = _flatten(prediction), _flatten(target)
     if not len(truth) or truth.min() == truth.max() or not np.isfinite(values).all():
         return None
     return values, truth
 
 
-def _flat(values: Tensor) -> Array:
+def _flatten(values: Tensor) -> Array:
     return values.detach().double().cpu().reshape(-1).numpy()
 
 
-def _confusion(probabilities: Array, classes: Indices) -> Indices:
+def _count_confusion(probabilities: Array, classes: Indices) -> Indices:
     """Return how many rows of each true class (row) are predicted as each class (column)."""
     size = max(probabilities.shape[1], int(classes.max()) + 1)
     predicted = probabilities.argmax(axis=1)
     return np.bincount(classes * size + predicted, minlength=size * size).reshape(size, size)
 
 
-def _one_vs_rest(prediction: Tensor, target: Tensor, function: Callable[[Array, NDArray[np.bool_]], float]) -> float:
-    if (given := _classified(prediction, target)) is None:
+def _average_one_vs_rest(
+    prediction: Tensor, target: Tensor, function: Callable[[Array, NDArray[np.bool_]], float]
+) -> float:
+    if (given := _prepare_classes(prediction, target)) is None:
         return math.nan
     probabilities, classes = given
     if probabilities.shape[1] == 2:
@@ -156,14 +160,14 @@ def _one_vs_rest(prediction: Tensor, target: Tensor, function: Callable[[Array, 
     return float(np.mean([function(probabilities[:, one], classes == one) for one in np.unique(classes)]))
 
 
-def _area(scores: Array, positive: NDArray[np.bool_]) -> float:
+def _measure_area(scores: Array, positive: NDArray[np.bool_]) -> float:
     """Return the share of (positive, negative) pairs in the right order; ties count half."""
     hits = int(positive.sum())
     misses = len(positive) - hits
-    return float((_ranks(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
+    return float((_rank(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
 
-def _step_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
+def _measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
     """Return Σ (gain in recall) · precision over the thresholds; rows with equal scores are taken together."""
     order = np.argsort(-scores, kind="stable")
     found = np.cumsum(positive[order])
@@ -172,7 +176,7 @@ def _step_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
     return float((gained * found[ends] / (ends + 1)).sum() / found[-1])
 
 
-def _ranks(values: Array) -> Array:
+def _rank(values: Array) -> Array:
     """Return the ranks from 1; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -19,7 +19,7 @@ from torch import Tensor
 from autoloss.errors import RequestError, nearest, unknown
 from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.tabular.data.rows import Table, build, fewer, split, spoiled, standardised
+from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 from autoloss.tasks.tabular.network import mlp
@@ -27,7 +27,7 @@ from autoloss.tasks.training.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
-class Bundled:
+class BundledData:
     """A function of `sklearn.datasets`, and the options that its data set is used with unless others are given."""
 
     load: str
@@ -35,17 +35,17 @@ class Bundled:
 
 
 BUNDLED = {
-    "breast_cancer": Bundled("load_breast_cancer"),
+    "breast_cancer": BundledData("load_breast_cancer"),
     # For benchmarks, which need losses that differ at every learning rate. Here cross entropy's F1 on valid is 0.77 to
     # 0.80 at 0.3 to 3 times the rate, and -y * log(p) / mean_nhw(y) reaches 0.84 at 0.1 of it (10 seeds, sd 0.02).
     # Wrong labels do not serve: a third of the rate, which is to stop early, makes up for them.
-    "breast_cancer_hard": Bundled("load_breast_cancer", {"imbalance": 10.0, "input_noise": 1.0}),
-    "wine": Bundled("load_wine"),
-    "digits": Bundled("load_digits"),
-    "iris": Bundled("load_iris"),
-    "diabetes": Bundled("load_diabetes"),
+    "breast_cancer_hard": BundledData("load_breast_cancer", {"imbalance": 10.0, "input_noise": 1.0}),
+    "wine": BundledData("load_wine"),
+    "digits": BundledData("load_digits"),
+    "iris": BundledData("load_iris"),
+    "diabetes": BundledData("load_diabetes"),
 }
-SPOILING_SEED = 0
+NOISE_SEED = 0
 """Which rows are left out or get a wrong label; fixed, since it belongs to the data."""
 
 
@@ -118,8 +118,8 @@ def tabular(
     standing = BUNDLED[str(data)].options if str(data) in BUNDLED else {}
     chosen = TabularOptions(**{**standing, **options})
     measure = TABULAR_METRICS[metric]
-    table = load(str(data), None if target is None else str(target), measure.kind, chosen)
-    parts = prepared(table, chosen)
+    table = load_table(str(data), None if target is None else str(target), measure.kind, chosen)
+    parts = prepare_splits(table, chosen)
     width, rows = parts["train"][0].shape[1], len(parts["train"][0])
     recipe = Recipe(
         epochs=math.ceil(chosen.steps / max(1, rows // chosen.batch_size)),
@@ -142,18 +142,18 @@ def tabular(
     )
 
 
-def _signature() -> Signature:
+def _make_signature() -> Signature:
     """Spell out the options, for `help` and for the catalogue."""
     written = [found for found in signature(tabular).parameters.values() if found.kind is not Parameter.VAR_KEYWORD]
     options = signature(TabularOptions).parameters.values()
     return Signature([*written, *options], return_annotation=SupervisedTask)
 
 
-SIGNATURE = _signature()
+SIGNATURE = _make_signature()
 tabular.__signature__ = SIGNATURE  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def load(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:
+def load_table(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:
     """Read one of the bundled data sets or a CSV file."""
     if data in BUNDLED:
         if target is not None or options.drop:
@@ -163,7 +163,9 @@ def load(data: str, target: str | None, kind: Kind, options: TabularOptions) -> 
         names = getattr(bunch, "target_names", None)
         labels = bunch.target.tolist() if names is None else [str(names[index]) for index in bunch.target]
         place = f"the data set {data!r}"
-        return build(bunch.data, bunch.feature_names, labels, kind, positive=options.positive or None, place=place)
+        return build_table(
+            bunch.data, bunch.feature_names, labels, kind, positive=options.positive or None, place=place
+        )
     path = Path(data)
     if not path.suffix and not path.exists():
         raise RequestError(
@@ -174,20 +176,20 @@ def load(data: str, target: str | None, kind: Kind, options: TabularOptions) -> 
     return read_csv(path, target, kind, drop=drop, positive=options.positive or None)
 
 
-def prepared(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor, Tensor]]:
+def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor, Tensor]]:
     """Split a table, spoil its train split as asked for, and standardise all by what is left of it.
 
     Valid and test keep all of their rows and their true targets. Values are standardised like inputs: their metrics do
     not depend on unit and origin, but a network that starts near 0 and takes steps of a fixed size does.
     """
-    train, valid, test = split(table)
-    train = fewer(table, train, options.train_rows, options.imbalance, SPOILING_SEED)
-    noisy = spoiled(table, train, options.label_noise, SPOILING_SEED)
-    inputs = standardised(table.inputs, table.inputs[train])
-    errors = np.random.default_rng(SPOILING_SEED).standard_normal(inputs.shape, dtype=np.float32)
+    train, valid, test = split_rows(table)
+    train = subsample(table, train, options.train_rows, options.imbalance, NOISE_SEED)
+    noisy = add_noise(table, train, options.label_noise, NOISE_SEED)
+    inputs = standardise(table.inputs, table.inputs[train])
+    errors = np.random.default_rng(NOISE_SEED).standard_normal(inputs.shape, dtype=np.float32)
     inputs += options.input_noise * errors
     return {
-        name: (torch.from_numpy(inputs[rows]), torch.from_numpy(_scaled(target, noisy, table)))
+        name: (torch.from_numpy(inputs[rows]), torch.from_numpy(_scale_target(target, noisy, table)))
         for name, rows, target in (
             ("train", train, noisy),
             ("valid", valid, table.target[valid]),
@@ -196,5 +198,5 @@ def prepared(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor
     }
 
 
-def _scaled(target: NDArray[Any], train: NDArray[Any], table: Table) -> NDArray[Any]:
-    return target if table.classes else standardised(target, train)
+def _scale_target(target: NDArray[Any], train: NDArray[Any], table: Table) -> NDArray[Any]:
+    return target if table.classes else standardise(target, train)

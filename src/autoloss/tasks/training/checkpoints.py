@@ -23,7 +23,7 @@ from torch import nn
 
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.whole_files import digest, settle
+from autoloss.tasks.training.whole_files import commit_file, file_digest
 
 FORMAT = 1
 KEPT = 2
@@ -31,7 +31,7 @@ KEPT = 2
 NETWORK = "network.safetensors"
 """The trained network's weights and buffers."""
 
-Facts = Mapping[str, str | int | float | bool]
+Metadata = Mapping[str, str | int | float | bool]
 
 STATE = frozenset({"format", "belongs"})
 """What every checkpoint holds, of whatever release."""
@@ -39,7 +39,7 @@ _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class Checkpoints:
     """Where a training keeps what it must not lose.
 
     Args:
@@ -50,9 +50,9 @@ class Keep:
 
     directory: Path
     due: Callable[[int], bool]
-    belongs: Facts = field(default_factory=dict)
+    belongs: Metadata = field(default_factory=dict)
 
-    def of(self, facts: Facts) -> Keep:
+    def of(self, facts: Metadata) -> Checkpoints:
         """Return the same with further facts."""
         return dataclasses.replace(self, belongs={**self.belongs, **facts})
 
@@ -67,9 +67,9 @@ class TrainingState:
     step: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
 
-    def save(self, keep: Keep) -> None:
+    def save(self, keep: Checkpoints) -> None:
         """Write a checkpoint, and delete those that are too old."""
-        everyones = distribution.gathered(_generators(self._device))
+        everyones = distribution.gather(_get_generators(self._device))
         if distribution.rank() == 0:
             state = {
                 "format": FORMAT,
@@ -83,13 +83,13 @@ class TrainingState:
             }
             _write(keep.directory, self.step, state)
 
-    def restore(self, keep: Keep) -> None:
+    def restore(self, keep: Checkpoints) -> None:
         """Take over the newest whole checkpoint; where there is none, nothing changes.
 
         Raises:
             RequestError: It belongs to another training, or all of them are damaged.
         """
-        found = distribution.from_first(lambda: _newest(keep.directory))
+        found = distribution.run_on_first(lambda: _find_newest(keep.directory))
         if found is None:
             return
         state = _read(found)
@@ -114,7 +114,7 @@ class TrainingState:
         return next(self.network.parameters()).device
 
 
-def save_network(network: nn.Module, keep: Keep) -> None:
+def save_network(network: nn.Module, keep: Checkpoints) -> None:
     """Write a trained network's weights and buffers, with the facts of its training, as safetensors."""
     if distribution.rank():
         return
@@ -122,16 +122,16 @@ def save_network(network: nn.Module, keep: Keep) -> None:
     # One entry: safetensors writes several in any order, and equal networks should be equal files.
     facts = {"training": json.dumps(keep.belongs, sort_keys=True)}
     partial = keep.directory / f"{NETWORK}.partial"
-    _on_disk(lambda: save_file(tensors, partial, metadata=facts), partial)
-    settle(partial, keep.directory / NETWORK)
+    _write_file(lambda: save_file(tensors, partial, metadata=facts), partial)
+    commit_file(partial, keep.directory / NETWORK)
 
 
-def saved(directory: Path) -> list[Path]:
+def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a training, the newest first; whether they are whole shows when they are read."""
     return sorted((path for path in directory.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)), reverse=True)
 
 
-def forget(directory: Path) -> None:
+def delete_checkpoints(directory: Path) -> None:
     """Delete the checkpoints of a finished training."""
     for path in (*directory.glob("checkpoint-*.pt"), *directory.glob("*.partial")):
         path.unlink(missing_ok=True)
@@ -139,13 +139,13 @@ def forget(directory: Path) -> None:
 
 def _write(directory: Path, step: int, state: Mapping[str, Any]) -> None:
     partial = directory / "checkpoint.partial"
-    _on_disk(lambda: torch.save(state, partial), partial)
-    settle(partial, directory / f"checkpoint-{step:09}-{digest(partial)}.pt")
-    for old in saved(directory)[KEPT:]:
+    _write_file(lambda: torch.save(state, partial), partial)
+    commit_file(partial, directory / f"checkpoint-{step:09}-{file_digest(partial)}.pt")
+    for old in list_checkpoints(directory)[KEPT:]:
         old.unlink(missing_ok=True)
 
 
-def _on_disk(write: Callable[[], None], path: Path) -> None:
+def _write_file(write: Callable[[], None], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write()
@@ -154,9 +154,9 @@ def _on_disk(write: Callable[[], None], path: Path) -> None:
         raise RunError(f"{path} cannot be written: {error}. What was kept before is untouched.") from error
 
 
-def _newest(directory: Path) -> Path | None:
+def _find_newest(directory: Path) -> Path | None:
     """Return the newest checkpoint that is whole, or None where there is none at all."""
-    found = saved(directory)
+    found = list_checkpoints(directory)
     for path in found:
         if _read(path) is not None:
             return path
@@ -172,7 +172,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     """Return what a checkpoint holds, or None when it is not what was written."""
     named = _NAME.fullmatch(path.name)
     try:
-        if named is None or digest(path) != named[2]:
+        if named is None or file_digest(path) != named[2]:
             return None
         # To the CPU first: optimizers and networks move what they take over to where they are.
         found = torch.load(path, map_location="cpu", weights_only=True)
@@ -182,7 +182,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.keys() >= STATE else None
 
 
-def _check(state: Mapping[str, Any], keep: Keep, path: Path) -> None:
+def _check(state: Mapping[str, Any], keep: Checkpoints, path: Path) -> None:
     if state["format"] != FORMAT:
         raise RequestError(
             f"{path} has format {state['format']}; this release reads {FORMAT}. Go on with the release that wrote it."
@@ -196,7 +196,7 @@ def _check(state: Mapping[str, Any], keep: Keep, path: Path) -> None:
         )
 
 
-def _generators(device: torch.device) -> dict[str, Any]:
+def _get_generators(device: torch.device) -> dict[str, Any]:
     """Return the states of all global generators as tensors and numbers."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()

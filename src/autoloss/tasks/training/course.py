@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.tasks.task import Diverged, Observe, Scored, Training
-from autoloss.tasks.training.distribution import from_first, shares
+from autoloss.tasks.training.distribution import run_on_first, take_shares
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import Curve, fit, seeded, shuffled
+from autoloss.tasks.training.loop import Curve, fit, seed_generators, shuffle_batches
 from autoloss.tasks.training.recipe import Recipe
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -25,7 +25,7 @@ Figures = tuple[float, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course(Generic[Network, Batch]):
+class Trainer(Generic[Network, Batch]):
     """What a schedule trains, on what, and what is measured in the end.
 
     Args:
@@ -53,18 +53,18 @@ class Course(Generic[Network, Batch]):
             training: Its seed decides what is drawn; its schedule's name is held by checkpoints.
             observe: Called with (step, training loss) as training goes on.
         """
-        with seeded(training.seed) as generator:
+        with seed_generators(training.seed) as generator:
             network, curve = self._fitted(generator, training, observe)
             if isinstance(curve, Diverged):
                 return curve
-            found = from_first(lambda: self._figures(network))
+            found = run_on_first(lambda: self._figures(network))
         if isinstance(found, str):
             return Diverged(self.recipe.steps(self.examples), found)
         return Scored(*found, curve)
 
     def show(self, training: Training, show: Callable[[Network], Shown]) -> Shown | Diverged:
         """Train a network as `train` does, and return what is shown of it, in evaluation mode."""
-        with seeded(training.seed) as generator:
+        with seed_generators(training.seed) as generator:
             network, curve = self._fitted(generator, training, None)
             return curve if isinstance(curve, Diverged) else show(network.eval())
 
@@ -73,7 +73,7 @@ class Course(Generic[Network, Batch]):
     ) -> tuple[Network, Curve | Diverged]:
         """Train a fresh network; every generator is seeded already."""
         network = self.execution.placed(self.build())
-        order = shares(shuffled(self.examples, self.recipe, generator))
+        order = take_shares(shuffle_batches(self.examples, self.recipe, generator))
         curve = fit(
             network,
             lambda done: self.batches(order[done:], done),
@@ -89,7 +89,7 @@ class Course(Generic[Network, Batch]):
 
     def untrained(self, seed: int) -> float | None:
         """Return what the network scores that a training with this seed begins with, None where that is no number."""
-        with seeded(seed):
+        with seed_generators(seed):
             found = self._figures(self.execution.placed(self.build()))
         return None if isinstance(found, str) else found[0]
 

@@ -22,7 +22,7 @@ from autoloss.errors import RequestError
 
 Value = TypeVar("Value")
 
-PATIENCE = timedelta(hours=4)
+TIMEOUT = timedelta(hours=4)
 """How long processes wait for the first one, which measures the trained network alone."""
 
 
@@ -41,19 +41,19 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def asked_for() -> bool:
+def started_by_torchrun() -> bool:
     """Say whether torchrun started this process beside others."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager
-def joined(device: str) -> Iterator[None]:
+def process_group(device: str) -> Iterator[None]:
     """Train together with the other processes that torchrun started; alone where there are none.
 
     Raises:
         RequestError: All of them would train on one GPU.
     """
-    if not asked_for() or size() > 1:
+    if not started_by_torchrun() or size() > 1:
         yield
         return
     on_gpu = torch.device(device).type == "cuda"
@@ -63,14 +63,14 @@ def joined(device: str) -> Iterator[None]:
         )
     if on_gpu:
         torch.cuda.set_device(local_rank())
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def shares(order: Sequence[Tensor]) -> list[Tensor]:
+def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
     """Return this process's share of each batch, given the indices of all batches.
 
     Raises:
@@ -86,7 +86,7 @@ def shares(order: Sequence[Tensor]) -> list[Tensor]:
     return [indices[rank() :: count] for indices in order]
 
 
-def align(network: nn.Module) -> None:
+def synchronize(network: nn.Module) -> None:
     """Give every process the first one's weights, and draws of its own from here on."""
     if size() == 1:
         return
@@ -120,7 +120,7 @@ def mean(value: float, device: torch.device) -> float:
     return found.item()
 
 
-def from_first(make: Callable[[], Value]) -> Value:
+def run_on_first(make: Callable[[], Value]) -> Value:
     """Return what the first process makes, in every process; the others wait."""
     if size() == 1:
         return make()
@@ -129,7 +129,7 @@ def from_first(make: Callable[[], Value]) -> Value:
     return box[0]
 
 
-def gathered(value: Value) -> list[Value]:
+def gather(value: Value) -> list[Value]:
     """Return every process's value, in the order of their numbers."""
     if size() == 1:
         return [value]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Keep
+from autoloss.tasks.training.checkpoints import Checkpoints
 
 Network = TypeVar("Network", bound=nn.Module)
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -38,7 +38,7 @@ class Execution:
     device: str = "cpu"
     precision: Precision = "float32"
     channels_last: bool = False
-    keep: Keep | None = None
+    keep: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError
 from autoloss.tasks.task import Diverged, Observe
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.checkpoints import Facts, Keep, TrainingState, save_network
+from autoloss.tasks.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
 
@@ -30,11 +30,11 @@ Batch = TypeVar("Batch")
 Curve = tuple[tuple[int, float], ...]
 
 CURVE_POINTS = 100
-AS_IT_IS = Execution()
+DEFAULT_EXECUTION = Execution()
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[torch.Generator]:
+def seed_generators(seed: int) -> Iterator[torch.Generator]:
     """Run with every global generator seeded, give back their states, and provide a generator for the data order.
 
     Initial weights, dropout and the augmentation of somebody's data set draw from global generators, Python's and NumPy's
@@ -53,7 +53,7 @@ def seeded(seed: int) -> Iterator[torch.Generator]:
             np.random.set_state(numpy)
 
 
-def shuffled(count: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
     """Draw the indices of all batches of a training, each epoch in an order of its own.
 
     Args:
@@ -74,8 +74,8 @@ def fit(
     *,
     groups: Iterable[Mapping[str, Any]] | None = None,
     observe: Observe | None = None,
-    execution: Execution = AS_IT_IS,
-    facts: Facts | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+    facts: Metadata | None = None,
 ) -> Curve | Diverged:
     """Train a network; stop at the first step whose loss or gradient is not finite.
 
@@ -99,30 +99,30 @@ def fit(
         RequestError: The loss is no scalar, or does not depend on the network; or there is a checkpoint of another training.
     """
     network.train()
-    distribution.align(network)
-    optimizer = _optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    distribution.synchronize(network)
+    optimizer = _make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
     training = TrainingState(network, optimizer, execution.scaler())
-    keep = execution.keep and execution.keep.of({**_facts(recipe, steps, execution), **(facts or {})})
-    left = _left(batches, training, keep)
+    keep = execution.keep and execution.keep.of({**_make_metadata(recipe, steps, execution), **(facts or {})})
+    left = _remaining_batches(batches, training, keep)
     for step, batch in enumerate(left, start=training.step + 1):
-        value = _stepped(training, loss_of(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
+        value = _take_step(training, loss_of(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
         training.curve.append((step, value))
-        if keep and (step == steps or distribution.from_first(lambda now=step: keep.due(now))):
+        if keep and (step == steps or distribution.run_on_first(lambda now=step: keep.due(now))):
             training.save(keep)
         if observe is not None:
             observe(step, value)
-    if not _finite([parameter.detach() for parameter in _parameters(optimizer)]):
+    if not _all_finite([parameter.detach() for parameter in _list_parameters(optimizer)]):
         return Diverged(steps, "a weight is not finite")
     if keep:
         save_network(network, keep)
-    return thinned(training.curve)
+    return thin_curve(training.curve)
 
 
-def _left(
-    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: TrainingState, keep: Keep | None
+def _remaining_batches(
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: TrainingState, keep: Checkpoints | None
 ) -> Iterable[Batch]:
     """Restore what was kept of a training, and return its remaining batches."""
     if keep is None:
@@ -137,7 +137,9 @@ def _left(
     return left
 
 
-def _stepped(training: TrainingState, loss: Tensor, rate: float, clip_norm: float, execution: Execution) -> float | str:
+def _take_step(
+    training: TrainingState, loss: Tensor, rate: float, clip_norm: float, execution: Execution
+) -> float | str:
     """Take one step; return the loss, or what was not finite."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
@@ -146,14 +148,14 @@ def _stepped(training: TrainingState, loss: Tensor, rate: float, clip_norm: floa
         return "the loss is not finite"
     optimizer.zero_grad()
     scaler.scale(loss).backward()
-    gradients = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in _list_parameters(optimizer) if parameter.grad is not None]
     distribution.average(gradients)
     scaler.unscale_(optimizer)
     # In float16 a gradient that overflows is scaled down and the step left out, down to where nothing was scaled up.
-    if scaler.get_scale() <= 1.0 and not _finite(gradients):
+    if scaler.get_scale() <= 1.0 and not _all_finite(gradients):
         return "the gradient is not finite"
     if clip_norm:
-        clip(gradients, clip_norm)
+        clip_gradients(gradients, clip_norm)
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("factor", 1.0)
     scaler.step(optimizer)
@@ -161,7 +163,7 @@ def _stepped(training: TrainingState, loss: Tensor, rate: float, clip_norm: floa
     return value
 
 
-def clip(gradients: Sequence[Tensor], most: float) -> None:
+def clip_gradients(gradients: Sequence[Tensor], most: float) -> None:
     """Scale gradients down together such that their norm is `most`, where it is larger."""
     # In double precision: a square of 1e20 is no float32.
     norm = torch.stack([torch.linalg.vector_norm(slope, dtype=torch.float64) for slope in gradients]).norm().item()
@@ -171,24 +173,24 @@ def clip(gradients: Sequence[Tensor], most: float) -> None:
             slope.mul_(most / norm)
 
 
-def _finite(tensors: Sequence[Tensor]) -> bool:
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
     # The extremes are finite exactly when all are. On a CPU they are found eight times as fast as the largest norm.
     extremes = [extreme for tensor in tensors if tensor.numel() for extreme in tensor.detach().aminmax()]
     return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _facts(recipe: Recipe, steps: int, execution: Execution) -> Facts:
+def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata:
     """Return what decides a training's course, as far as it is known here."""
     settings = {f"recipe.{name}": value for name, value in dataclasses.asdict(recipe).items()}
     machine = {"precision": execution.precision, "channels_last": execution.channels_last}
     return {**settings, "steps": steps, **machine, "processes": distribution.size()}
 
 
-def thinned(curve: list[tuple[int, float]]) -> Curve:
+def thin_curve(curve: list[tuple[int, float]]) -> Curve:
     """Keep the first and the last point and others at equal distances, `CURVE_POINTS` at most."""
     if len(curve) <= CURVE_POINTS:
         return tuple(curve)
@@ -196,7 +198,7 @@ def thinned(curve: list[tuple[int, float]]) -> Curve:
     return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))
 
 
-def _optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+def _make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
     owned = [dict(group) for group in groups]
     if recipe.optimizer == "adam":
         return torch.optim.Adam(owned, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)

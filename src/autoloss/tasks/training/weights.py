@@ -12,7 +12,7 @@ from torch import Tensor
 from autoloss.errors import RequestError, shown
 
 
-def state_dict(path: str) -> dict[str, Tensor]:
+def load_state_dict(path: str) -> dict[str, Tensor]:
     """Read a state dict, saved by `torch.save` or as safetensors.
 
     Raises:

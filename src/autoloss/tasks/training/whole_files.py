@@ -9,7 +9,7 @@ from pathlib import Path
 from autoloss.errors import RequestError
 
 
-def settle(partial: Path, path: Path) -> None:
+def commit_file(partial: Path, path: Path) -> None:
     """Give a finished file its name, such that a loss of power leaves the whole of it or nothing."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
@@ -21,7 +21,7 @@ def settle(partial: Path, path: Path) -> None:
         os.close(folder)
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return sixteen hexadecimal digits of what a file holds."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
@@ -37,6 +37,6 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
-        settle(partial, path)
+        commit_file(partial, path)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}. Give another directory.") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile
-from autoloss.tasks.segmentation.data.pictures import AN_IMAGE, DECODABLE, opened
+from autoloss.tasks.segmentation.data.pictures import AN_IMAGE, DECODABLE, open_image
 
 IDENTITIES_SHOWN = 5
 
@@ -95,7 +95,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         if isinstance(fault, Fault):
             raise FaultyFile(fault)
         try:
-            with opened(self.files[index], AN_IMAGE, DECODABLE) as picture:
+            with open_image(self.files[index], AN_IMAGE, DECODABLE) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
         except FaultyFile as error:
             raise FaultyFile(self.annotated[index].lying_in(error.fault)) from None
@@ -105,7 +105,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         """Return the size that an image's header says, or what is wrong with it."""
         file, boxes = self.files[index], self.annotated[index]
         try:
-            with opened(file, AN_IMAGE, DECODABLE) as picture:
+            with open_image(file, AN_IMAGE, DECODABLE) as picture:
                 found = picture.size
         except FaultyFile as error:
             return boxes.lying_in(error.fault)

@@ -16,8 +16,8 @@ import numpy as np
 
 from autoloss.errors import shown
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing, refusal, undecodable
-from autoloss.tasks.files.layout import leaves, present
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
+from autoloss.tasks.files.layout import find_directory, leads_outside
 
 NAME = "COCO"
 LAYOUT = """\
@@ -33,26 +33,26 @@ AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotation
 MEND = "Mend it in the file, or take it out."
 
 
-def coco(directory: Path | str, split: str) -> BoxedImages:
+def load_coco(directory: Path | str, split: str) -> BoxedImages:
     """Read the instances of a split, such as train2017; images are read later.
 
     Raises:
         RequestError: The folder lacks a part, or annotations are faulty: the first twenty are named, each by its id.
     """
-    root = present(Path(directory), NAME, LAYOUT)
-    return instances(root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}")
+    root = find_directory(Path(directory), NAME, LAYOUT)
+    return load_instances(root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}")
 
 
-def instances(file: Path, folder: Path, name: str) -> BoxedImages:
+def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
     """Read a file of instances whose images lie in a folder.
 
     Raises:
         RequestError: It cannot be read, or annotations are faulty.
     """
-    content = _content(file)
+    content = _read_content(file)
     faults: list[Fault] = []
-    categories = _identified(file, content["categories"], "category", ("name",), faults)
-    images = _identified(file, content["images"], "image", ("file_name", "width", "height"), faults)
+    categories = _index_by_id(file, content["categories"], "category", ("name",), faults)
+    images = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
     labels = {identity: label for label, identity in enumerate(sorted(categories), start=1)}
     of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
     seen: Counter[Any] = Counter()
@@ -61,7 +61,7 @@ def instances(file: Path, folder: Path, name: str) -> BoxedImages:
         identity = annotation.get("id") if isinstance(annotation, Mapping) else None
         identity = identity if isinstance(identity, int) else None
         seen[identity] += 1
-        problems = [*_problems(annotation, images, labels)]
+        problems = [*_find_problems(annotation, images, labels)]
         if identity is None:
             problems.append(("lacks an id", "a whole number of its own"))
         elif seen[identity] > 1:
@@ -72,26 +72,26 @@ def instances(file: Path, folder: Path, name: str) -> BoxedImages:
             of_image[annotation["image_id"]].append(annotation)
             flat += not all(annotation["bbox"][2:])
     if faults:
-        raise refusal(name, faults)
+        raise report_faults(name, faults)
     notes = [
         f"{name}: {flat} boxes have no width or no height; training leaves them out, evaluation counts them."
     ] * bool(flat)
     return BoxedImages(
         name,
         tuple(folder / str(image["file_name"]) for image in images.values()),
-        tuple(_boxes(images[identity], rows, labels) for identity, rows in of_image.items()),
+        tuple(_to_boxes(images[identity], rows, labels) for identity, rows in of_image.items()),
         tuple(str(categories[identity]["name"]) for identity in sorted(categories)),
         tuple(notes),
     )
 
 
-def _content(file: Path) -> dict[str, list[Any]]:
+def _read_content(file: Path) -> dict[str, list[Any]]:
     if not file.is_file():
-        raise FaultyFile(missing(file, AN_INSTANCES_FILE))
+        raise FaultyFile(missing_file(file, AN_INSTANCES_FILE))
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise FaultyFile(undecodable(file, error, AN_INSTANCES_FILE)) from None
+        raise FaultyFile(undecodable_file(file, error, AN_INSTANCES_FILE)) from None
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
         remedy = "Files of captions and of keypoints are others; take the one of instances."
@@ -99,7 +99,7 @@ def _content(file: Path) -> dict[str, list[Any]]:
     return content
 
 
-def _identified(
+def _index_by_id(
     file: Path, rows: Sequence[Any], kind: str, needed: Sequence[str], faults: list[Fault]
 ) -> dict[int, Mapping[str, Any]]:
     """Return images or categories by their ids, in the file's order; what is wrong with any is added to the faults."""
@@ -112,7 +112,7 @@ def _identified(
             faults.append(
                 Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", MEND)
             )
-        elif unfit := [name for name in ("id", *needed) if not _fits(name, row[name])]:
+        elif unfit := [name for name in ("id", *needed) if not _is_valid(name, row[name])]:
             expected = " and ".join(EXPECTED[name] for name in unfit)
             faults.append(
                 Fault(
@@ -139,19 +139,19 @@ EXPECTED = {
 """What the entries of images and categories are."""
 
 
-def _fits(name: str, value: Any) -> bool:
+def _is_valid(name: str, value: Any) -> bool:
     match name:
         case "id":
             return isinstance(value, int)
         case "width" | "height":
             return isinstance(value, int) and 1 <= value < LARGEST
         case "file_name":
-            return isinstance(value, str) and not leaves(value)
+            return isinstance(value, str) and not leads_outside(value)
         case _:
             return isinstance(value, str)
 
 
-def _problems(
+def _find_problems(
     annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with an annotation, and what was expected."""
@@ -184,7 +184,7 @@ def _problems(
             "a box that touches its image",
         )
     if image is not None and "segmentation" in annotation:
-        yield from _outline_problems(annotation["segmentation"], image)
+        yield from _find_outline_problems(annotation["segmentation"], image)
 
 
 def _is_finite(side: Any) -> bool:
@@ -192,7 +192,7 @@ def _is_finite(side: Any) -> bool:
     return isinstance(side, int | float) and abs(side) < LARGEST
 
 
-def _outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(outline, list):
         for polygon in outline:
             if isinstance(polygon, list) and not all(map(_is_finite, polygon)):
@@ -213,7 +213,7 @@ def _outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[
         yield f"has run lengths that cover {sum(outline['counts'])} pixels", f"{size[0] * size[1]}, all of its image"
 
 
-def _boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int]) -> Boxes:
+def _to_boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int]) -> Boxes:
     corners = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
     size = corners[:, 2] * corners[:, 3]
     return Boxes(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data.digits import SHARES, handwritten
+from autoloss.tasks.segmentation.data.digits import SHARES, load_split
 
 CLASSES = 10
 """Digit d is class d + 1."""
@@ -28,7 +28,7 @@ Example = tuple[Tensor, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxScenery:
+class BoxSceneSettings:
     """What scenes look like.
 
     Args:
@@ -67,7 +67,9 @@ class BoxScenery:
             )
 
 
-def box_scenes(split: str, count: int, seed: int, scenery: BoxScenery = BoxScenery()) -> list[Example]:
+def compose_box_scenes(
+    split: str, count: int, seed: int, scenery: BoxSceneSettings = BoxSceneSettings()
+) -> list[Example]:
     """Compose scenes: images (1, H, W) in [0, 1], 1 for ink, with at least one digit each.
 
     Args:
@@ -77,25 +79,25 @@ def box_scenes(split: str, count: int, seed: int, scenery: BoxScenery = BoxScene
     Raises:
         RequestError: There is no such split.
     """
-    images, labels = handwritten(split)
+    images, labels = load_split(split)
     rng = np.random.default_rng([seed, list(SHARES).index(split), scenery.size])
-    return [_scene(images, labels, scenery, rng) for _ in range(count)]
+    return [_compose_scene(images, labels, scenery, rng) for _ in range(count)]
 
 
-def _scene(
-    images: NDArray[np.float64], labels: NDArray[np.int64], scenery: BoxScenery, rng: np.random.Generator
+def _compose_scene(
+    images: NDArray[np.float64], labels: NDArray[np.int64], scenery: BoxSceneSettings, rng: np.random.Generator
 ) -> Example:
     canvas = np.zeros((scenery.size, scenery.size))
     boxes: list[list[float]] = []
     classes: list[int] = []
     wanted = int(rng.integers(scenery.digits[0], scenery.digits[1] + 1))
     pieces = int(rng.integers(0, scenery.pieces + 1))
-    for number, (top, left, height, width) in enumerate(_squares(wanted + pieces, scenery, rng)):
+    for number, (top, left, height, width) in enumerate(_draw_squares(wanted + pieces, scenery, rng)):
         chosen = int(rng.integers(len(images)))
-        grey = _scaled(images[chosen], height, width) * rng.uniform(0.7, 1.0)
+        grey = _resize(images[chosen], height, width) * rng.uniform(0.7, 1.0)
         spot = canvas[top : top + height, left : left + width]
         if number >= wanted:
-            np.maximum(spot, _half(grey), out=spot)
+            np.maximum(spot, _keep_half(grey), out=spot)
             continue
         np.maximum(spot, grey, out=spot)
         rows, columns = (np.flatnonzero((grey > scenery.ink).any(axis=axis)) for axis in (1, 0))
@@ -108,7 +110,9 @@ def _scene(
     }
 
 
-def _squares(count: int, scenery: BoxScenery, rng: np.random.Generator) -> Iterator[tuple[int, int, int, int]]:
+def _draw_squares(
+    count: int, scenery: BoxSceneSettings, rng: np.random.Generator
+) -> Iterator[tuple[int, int, int, int]]:
     """Yield (top, left, height, width) of squares that hardly overlap; fewer where there is no room."""
     laid = np.zeros((0, 4))
     for _ in range(count):
@@ -126,12 +130,12 @@ def _squares(count: int, scenery: BoxScenery, rng: np.random.Generator) -> Itera
             yield top, left, height, width
 
 
-def _scaled(digit: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+def _resize(digit: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
     source = torch.from_numpy(digit)[None, None]
     return F.interpolate(source, (height, width), mode="bilinear", align_corners=False)[0, 0].numpy()
 
 
-def _half(grey: NDArray[np.float64]) -> NDArray[np.float64]:
+def _keep_half(grey: NDArray[np.float64]) -> NDArray[np.float64]:
     """Keep the upper half of a digit, upside down and mirrored, so that it reads as no digit."""
     half = np.zeros_like(grey)
     middle = len(grey) // 2

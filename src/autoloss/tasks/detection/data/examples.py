@@ -13,7 +13,7 @@ Example = tuple[Tensor, Mapping[str, Tensor]]
 `difficult`, see `metrics.detection.Truth`."""
 
 
-class Trained(Dataset[Example]):
+class TrainingExamples(Dataset[Example]):
     """The images of a data set with what can be trained on, some of them mirrored.
 
     Args:
@@ -29,11 +29,11 @@ class Trained(Dataset[Example]):
 
     def __getitem__(self, index: int) -> Example:
         image, target = self._data[index]
-        kept = trainable(target)
-        return mirrored(image, kept) if self._flip and float(torch.rand(())) < self._flip else (image, kept)
+        kept = select_trainable(target)
+        return mirror(image, kept) if self._flip and float(torch.rand(())) < self._flip else (image, kept)
 
 
-def trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def select_trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Leave out crowds, difficult objects, and boxes without width or height."""
     boxes, labels = target["boxes"], target["labels"]
     left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
@@ -43,13 +43,13 @@ def trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"boxes": boxes[~left_out], "labels": labels[~left_out]}
 
 
-def mirrored(image: Tensor, target: Mapping[str, Tensor]) -> Example:
+def mirror(image: Tensor, target: Mapping[str, Tensor]) -> Example:
     """Swap left and right."""
     left, top, right, bottom = target["boxes"].unbind(dim=1)
     width = image.shape[-1]
     return image.flip(-1), {**target, "boxes": torch.stack([width - right, top, width - left, bottom], dim=1)}
 
 
-def moved(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def move_target(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return what is known of an image on another device."""
     return {name: part.to(device) for name, part in target.items()}

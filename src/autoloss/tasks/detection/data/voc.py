@@ -14,8 +14,8 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing, refusal, undecodable
-from autoloss.tasks.files.layout import listed, present, within
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
+from autoloss.tasks.files.layout import find_directory, find_root, read_names
 
 NAME = "VOC"
 CLASSES = (
@@ -34,7 +34,7 @@ AN_ANNOTATION = "an annotation of VOC in XML"
 MEND = "Mend it in the file, or take it out."
 
 
-def voc_boxes(directory: Path | str, year: int, split: str) -> BoxedImages:
+def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
     """Read the annotations of a split, such as 2007 trainval; images are read later.
 
     Args:
@@ -43,21 +43,21 @@ def voc_boxes(directory: Path | str, year: int, split: str) -> BoxedImages:
     Raises:
         RequestError: The folder lacks a part, or annotations are faulty: the first twenty are named, each by its number.
     """
-    place = present(Path(directory), NAME, LAYOUT)
+    place = find_directory(Path(directory), NAME, LAYOUT)
     folder = f"VOC{year}"
     roots = (place, place / folder, place / "VOCdevkit" / folder)
-    root = within(roots, ("JPEGImages", "Annotations", LISTS), f"{NAME} {year}", LAYOUT)
+    root = find_root(roots, ("JPEGImages", "Annotations", LISTS), f"{NAME} {year}", LAYOUT)
     name = f"{NAME} {year} {split}"
-    stems = listed(root / LISTS / f"{split}.txt", name)
+    stems = read_names(root / LISTS / f"{split}.txt", name)
     faults: list[Fault] = []
-    annotated = [_read(root / "Annotations" / f"{stem}.xml", faults) for stem in stems]
+    annotated = [_read_annotation(root / "Annotations" / f"{stem}.xml", faults) for stem in stems]
     if faults:
-        raise refusal(name, faults)
+        raise report_faults(name, faults)
     files = tuple(root / "JPEGImages" / f"{stem}.jpg" for stem in stems)
     return BoxedImages(name, files, tuple(boxes for boxes in annotated if boxes), CLASSES)
 
 
-def joined(parts: Sequence[BoxedImages]) -> BoxedImages:
+def concatenate(parts: Sequence[BoxedImages]) -> BoxedImages:
     """Return the images of several splits as one, such as 2007 and 2012 trainval."""
     return BoxedImages(
         " and ".join(part.name for part in parts),
@@ -68,26 +68,29 @@ def joined(parts: Sequence[BoxedImages]) -> BoxedImages:
     )
 
 
-def _read(file: Path, faults: list[Fault]) -> Boxes | None:
+def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
     """Read one file; None when it is faulty, and what is wrong is added to the faults."""
     before = len(faults)
     try:
-        root = _root(file)
+        root = _parse_xml(file)
     except FaultyFile as error:
         faults.append(error.fault)
         return None
-    width, height = (_number(root, f"size/{side}") for side in ("width", "height"))
+    width, height = (_parse_number(root, f"size/{side}") for side in ("width", "height"))
     if width is None or height is None or min(width, height) < 1:
         faults.append(Fault(file, "has no size", "size with a width and a height", MEND))
         return None
     objects = root.findall("object")
     for number, one in enumerate(objects, start=1):
         faults += [
-            Fault(file, f"object {number} {found}", expected, MEND) for found, expected in _problems(one, width, height)
+            Fault(file, f"object {number} {found}", expected, MEND)
+            for found, expected in _find_problems(one, width, height)
         ]
     if len(faults) > before:
         return None
-    sides = np.array([[_number(one, f"bndbox/{side}") or 0.0 for side in SIDES] for one in objects]).reshape(-1, 4)
+    sides = np.array([[_parse_number(one, f"bndbox/{side}") or 0.0 for side in SIDES] for one in objects]).reshape(
+        -1, 4
+    )
     boxes = sides - (1, 1, 0, 0)
     return Boxes(
         (int(width), int(height)),
@@ -100,26 +103,26 @@ def _read(file: Path, faults: list[Fault]) -> Boxes | None:
     )
 
 
-def _root(file: Path) -> Element:
+def _parse_xml(file: Path) -> Element:
     if not file.is_file():
-        raise FaultyFile(missing(file, AN_ANNOTATION))
+        raise FaultyFile(missing_file(file, AN_ANNOTATION))
     try:
         root = ElementTree.parse(file).getroot()
     except (ElementTree.ParseError, ValueError, OSError) as error:
-        raise FaultyFile(undecodable(file, error, AN_ANNOTATION)) from None
+        raise FaultyFile(undecodable_file(file, error, AN_ANNOTATION)) from None
     if root.tag != "annotation":
         raise FaultyFile(Fault(file, f"holds <{root.tag}>", "<annotation>", "Copy it again from its source."))
     return root
 
 
-def _problems(one: Element, width: float, height: float) -> Iterator[tuple[str, str]]:
+def _find_problems(one: Element, width: float, height: float) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with an object, and what was expected."""
     if _text(one, "name") not in CLASSES:
         yield f"is a {_text(one, 'name') or 'thing without a name'!r}", "one of VOC's 20 classes"
     if one.find("bndbox") is None:
         yield "has no box", "a bndbox with xmin, ymin, xmax and ymax"
         return
-    sides = [_number(one, f"bndbox/{side}") for side in SIDES]
+    sides = [_parse_number(one, f"bndbox/{side}") for side in SIDES]
     lacking = [name for name, side in zip(SIDES, sides, strict=True) if side is None]
     if lacking:
         yield f"has no number for {', '.join(lacking)}", "a bndbox with xmin, ymin, xmax and ymax"
@@ -138,7 +141,7 @@ def _text(element: Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
-def _number(element: Element, path: str) -> float | None:
+def _parse_number(element: Element, path: str) -> float | None:
     try:
         number = float(_text(element, path))
     except ValueError:

@@ -42,7 +42,7 @@ class Detections:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class GroundTruth:
     """What is in one image.
 
     Args:
@@ -63,7 +63,7 @@ class Truth:
         count = len(self.boxes)
         for name, default in (
             ("crowd", np.zeros(count, bool)),
-            ("area", areas(self.boxes)),
+            ("area", box_areas(self.boxes)),
             ("difficult", np.zeros(count, bool)),
         ):
             if len(getattr(self, name)) != count:
@@ -75,7 +75,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PrecisionSettings:
     """How detections are matched and counted.
 
     Args:
@@ -92,8 +92,8 @@ class Setting:
     recalls: Recalls = "coco"
 
 
-COCO = Setting()
-VOC07 = Setting(thresholds=(0.5,), most=10**9, recalls="voc07")
+COCO = PrecisionSettings()
+VOC07 = PrecisionSettings(thresholds=(0.5,), most=10**9, recalls="voc07")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Matches:
     wanted: Array
 
 
-def matched(found: Detections, truth: Truth, setting: Setting = COCO) -> Matches:
+def match_detections(found: Detections, truth: GroundTruth, setting: PrecisionSettings = COCO) -> Matches:
     """Give each detection, the best score first, the free object of its class that it overlaps most."""
     order = _best_per_class(found, setting.most)
     boxes, classes = found.boxes[order].astype(np.float64), found.classes[order]
@@ -124,16 +124,16 @@ def matched(found: Detections, truth: Truth, setting: Setting = COCO) -> Matches
     # Objects that count come first, as in pycocotools: ties in overlap then fall alike.
     first = np.argsort(silent_truth, kind="stable")
     crowd, silent_truth = truth.crowd[first], silent_truth[first]
-    overlaps = overlap(boxes, truth.boxes[first].astype(np.float64), crowd)
+    overlaps = pairwise_iou(boxes, truth.boxes[first].astype(np.float64), crowd)
     overlaps[classes[:, None] != truth.classes[first][None]] = -1.0
-    hit, silent = _matched(overlaps, crowd | truth.difficult[first], silent_truth, setting)
-    size = areas(boxes)
+    hit, silent = _assign(overlaps, crowd | truth.difficult[first], silent_truth, setting)
+    size = box_areas(boxes)
     silent |= ~hit & ((size < low) | (size > high))[None]
     wanted = truth.classes[first][~silent_truth]
     return Matches(found.scores[order], classes, hit & ~silent, silent, wanted)
 
 
-def _matched(overlaps: Array, endless: Array, silent_truth: Array, setting: Setting) -> tuple[Array, Array]:
+def _assign(overlaps: Array, endless: Array, silent_truth: Array, setting: PrecisionSettings) -> tuple[Array, Array]:
     thresholds = np.minimum(np.array(setting.thresholds), 1 - 1e-10)[:, None]
     hit = np.zeros((len(thresholds), len(overlaps)), bool)
     silent = np.zeros_like(hit)
@@ -156,7 +156,7 @@ def _matched(overlaps: Array, endless: Array, silent_truth: Array, setting: Sett
     return hit, silent
 
 
-def precisions(images: Sequence[Matches], classes: Sequence[int], setting: Setting = COCO) -> Array:
+def average_precisions(images: Sequence[Matches], classes: Sequence[int], setting: PrecisionSettings = COCO) -> Array:
     """Return the average precision (T, K) of each class over all images; NaN for a class of which nothing counts."""
     scores, labels = (np.concatenate([getattr(image, name) for image in images]) for name in ("scores", "classes"))
     hit, silent = (np.concatenate([getattr(image, name) for image in images], axis=1) for name in ("hit", "silent"))
@@ -170,11 +170,11 @@ def precisions(images: Sequence[Matches], classes: Sequence[int], setting: Setti
         order = chosen[np.argsort(-scores[chosen], kind="stable")]
         right = np.cumsum(hit[:, order], axis=1)
         wrong = np.cumsum(~hit[:, order] & ~silent[:, order], axis=1)
-        result[:, column] = _averaged(right, wrong, count, setting)
+        result[:, column] = _average(right, wrong, count, setting)
     return result
 
 
-def _averaged(right: Array, wrong: Array, count: int, setting: Setting) -> Array:
+def _average(right: Array, wrong: Array, count: int, setting: PrecisionSettings) -> Array:
     recall = right / count
     precision = right / (right + wrong + np.spacing(1))
     # The best precision at this recall or a higher one.
@@ -186,26 +186,29 @@ def _averaged(right: Array, wrong: Array, count: int, setting: Setting) -> Array
 
 
 def mean_average_precision(
-    found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int], setting: Setting = COCO
+    found: Sequence[Detections],
+    truths: Sequence[GroundTruth],
+    classes: Sequence[int],
+    setting: PrecisionSettings = COCO,
 ) -> float:
     """Average the precision over thresholds and over the classes that are there; NaN where none is."""
-    images = [matched(one, other, setting) for one, other in zip(found, truths, strict=True)]
-    found_precisions = precisions(images, classes, setting)
+    images = [match_detections(one, other, setting) for one, other in zip(found, truths, strict=True)]
+    found_precisions = average_precisions(images, classes, setting)
     there = ~np.isnan(found_precisions)
     return float(found_precisions[there].mean()) if there.any() else math.nan
 
 
-def areas(boxes: Array) -> Array:
+def box_areas(boxes: Array) -> Array:
     """Return the areas (N,) of boxes (N, 4)."""
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
-def overlap(boxes: Array, others: Array, crowd: Array) -> Array:
+def pairwise_iou(boxes: Array, others: Array, crowd: Array) -> Array:
     """Return the IoU (D, G) of all pairs; with a crowd, the share of the detection that lies within."""
     corner = np.minimum(boxes[:, None, 2:], others[None, :, 2:]) - np.maximum(boxes[:, None, :2], others[None, :, :2])
     common = corner.clip(min=0).prod(axis=2)
-    size = areas(boxes)[:, None]
-    return common / np.maximum(np.where(crowd[None], size, size + areas(others)[None] - common), 1e-12)
+    size = box_areas(boxes)[:, None]
+    return common / np.maximum(np.where(crowd[None], size, size + box_areas(others)[None] - common), 1e-12)
 
 
 def _best_per_class(found: Detections, most: int) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 from faster_coco_eval import COCO, COCOeval_faster
 
-from autoloss.tasks.detection.metrics.average_precision import Array, Detections, Truth
+from autoloss.tasks.detection.metrics.average_precision import Array, Detections, GroundTruth
 
 FIGURES = {
     "map": "AP_all",
@@ -23,9 +23,11 @@ ABSENT = -1
 """Its figure where no object is of that kind."""
 
 
-def coco_figures(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequence[int]) -> dict[str, float]:
+def evaluate_coco(
+    found: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+) -> dict[str, float]:
     """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where no object is of that kind."""
-    truth = _quiet(
+    truth = _make_dataset(
         {
             "images": [{"id": number} for number in range(1, len(truths) + 1)],
             "categories": [{"id": int(label), "name": str(label)} for label in classes],
@@ -33,7 +35,7 @@ def coco_figures(found: Sequence[Detections], truths: Sequence[Truth], classes: 
         }
     )
     results = list(_results(found))
-    evaluation = COCOeval_faster(truth, truth.loadRes(results), "bbox", print_function=_say_nothing)
+    evaluation = COCOeval_faster(truth, truth.loadRes(results), "bbox", print_function=_ignore_output)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
@@ -41,7 +43,7 @@ def coco_figures(found: Sequence[Detections], truths: Sequence[Truth], classes: 
     return {name: float(figures[theirs]) if figures[theirs] > ABSENT else math.nan for name, theirs in FIGURES.items()}
 
 
-def _annotations(truths: Sequence[Truth]) -> Iterator[dict[str, Any]]:
+def _annotations(truths: Sequence[GroundTruth]) -> Iterator[dict[str, Any]]:
     number = 0
     for image, truth in enumerate(truths, start=1):
         for place, box in enumerate(truth.boxes):
@@ -72,9 +74,9 @@ def _corner_and_size(box: Array) -> list[float]:
     return [left, top, right - left, bottom - top]
 
 
-def _quiet(dataset: dict[str, Any]) -> Any:
-    return COCO(dataset, print_function=_say_nothing)
+def _make_dataset(dataset: dict[str, Any]) -> Any:
+    return COCO(dataset, print_function=_ignore_output)
 
 
-def _say_nothing(*_: object) -> None:
+def _ignore_output(*_: object) -> None:
     """Take what the library would print: a task prints nothing."""

@@ -14,14 +14,20 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from autoloss.tasks.detection.metrics.average_precision import COCO, Array, Detections, Truth, mean_average_precision
+from autoloss.tasks.detection.metrics.average_precision import (
+    COCO,
+    Array,
+    Detections,
+    GroundTruth,
+    mean_average_precision,
+)
 
 RPN_NMS, RCNN_NMS = 0.7, 0.5
 """IoU above which the lower score goes: that of Faster R-CNN's proposals, and of its final boxes."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfScores:
+class ScoreMetric:
     """The metric of classification in the rejection protocol: boxes are the target's, scores are optimised.
 
     Mean AP@[.5:.95] over the image's classes after NMS for each class; the RPN has one class. A positive's box is its
@@ -40,11 +46,11 @@ class OfScores:
         scores = probabilities.detach().cpu().numpy()
         present = np.unique(context["truth_target"].cpu().numpy())
         columns = [(scores[:, label - 1], label) for label in present]
-        return _of_image(context["box"], columns, context, self.nms)
+        return _measure_image(context["box"], columns, context, self.nms)
 
 
 @dataclass(frozen=True, slots=True)
-class OfBoxes:
+class BoxMetric:
     """The metric of box regression in the rejection protocol: scores are the one-hot target, boxes are optimised.
 
     A negative scores 0 for every class and finds nothing.
@@ -60,10 +66,10 @@ class OfBoxes:
         target = context["target"].cpu().numpy()
         present = np.unique(context["truth_target"].cpu().numpy())
         columns = [((target == label).astype(np.float32), label) for label in present]
-        return _of_image(boxes.detach(), columns, context, self.nms)
+        return _measure_image(boxes.detach(), columns, context, self.nms)
 
 
-def _of_image(
+def _measure_image(
     boxes: Tensor, columns: Sequence[tuple[Array, int]], context: Mapping[str, Tensor], threshold: float
 ) -> float:
     """Measure one image: NMS for each class, then mean AP over its classes. What scores 0 finds nothing."""
@@ -76,5 +82,5 @@ def _of_image(
     if not found:
         return math.nan
     detections = Detections(*(np.concatenate(part) for part in zip(*found, strict=True)))
-    truth = Truth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
+    truth = GroundTruth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
     return mean_average_precision([detections], [truth], [label for _, label in columns])

@@ -1,12 +1,12 @@
-"""Faster R-CNN whose four losses come from a criterion (Section 4.2); all else is torchvision's.
+"""Faster R-CNN whose losses come from a criterion, one for each of its heads (Section 4.2); all else is torchvision's.
 
-Anchors, matching, sampling, NMS and RoIAlign stay theirs. The RPN and the R-CNN head each call the criterion twice, with what
-`space/boxes.py` says of a context.
+Anchors, matching, sampling, NMS and RoIAlign are torchvision's. The RPN and the R-CNN each report the boxes that they sample, and
+the losses of the heads of that stage are called with them; `space/boxes.py` says what a context holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,18 +20,18 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import MultiScaleRoIAlign
 
-from autoloss.space.boxes import PLAIN, areas, decode
+from autoloss.space.boxes import PLAIN
 from autoloss.space.branch import Criterion
 from autoloss.space.operators import raised
-
-RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG = BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
+from autoloss.tasks.detection.heads import HEADS
+from autoloss.tasks.detection.heads.head import Head, SampledBoxes, Stage
 
 Target = Mapping[str, Tensor]
 """`boxes` (G, 4) and `labels` (G,) of one image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class DetectorSettings:
     """What a Faster R-CNN is made of; the defaults are torchvision's.
 
     Args:
@@ -62,7 +62,7 @@ class Shape:
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
 
 
-class RaisedAnchors(AnchorGenerator):
+class Float32Anchors(AnchorGenerator):
     """Anchors in the precision of the images, not of the feature maps: 16 bits count large coordinates in steps of pixels."""
 
     def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
@@ -70,7 +70,7 @@ class RaisedAnchors(AnchorGenerator):
         return super().forward(image_list, shown)
 
 
-class RaisedRPNHead(RPNHead):
+class Float32RPNHead(RPNHead):
     """A head whose outputs are float32 whatever it computes in: boxes lose pixels in 16 bits, and a loss is never in them."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -78,7 +78,7 @@ class RaisedRPNHead(RPNHead):
         return [raised(level) for level in logits], [raised(level) for level in deltas]
 
 
-class RaisedPredictor(FastRCNNPredictor):
+class Float32Predictor(FastRCNNPredictor):
     """Likewise."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,10 +86,14 @@ class RaisedPredictor(FastRCNNPredictor):
         return raised(logits), raised(deltas)
 
 
-class CriterionRPN(RegionProposalNetwork):
-    """A region proposal network that asks the criterion for its losses."""
+Report = Callable[[Stage, SampledBoxes], None]
+"""Told the boxes that a stage samples in a training step, from which the losses of its heads are computed."""
 
-    criterion: Criterion
+
+class ReportingRPN(RegionProposalNetwork):
+    """A region proposal network that reports its sampled boxes instead of computing losses."""
+
+    report: Report
 
     def assign_targets_to_anchors(
         self, anchors: list[Tensor], targets: list[dict[str, Tensor]]
@@ -110,23 +114,18 @@ class CriterionRPN(RegionProposalNetwork):
         sampled = torch.cat([positive, negative])
         anchors, matched, targets = self._assigned
         del self._assigned
-        return _losses(
-            self.criterion,
-            (RPN_CLS, RPN_REG),
-            objectness.reshape(-1, 1)[sampled],
-            pred_bbox_deltas[sampled],
-            torch.cat(labels)[sampled].long(),
-            anchors[sampled],
-            matched[sampled],
-            PLAIN,
-            [(target["boxes"], torch.ones_like(target["labels"])) for target in targets],
-        )
+        truth = [(target["boxes"], torch.ones_like(target["labels"])) for target in targets]
+        target = torch.cat(labels)[sampled].long()
+        logits, deltas = objectness.reshape(-1, 1)[sampled], pred_bbox_deltas[sampled]
+        self.report(Stage.RPN, _collect_boxes(logits, deltas, target, anchors[sampled], matched[sampled], PLAIN, truth))
+        zero = logits.new_zeros(())
+        return zero, zero
 
 
-class CriterionRoIHeads(RoIHeads):
-    """The R-CNN head, with losses from the criterion."""
+class ReportingRoIHeads(RoIHeads):
+    """The second stage of an R-CNN, which likewise reports its sampled boxes."""
 
-    criterion: Criterion
+    report: Report
     deviations: tuple[float, ...]
 
     def forward(
@@ -145,23 +144,13 @@ class CriterionRoIHeads(RoIHeads):
         chosen = deltas.reshape(len(target), -1, 4)[torch.arange(len(target), device=target.device), target]
         pairs = zip(truth, indices, regions, strict=True)
         matched = [boxes[index] if len(boxes) else own for boxes, index, own in pairs]
-        losses = _losses(
-            self.criterion,
-            (RCNN_CLS, RCNN_REG),
-            logits,
-            chosen,
-            target,
-            torch.cat(regions),
-            torch.cat(matched),
-            self.deviations,
-            [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)],
-        )
-        return [], {"loss_classifier": losses[0], "loss_box_reg": losses[1]}
+        known = [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)]
+        reference, box = torch.cat(regions), torch.cat(matched)
+        self.report(Stage.RCNN, _collect_boxes(logits, chosen, target, reference, box, self.deviations, known))
+        return [], {}
 
 
-def _losses(
-    criterion: Criterion,
-    names: tuple[str, str],
+def _collect_boxes(
     logits: Tensor,
     deltas: Tensor,
     target: Tensor,
@@ -169,27 +158,18 @@ def _losses(
     matched: Tensor,
     deviations: Sequence[float],
     truth: Sequence[tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """Call the criterion for the classes and for the deltas of sampled boxes, outside any autocast."""
-    positive = target > 0
-    # torchvision's matching names some ground-truth box for negatives too; they stay where they are.
-    box = torch.where(positive[:, None], matched, reference)
-    unit = reference.new_tensor([deviations])
-    shared = {
-        "target": target,
-        "box": box,
-        "truth": torch.cat([boxes for boxes, _ in truth]),
-        "truth_target": torch.cat([classes for _, classes in truth]),
-    }
-    predicted = decode(deltas.detach(), reference, unit)
-    intersection, union, _ = areas(predicted, box)
-    overlap = torch.where(positive, intersection / union, torch.ones_like(union))
-    classes, boxes = names
-    with torch.autocast(logits.device.type, enabled=False):
-        return (
-            criterion[classes](logits[:, :, None, None], {**shared, "overlap": overlap}),
-            criterion[boxes](deltas[:, :, None, None], {**shared, "reference": reference, "deviations": unit}),
-        )
+) -> SampledBoxes:
+    return SampledBoxes(
+        logits=logits,
+        deltas=deltas,
+        target=target,
+        # torchvision's matching names some ground-truth box for negatives too; they stay where they are.
+        box=torch.where((target > 0)[:, None], matched, reference),
+        reference=reference,
+        deviations=reference.new_tensor([deviations]),
+        truth=torch.cat([boxes for boxes, _ in truth]),
+        truth_target=torch.cat([classes for _, classes in truth]),
+    )
 
 
 class FasterRCNN(GeneralizedRCNN):
@@ -201,14 +181,14 @@ class FasterRCNN(GeneralizedRCNN):
         shape: What it is made of.
     """
 
-    def __init__(self, backbone: nn.Module, classes: int, shape: Shape = Shape()) -> None:
+    def __init__(self, backbone: nn.Module, classes: int, shape: DetectorSettings = DetectorSettings()) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(shape.anchor_sizes)
-        anchors = RaisedAnchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
+        anchors = Float32Anchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
         kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
-        rpn = CriterionRPN(
+        rpn = ReportingRPN(
             anchors,
-            RaisedRPNHead(channels, len(shape.aspect_ratios)),
+            Float32RPNHead(channels, len(shape.aspect_ratios)),
             0.7,
             0.3,
             shape.rpn_sampled,
@@ -217,11 +197,11 @@ class FasterRCNN(GeneralizedRCNN):
             kept,
             0.7,
         )
-        heads = CriterionRoIHeads(
+        heads = ReportingRoIHeads(
             # Regions are read from all levels but the pooled one.
             MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
             TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
-            RaisedPredictor(shape.head_width, classes + 1),
+            Float32Predictor(shape.head_width, classes + 1),
             *(0.5, 0.5, shape.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in shape.deviations),
             *(shape.least_score, 0.5, shape.most_detections),
@@ -230,16 +210,27 @@ class FasterRCNN(GeneralizedRCNN):
         transform = GeneralizedRCNNTransform(shape.short_side, shape.long_side, list(shape.mean), list(shape.deviation))
         super().__init__(backbone, rpn, heads, transform)
 
-    def loss(self, images: Sequence[Tensor], targets: Sequence[Target], criterion: Criterion) -> Tensor:
-        """Sum the criterion's losses over the four branches.
+    def loss(
+        self, images: Sequence[Tensor], targets: Sequence[Target], criterion: Criterion, heads: Sequence[Head] = HEADS
+    ) -> Tensor:
+        """Sum the criterion's losses over the heads.
 
         Args:
             images: (3, H, W) each, in [0, 1].
-            criterion: Brings weights and divisors.
+            criterion: Head → loss, with its weight and divisor; called outside any autocast.
         """
-        self.rpn.criterion = self.roi_heads.criterion = criterion  # pyright: ignore[reportArgumentType]
+        losses: dict[str, Tensor] = {}
+
+        def report(stage: Stage, boxes: SampledBoxes) -> None:
+            with torch.autocast(boxes.logits.device.type, enabled=False):
+                losses.update({h.name: criterion[h.name](*h.inputs(boxes)) for h in heads if h.stage is stage})
+
+        self.rpn.report = self.roi_heads.report = report  # pyright: ignore[reportArgumentType]
         try:
-            losses: dict[str, Tensor] = self(list(images), [dict(target) for target in targets])
+            self(list(images), [dict(target) for target in targets])
         finally:
-            del self.rpn.criterion, self.roi_heads.criterion
-        return torch.stack(list(losses.values())).sum()
+            del self.rpn.report, self.roi_heads.report
+        # In torchvision's order: floating-point sums depend on it.
+        return torch.stack(
+            [losses[h.name] for stage in (Stage.RCNN, Stage.RPN) for h in heads if h.stage is stage]
+        ).sum()

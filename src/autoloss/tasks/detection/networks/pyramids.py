@@ -10,7 +10,7 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.training.weights import state_dict
+from autoloss.tasks.training.weights import load_state_dict
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -51,7 +51,7 @@ def _resnet(name: str, weights: str) -> Any:
         return body
     if weights != "imagenet":
         try:
-            body.load_state_dict(state_dict(weights))
+            body.load_state_dict(load_state_dict(weights))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
             raise RequestError(

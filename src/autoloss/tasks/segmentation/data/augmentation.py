@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data.pictures import IGNORED, Source
-from autoloss.tasks.segmentation.data.resizing import resized, resized_image, resized_mask
+from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageSource
+from autoloss.tasks.segmentation.data.resizing import resize, resize_image, resize_mask
 
 try:
     from torchvision import tv_tensors
@@ -76,15 +76,15 @@ class RandomScaledCrop(v2.Transform):
         piece = inpt.as_subclass(Tensor)[..., vertical.source, horizontal.source]
         size = vertical.shown, horizontal.shown
         if isinstance(inpt, tv_tensors.Mask):
-            return tv_tensors.Mask(self._padded(resized_mask(piece, *size), params, _IGNORED))
-        return tv_tensors.Image(self._padded(resized_image(piece, *size), params, _PADDING))
+            return tv_tensors.Mask(self._padded(resize_mask(piece, *size), params, _IGNORED))
+        return tv_tensors.Image(self._padded(resize_image(piece, *size), params, _PADDING))
 
     def _window(self, length: int, factor: float) -> Window:
         wanted = max(1, round(self.side / factor))
         if wanted <= length:
-            return Window(_below(length - wanted + 1), wanted, 0, self.side)
+            return Window(_draw_below(length - wanted + 1), wanted, 0, self.side)
         shown = min(self.side, max(1, round(factor * length)))
-        return Window(0, length, _below(self.side - shown + 1), shown)
+        return Window(0, length, _draw_below(self.side - shown + 1), shown)
 
     def _padded(self, piece: Tensor, params: dict[str, Any], value: Tensor) -> Tensor:
         if piece.shape[-2:] == (self.side, self.side):
@@ -96,7 +96,7 @@ class RandomScaledCrop(v2.Transform):
 
 
 @final
-class Augmented(Dataset[tuple[Tensor, Tensor]]):
+class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
     """What is trained on: each time an example is drawn, it is augmented anew.
 
     Args:
@@ -104,9 +104,9 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         side: Pixels of the crop's side: 128 in the paper's proxy, 512 in its retraining.
     """
 
-    def __init__(self, source: Source, side: int) -> None:
+    def __init__(self, source: ImageSource, side: int) -> None:
         self.source = source
-        self._transform = v2.Compose([RandomScaledCrop(_positive(side)), v2.RandomHorizontalFlip()])
+        self._transform = v2.Compose([RandomScaledCrop(_check_side(side)), v2.RandomHorizontalFlip()])
 
     def __len__(self) -> int:
         return len(self.source)
@@ -114,11 +114,11 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image, mask = self.source.pair(index)
         image, mask = self._transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
-        return normalised(image.as_subclass(Tensor)), mask.as_subclass(Tensor).long()
+        return normalise(image.as_subclass(Tensor)), mask.as_subclass(Tensor).long()
 
 
 @final
-class Whole(Dataset[tuple[Tensor, Tensor]]):
+class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
     """What is evaluated: whole images.
 
     Images of their own size have differing sizes, and cannot share a batch: draw them one by one (a batch size of 1).
@@ -128,9 +128,9 @@ class Whole(Dataset[tuple[Tensor, Tensor]]):
         side: Pixels to which both sides are resized, as in the paper's proxy; their own size when left out.
     """
 
-    def __init__(self, source: Source, side: int | None = None) -> None:
+    def __init__(self, source: ImageSource, side: int | None = None) -> None:
         self.source = source
-        self.side = None if side is None else _positive(side)
+        self.side = None if side is None else _check_side(side)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -138,20 +138,20 @@ class Whole(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         image, mask = self.source.pair(index)
         if self.side is not None:
-            image, mask = resized(image, mask, self.side, self.side)
-        return normalised(image), mask.long()
+            image, mask = resize(image, mask, self.side, self.side)
+        return normalise(image), mask.long()
 
 
-def normalised(image: Tensor) -> Tensor:
+def normalise(image: Tensor) -> Tensor:
     """Scale an image (3, H, W) of 8 bits to mean 0 and deviation 1 of ImageNet's."""
     return image.float().div_(255).sub_(_MEAN).div_(_DEVIATION)
 
 
-def _below(end: int) -> int:
+def _draw_below(end: int) -> int:
     return int(torch.randint(end, ()).item())
 
 
-def _positive(side: int) -> int:
+def _check_side(side: int) -> int:
     if side < 1:
         raise RequestError(f"Images of {side} pixels' side were asked for; expected at least 1.")
     return side

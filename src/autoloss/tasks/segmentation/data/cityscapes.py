@@ -13,8 +13,8 @@ import numpy as np
 
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile
-from autoloss.tasks.files.layout import known_split, present, within
-from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, read_indices
+from autoloss.tasks.files.layout import check_split, find_directory, find_root
+from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, read_indices
 
 NAME = "Cityscapes"
 LABELS = 34
@@ -53,7 +53,7 @@ TRAIN_IDS = np.full(256, IGNORED, dtype=np.uint8)
 TRAIN_IDS[list(CLASSES.values())] = np.arange(len(CLASSES), dtype=np.uint8)
 
 
-def cityscapes(directory: Path | str, split: str) -> Pictures:
+def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
     """Find a split of Cityscapes (fine annotations); no image is read.
 
     Args:
@@ -63,21 +63,21 @@ def cityscapes(directory: Path | str, split: str) -> Pictures:
     Raises:
         RequestError: A folder is missing, or holds no image; the message shows the expected layout.
     """
-    place = present(Path(directory), NAME, LAYOUT)
-    root = within((place, place / "cityscapes"), (IMAGES, MASKS), NAME, LAYOUT)
-    known_split(split, SPLITS, NAME, root)
-    within((root,), (f"{IMAGES}/{split}", f"{MASKS}/{split}"), f"{split} split of {NAME}", LAYOUT)
+    place = find_directory(Path(directory), NAME, LAYOUT)
+    root = find_root((place, place / "cityscapes"), (IMAGES, MASKS), NAME, LAYOUT)
+    check_split(split, SPLITS, NAME, root)
+    find_root((root,), (f"{IMAGES}/{split}", f"{MASKS}/{split}"), f"{split} split of {NAME}", LAYOUT)
     images = sorted((root / IMAGES / split).glob(f"*/*{IMAGE_END}"))
     if not images:
         raise RequestError(
             f"The split {split!r} of {NAME} is empty: {root / IMAGES / split} has no folder of a city with files that end "
             f"in {IMAGE_END}. Expected\n{LAYOUT}\nUnpack both archives into one folder."
         )
-    pairs = tuple((image, _mask_of(image, root / MASKS / split)) for image in images)
-    return Pictures(f"{NAME} {split}", pairs, tuple(CLASSES), read)
+    pairs = tuple((image, _mask_path(image, root / MASKS / split)) for image in images)
+    return ImageFiles(f"{NAME} {split}", pairs, tuple(CLASSES), read_mask)
 
 
-def read(file: Path) -> np.ndarray:
+def read_mask(file: Path) -> np.ndarray:
     """Read a mask of label ids as train ids, `IGNORED` where a label is not among the 19.
 
     Raises:
@@ -90,5 +90,5 @@ def read(file: Path) -> np.ndarray:
     return TRAIN_IDS[labels]
 
 
-def _mask_of(image: Path, masks: Path) -> Path:
+def _mask_path(image: Path, masks: Path) -> Path:
     return masks / image.parent.name / (image.name.removesuffix(IMAGE_END) + MASK_END)

@@ -27,7 +27,7 @@ CELL = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenery:
+class SceneSettings:
     """What scenes look like.
 
     Args:
@@ -64,7 +64,9 @@ class Scenery:
             raise RequestError(f"Shares of {self.digits} digits and {self.clutter} clutter do not fit into 1.")
 
 
-def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> tuple[Tensor, Tensor]:
+def compose_scenes(
+    split: str, count: int, seed: int, scenery: SceneSettings = SceneSettings()
+) -> tuple[Tensor, Tensor]:
     """Compose scenes.
 
     Args:
@@ -78,7 +80,7 @@ def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> t
     Raises:
         RequestError: There is no such split.
     """
-    images, labels = handwritten(split)
+    images, labels = load_split(split)
     rng = np.random.default_rng([seed, list(SHARES).index(split)])
     across = scenery.size // CELL
     cells = count * across**2
@@ -87,19 +89,19 @@ def scenes(split: str, count: int, seed: int, scenery: Scenery = Scenery()) -> t
     is_piece = ~is_digit & (kind < scenery.digits + scenery.clutter)
     weights = (labels + 1.0) ** -scenery.tail
     drawn = rng.choice(len(images), size=cells, p=weights / weights.sum())
-    grey = _placed(images[drawn], scenery, rng)
-    grey[is_piece] = _pieces(grey[is_piece], rng)
+    grey = _place(images[drawn], scenery, rng)
+    grey[is_piece] = _cut_pieces(grey[is_piece], rng)
     grey[~(is_digit | is_piece)] = 0.0
     classes = np.where(is_digit[:, None, None] & (grey > scenery.ink), labels[drawn][:, None, None] + 1, 0)
-    grey = _assembled(grey * rng.uniform(0.7, 1.0, size=(cells, 1, 1)), across)
+    grey = _assemble(grey * rng.uniform(0.7, 1.0, size=(cells, 1, 1)), across)
     grey += rng.normal(0, scenery.noise, size=grey.shape)
     return torch.from_numpy(grey[:, None].astype(np.float32)), torch.from_numpy(
-        _assembled(classes, across).astype(np.uint8)
+        _assemble(classes, across).astype(np.uint8)
     )
 
 
 @functools.cache
-def handwritten(split: str) -> tuple[np.ndarray, np.ndarray]:
+def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the digits of a split: images (N, 8, 8) with values in [0, 1], and labels 0 to 9.
 
     Raises:
@@ -118,7 +120,7 @@ def handwritten(split: str) -> tuple[np.ndarray, np.ndarray]:
     return images[chosen].reshape(-1, 8, 8) / 16.0, labels[chosen].astype(np.int64)
 
 
-def _placed(digits: np.ndarray, scenery: Scenery, rng: np.random.Generator) -> np.ndarray:
+def _place(digits: np.ndarray, scenery: SceneSettings, rng: np.random.Generator) -> np.ndarray:
     """Rescale each digit (N, 8, 8) and put it somewhere in its cell (N, 16, 16)."""
     side = rng.uniform(scenery.smallest, scenery.largest, size=(len(digits), 2))
     slack = (CELL - side) / 2
@@ -132,7 +134,7 @@ def _placed(digits: np.ndarray, scenery: Scenery, rng: np.random.Generator) -> n
     return F.grid_sample(source, grid, mode="bilinear", align_corners=False)[:, 0].numpy()
 
 
-def _pieces(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _cut_pieces(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Keep one half of each digit, turned by a quarter, so that it reads as no digit."""
     halves = np.zeros_like(cells)
     upper = rng.random(len(cells)) < 0.5
@@ -141,7 +143,7 @@ def _pieces(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return halves.transpose(0, 2, 1)
 
 
-def _assembled(cells: np.ndarray, across: int) -> np.ndarray:
+def _assemble(cells: np.ndarray, across: int) -> np.ndarray:
     """Join cells (N·across², 16, 16) into scenes (N, 16·across, 16·across)."""
     grid = cells.reshape(-1, across, across, CELL, CELL).transpose(0, 1, 3, 2, 4)
     return np.ascontiguousarray(grid.reshape(-1, across * CELL, across * CELL))

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, refusal
-from autoloss.tasks.files.layout import known_split, listed, present, within
-from autoloss.tasks.segmentation.data.pictures import IGNORED, Pictures, ranked, read_indices
+from autoloss.tasks.files.faults import Fault, FaultyFile, report_faults
+from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
+from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, rank_by_hash, read_indices
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 SPLITS = ("train", "valid", "test")
@@ -24,7 +24,7 @@ LAYOUT = """\
   train.txt, valid.txt, test.txt   optional: the names without suffix, one per line"""
 
 
-def folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> Pictures:
+def load_folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> ImageFiles:
     """Find a split of a folder with `images` and `masks`.
 
     A split has the names in its list: train.txt, valid.txt, test.txt. Where there is no list for valid or test, a fifth of
@@ -42,13 +42,13 @@ def folder(directory: Path | str, split: str, *, classes: int | None = None, see
             that was read is faulty.
     """
     name = f"the data in {directory}"
-    root = present(Path(directory), "your data", LAYOUT)
-    within((root,), ("images", "masks"), "data with images and masks", LAYOUT)
-    known_split(split, SPLITS, name, root)
-    images, masks = _by_stem(root / "images", SUFFIXES), _by_stem(root / "masks", (".png",))
-    lists = {part: listed(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
-    _check(root, images, masks, lists)
-    members = _members(list(images), lists, seed)[split]
+    root = find_directory(Path(directory), "your data", LAYOUT)
+    find_root((root,), ("images", "masks"), "data with images and masks", LAYOUT)
+    check_split(split, SPLITS, name, root)
+    images, masks = _index_by_stem(root / "images", SUFFIXES), _index_by_stem(root / "masks", (".png",))
+    lists = {part: read_names(file, name) for part in SPLITS if (file := root / f"{part}.txt").exists()}
+    _check_files(root, images, masks, lists)
+    members = _assign_splits(list(images), lists, seed)[split]
     if not members:
         raise RequestError(
             f"The split {split!r} of {name} is empty: {len(images)} images are too few to cut one from. "
@@ -60,7 +60,9 @@ def folder(directory: Path | str, split: str, *, classes: int | None = None, see
     elif not 2 <= classes <= IGNORED:
         raise RequestError(f"{classes} classes were given for {name}; expected 2 to {IGNORED}. Give their number.")
     names = tuple(f"class {index}" for index in range(classes))
-    return Pictures(f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices)
+    return ImageFiles(
+        f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -74,11 +76,11 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
         RequestError: Masks cannot be read, or hold fewer than two classes.
     """
     with ThreadPoolExecutor() as threads:
-        largest = list(threads.map(_largest, (file for file, _ in masks)))
+        largest = list(threads.map(_find_largest_label, (file for file, _ in masks)))
     faults = [fault for fault in largest if isinstance(fault, Fault)]
     place = masks[0][0].parent
     if faults:
-        raise refusal(str(place), faults)
+        raise report_faults(str(place), faults)
     found = max(label for label in largest if isinstance(label, int)) + 1
     if found < 2:
         raise RequestError(
@@ -88,7 +90,7 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     return found
 
 
-def _largest(mask: Path) -> int | Fault:
+def _find_largest_label(mask: Path) -> int | Fault:
     try:
         labels = read_indices(mask)
     except FaultyFile as error:
@@ -96,7 +98,7 @@ def _largest(mask: Path) -> int | Fault:
     return int(np.max(labels, initial=0, where=labels != IGNORED))
 
 
-def _by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
+def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     """Return the files of a folder by their names without suffix, in order; hidden ones are left out."""
     found: dict[str, Path] = {}
     for file in sorted(place.iterdir()):
@@ -112,7 +114,7 @@ def _by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def _check(
+def _check_files(
     root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[str, Sequence[str]]
 ) -> None:
     """Check that what is used has both files, and is used once."""
@@ -136,14 +138,14 @@ def _check(
             expected = f"its mask {root / 'masks' / stem}.png"
             faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or take the image away."))
     if faults:
-        raise refusal(f"The data in {root}", faults)
+        raise report_faults(f"The data in {root}", faults)
 
 
-def _members(stems: list[str], lists: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
+def _assign_splits(stems: list[str], lists: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
     """Return the names in each split."""
     named = {stem for part, members in lists.items() if part != "train" for stem in members}
     pool = list(lists.get("train", [stem for stem in stems if stem not in named]))
-    order = ranked(pool, seed)
+    order = rank_by_hash(pool, seed)
     members = {part: list(found) for part, found in lists.items()}
     cut: set[int] = set()
     size = round(CUT_SHARE * len(pool))

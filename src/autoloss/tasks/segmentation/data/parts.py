@@ -10,14 +10,14 @@ from pathlib import Path
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
-from autoloss.tasks.segmentation.data.pictures import Pictures, held_out
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, hold_out
 
 HELD_OUT, TRAIN_AUG = 1500, 10582
 """Images that the paper's search measures on, of those in VOC 2012 + SBD; of a smaller data set, the same share."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ImageSplits:
     """The images of a task.
 
     Args:
@@ -27,13 +27,15 @@ class Parts:
         everything: What retraining trains on, where that is more than `train`: with `valid`, which then measures nothing.
     """
 
-    train: Pictures
-    valid: Pictures
-    test: Pictures
-    everything: Pictures | None = None
+    train: ImageFiles
+    valid: ImageFiles
+    test: ImageFiles
+    everything: ImageFiles | None = None
 
 
-def of_voc(data: str | None = None, *, split: str | None = None, held_out: int | None = None, seed: int = 0) -> Parts:
+def split_voc(
+    data: str | None = None, *, split: str | None = None, held_out: int | None = None, seed: int = 0
+) -> ImageSplits:
     """Cut VOC 2012.
 
     Args:
@@ -46,31 +48,31 @@ def of_voc(data: str | None = None, *, split: str | None = None, held_out: int |
         RequestError: No folder was given, or it has another layout.
     """
     if data is None:
-        raise _not_given(
+        raise _missing_folder(
             "VOC 2012",
             f"{voc.LAYOUT}\nand in the same folder, for the paper's {TRAIN_AUG} training images, SBD\n{voc.SBD_LAYOUT}",
             "the archive VOCtrainval_11-May-2012 (PASCAL Visual Object Classes Challenge 2012) and the archive benchmark "
             "(Semantic Boundaries Dataset)",
         )
-    test = voc.voc(data, "val")
+    test = voc.load_voc(data, "val")
     if split in ("val", "trainval"):
         raise RequestError(
             f"The split {split!r} holds val, which is kept for final figures; train on train or train_aug."
         )
-    everything = voc.voc(data, split or (voc.AUGMENTED if _has_sbd(Path(data), test) else "train"))
-    return _cut(everything, test, held_out, seed)
+    everything = voc.load_voc(data, split or (voc.AUGMENTED if _has_sbd(Path(data), test) else "train"))
+    return _hold_out(everything, test, held_out, seed)
 
 
-def of_cityscapes(data: str | None = None, *, held_out: int | None = None, seed: int = 0) -> Parts:
-    """Cut Cityscapes; arguments and errors as those of `of_voc`."""
+def split_cityscapes(data: str | None = None, *, held_out: int | None = None, seed: int = 0) -> ImageSplits:
+    """Cut Cityscapes; arguments and errors as those of `split_voc`."""
     if data is None:
-        raise _not_given(
+        raise _missing_folder(
             cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
         )
-    return _cut(cityscapes.cityscapes(data, "train"), cityscapes.cityscapes(data, "val"), held_out, seed)
+    return _hold_out(cityscapes.load_cityscapes(data, "train"), cityscapes.load_cityscapes(data, "val"), held_out, seed)
 
 
-def of_folder(data: str | None = None, *, classes: int | None = None, seed: int = 0) -> Parts:
+def split_folder(data: str | None = None, *, classes: int | None = None, seed: int = 0) -> ImageSplits:
     """Find the splits of a folder of one's own.
 
     Args:
@@ -78,23 +80,23 @@ def of_folder(data: str | None = None, *, classes: int | None = None, seed: int 
         seed: Decides what is cut for a split that has no list.
     """
     if data is None:
-        raise _not_given("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
-    return Parts(*(folder.folder(data, split, classes=classes, seed=seed) for split in folder.SPLITS))
+        raise _missing_folder("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
+    return ImageSplits(*(folder.load_folder(data, split, classes=classes, seed=seed) for split in folder.SPLITS))
 
 
-def _not_given(name: str, layout: str, origin: str) -> RequestError:
+def _missing_folder(name: str, layout: str, origin: str) -> RequestError:
     return RequestError(
         f"No folder with {name} was given. Name it with --data DIR on the command line, data=… in Python. Expected\n{layout}\n"
         f"They come from {origin}."
     )
 
 
-def _cut(everything: Pictures, test: Pictures, count: int | None, seed: int) -> Parts:
+def _hold_out(everything: ImageFiles, test: ImageFiles, count: int | None, seed: int) -> ImageSplits:
     share = max(1, min(HELD_OUT, round(len(everything) * HELD_OUT / TRAIN_AUG)))
-    train, valid = held_out(everything, share if count is None else count, seed)
-    return Parts(train, valid, test, everything)
+    train, valid = hold_out(everything, share if count is None else count, seed)
+    return ImageSplits(train, valid, test, everything)
 
 
-def _has_sbd(place: Path, pictures: Pictures) -> bool:
+def _has_sbd(place: Path, pictures: ImageFiles) -> bool:
     root = pictures.pairs[0][0].parent.parent
     return any((folder / voc.SBD).is_dir() for folder in (place, root, root.parent, root.parent.parent))

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing, undecodable
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
 
 IGNORED = 255
 """The label of a pixel that counts nowhere."""
@@ -31,8 +31,8 @@ AN_IMAGE = "an image of 8 bits per channel, such as JPEG or PNG"
 AN_INDEX_MASK = "an index PNG (palette or grey) with one class index per pixel"
 
 
-class Source(Protocol):
-    """Images and masks by index: `Pictures`, or the small copy of them."""
+class ImageSource(Protocol):
+    """Images and masks by index: `ImageFiles`, or the small copy of them."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class ImageFiles:
     """Images with their class masks, by file; nothing is read yet.
 
     Args:
@@ -68,7 +68,7 @@ class Pictures:
         Raises:
             FaultyFile: It is not there, or cannot be decoded.
         """
-        with opened(self.pairs[index][0], AN_IMAGE, DECODABLE) as picture:
+        with open_image(self.pairs[index][0], AN_IMAGE, DECODABLE) as picture:
             return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
 
     def mask(self, index: int) -> Tensor:
@@ -84,7 +84,7 @@ class Pictures:
             raise FaultyFile(Fault(file, found, "uint8 of shape (H, W)", "Correct read_mask."))
         # The largest that counts: 255 + 1 wraps to 0, so that what is ignored comes last.
         if mask.size and int((mask + np.uint8(1)).max()) > len(self.classes):
-            raise FaultyFile(_outside(file, mask, len(self.classes)))
+            raise FaultyFile(_label_fault(file, mask, len(self.classes)))
         return torch.from_numpy(np.require(mask, requirements=["C", "W"]))
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
@@ -96,11 +96,11 @@ class Pictures:
         image, mask = self.image(index), self.mask(index)
         (height, width), (mask_height, mask_width) = image.shape[-2:], mask.shape
         if (height, width) != (mask_height, mask_width):
-            raise FaultyFile(another_size(self.pairs[index], (width, height), (mask_width, mask_height)))
+            raise FaultyFile(size_fault(self.pairs[index], (width, height), (mask_width, mask_height)))
         return image, mask
 
 
-def held_out(pictures: Pictures, count: int, seed: int) -> tuple[Pictures, Pictures]:
+def hold_out(pictures: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, ImageFiles]:
     """Cut a valid split from a train split: a search is never scored on the data that is kept for the final figure.
 
     Which images are cut depends on their names and the seed alone: not on the order of the list or the folder it lies in.
@@ -120,7 +120,7 @@ def held_out(pictures: Pictures, count: int, seed: int) -> tuple[Pictures, Pictu
             "least 1 left to train on. Hold out another number, or add images."
         )
     names = [image.name for image, _ in pictures.pairs]
-    cut = set(ranked(names, seed)[:count])
+    cut = set(rank_by_hash(names, seed)[:count])
     rest = tuple(pair for index, pair in enumerate(pictures.pairs) if index not in cut)
     held = tuple(pair for index, pair in enumerate(pictures.pairs) if index in cut)
     return (
@@ -129,7 +129,7 @@ def held_out(pictures: Pictures, count: int, seed: int) -> tuple[Pictures, Pictu
     )
 
 
-def ranked(names: list[str], seed: int) -> list[int]:
+def rank_by_hash(names: list[str], seed: int) -> list[int]:
     """Return the indices in an order keyed by name and seed: adding a name moves no other before or behind a third."""
     keys = [hashlib.sha256(f"{seed}/{name}".encode()).digest() for name in names]
     return sorted(range(len(names)), key=lambda index: (keys[index], index))
@@ -141,12 +141,12 @@ def read_indices(file: Path) -> np.ndarray:
     Raises:
         FaultyFile: It is not there, cannot be decoded, or holds colours.
     """
-    with opened(file, AN_INDEX_MASK, INDEXED) as picture:
+    with open_image(file, AN_INDEX_MASK, INDEXED) as picture:
         return np.array(picture, dtype=np.uint8)
 
 
 @contextmanager
-def opened(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iterator[Image.Image]:
+def open_image(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iterator[Image.Image]:
     """Open a picture; whatever keeps it from being read becomes a fault.
 
     Args:
@@ -162,12 +162,12 @@ def opened(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iterator
     except FaultyFile:
         raise
     except FileNotFoundError:
-        raise FaultyFile(missing(file, expected)) from None
+        raise FaultyFile(missing_file(file, expected)) from None
     except Exception as error:  # A broken file can make a decoder raise anything.
-        raise FaultyFile(undecodable(file, error, expected)) from None
+        raise FaultyFile(undecodable_file(file, error, expected)) from None
 
 
-def another_size(pair: tuple[Path, Path], size: tuple[int, int], of_mask: tuple[int, int]) -> Fault:
+def size_fault(pair: tuple[Path, Path], size: tuple[int, int], of_mask: tuple[int, int]) -> Fault:
     """Build the fault of a mask whose (width, height) is not its image's."""
     image, mask = pair
     return Fault(
@@ -178,7 +178,7 @@ def another_size(pair: tuple[Path, Path], size: tuple[int, int], of_mask: tuple[
     )
 
 
-def _outside(file: Path, mask: np.ndarray, classes: int) -> Fault:
+def _label_fault(file: Path, mask: np.ndarray, classes: int) -> Fault:
     labels, counts = np.unique(mask, return_counts=True)
     wrong = (labels >= classes) & (labels != IGNORED)
     listed = ", ".join(map(str, labels[wrong][:5])) + (", …" if wrong.sum() > 5 else "")

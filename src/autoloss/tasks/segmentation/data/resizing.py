@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def resized(image: Tensor, mask: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def resize(image: Tensor, mask: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Resize an image (3, H, W) and its mask (H, W), both in 8 bits."""
-    return resized_image(image, height, width), resized_mask(mask, height, width)
+    return resize_image(image, height, width), resize_mask(mask, height, width)
 
 
-def resized_image(image: Tensor, height: int, width: int) -> Tensor:
+def resize_image(image: Tensor, height: int, width: int) -> Tensor:
     """Resize an image (3, H, W) in 8 bits bilinearly, smoothed where it shrinks."""
     if image.shape[-2:] == (height, width):
         return image
@@ -21,7 +21,7 @@ def resized_image(image: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
 
 
-def resized_mask(mask: Tensor, height: int, width: int) -> Tensor:
+def resize_mask(mask: Tensor, height: int, width: int) -> Tensor:
     """Resize a mask (H, W) in 8 bits: each pixel gets the label nearest to its centre."""
     if mask.shape == (height, width):
         return mask

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing, refusal
-from autoloss.tasks.files.locking import locked
-from autoloss.tasks.segmentation.data.pictures import Pictures
-from autoloss.tasks.segmentation.data.resizing import resized
+from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
+from autoloss.tasks.files.locking import lock_file
+from autoloss.tasks.segmentation.data.pictures import ImageFiles
+from autoloss.tasks.segmentation.data.resizing import resize
 
 FORMAT = 1
 """Raised when a copy of an earlier release would differ."""
@@ -46,7 +46,7 @@ Row = tuple[np.ndarray, np.ndarray]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Shrunk:
+class ResizedCopy:
     """The images and masks of a data set at one size.
 
     Args:
@@ -54,7 +54,7 @@ class Shrunk:
         folder: Where they are kept, None in memory.
     """
 
-    pictures: Pictures
+    pictures: ImageFiles
     side: int
     images: np.ndarray = field(repr=False)
     masks: np.ndarray = field(repr=False)
@@ -82,14 +82,14 @@ class Shrunk:
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
         return self.image(index), self.mask(index)
 
-    def __reduce__(self) -> tuple[Callable[..., Shrunk], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., ResizedCopy], tuple[Any, ...]]:
         # A kept copy travels as its place: the other process maps it too, or makes it where it has another disk.
         if self.folder is not None:
-            return shrunk, (self.pictures, self.side, self.folder.parent)
-        return Shrunk, (self.pictures, self.side, self.images, self.masks, None)
+            return open_copy, (self.pictures, self.side, self.folder.parent)
+        return ResizedCopy, (self.pictures, self.side, self.images, self.masks, None)
 
 
-def shrunk(pictures: Pictures, side: int, directory: Path | str | None = None) -> Shrunk:
+def open_copy(pictures: ImageFiles, side: int, directory: Path | str | None = None) -> ResizedCopy:
     """Return the small copy of a data set; it is made if there is none yet.
 
     Several processes may ask at once: one makes the copy, the others wait for it. Where nothing can be written the copy is
@@ -106,18 +106,18 @@ def shrunk(pictures: Pictures, side: int, directory: Path | str | None = None) -
         raise RequestError(f"A copy of {side} pixels' side was asked for; expected at least 1.")
     if not len(pictures):
         raise RequestError(f"{pictures.name} holds no images; expected at least one.")
-    place = default_directory() if directory is None else Path(directory)
+    place = find_cache() if directory is None else Path(directory)
     folder = place / fingerprint(pictures, side)
     try:
         if not folder.is_dir():
-            _make(pictures, side, folder)
-        return _mapped(pictures, side, folder)
+            _make_copy(pictures, side, folder)
+        return _open_mapped(pictures, side, folder)
     except OSError as error:
-        _say_once(str(place), error.strerror or str(error))
-        return _in_memory(pictures, side)
+        _warn_once(str(place), error.strerror or str(error))
+        return _copy_in_memory(pictures, side)
 
 
-def default_directory() -> Path:
+def find_cache() -> Path:
     """Return where copies are kept when nobody says otherwise.
 
     Raises:
@@ -134,7 +134,7 @@ def default_directory() -> Path:
         ) from None
 
 
-def fingerprint(pictures: Pictures, side: int) -> str:
+def fingerprint(pictures: ImageFiles, side: int) -> str:
     """Return a name for a copy, that changes with anything it is made from.
 
     The folder in which the data set lies is not part of it: a data set that moves keeps its copy.
@@ -149,19 +149,19 @@ def fingerprint(pictures: Pictures, side: int) -> str:
             status = file.stat()
             files.append((file.parent.name, file.name, status.st_size, status.st_mtime_ns))
         except OSError:
-            faults.append(missing(file, "a file of the data set"))
+            faults.append(missing_file(file, "a file of the data set"))
     if faults:
-        raise refusal(pictures.name, faults)
+        raise report_faults(pictures.name, faults)
     # A module's function is its name here, any other its code.
     reader = hashlib.sha256(cloudpickle.dumps(pictures.read_mask)).hexdigest()
     known = json.dumps([FORMAT, side, reader, len(pictures.classes), files])
     return f"{side}-{hashlib.sha256(known.encode()).hexdigest()[:24]}"
 
 
-def _make(pictures: Pictures, side: int, folder: Path) -> None:
+def _make_copy(pictures: ImageFiles, side: int, folder: Path) -> None:
     """Write the copy beside its place, and move it there when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_suffix(".lock")):
+    with lock_file(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
         # Nobody else is at work here: what lies about was left by a process that was killed.
@@ -170,7 +170,7 @@ def _make(pictures: Pictures, side: int, folder: Path) -> None:
         log.info("Making a copy of %s at %d×%d pixels in %s.", pictures.name, side, side, folder)
         part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
         try:
-            _write(_rows(pictures, side), len(pictures), side, part)
+            _write(_resize_all(pictures, side), len(pictures), side, part)
             part.chmod(0o755)
             part.rename(folder)
         except OSError:
@@ -200,7 +200,7 @@ def _shapes(count: int, side: int) -> dict[str, tuple[int, ...]]:
     return {IMAGES: (count, side, side, 3), MASKS: (count, side, side)}
 
 
-def _mapped(pictures: Pictures, side: int, folder: Path) -> Shrunk:
+def _open_mapped(pictures: ImageFiles, side: int, folder: Path) -> ResizedCopy:
     shapes = _shapes(len(pictures), side)
     try:
         found = {name: np.load(folder / name, mmap_mode="r") for name in shapes}
@@ -211,17 +211,17 @@ def _mapped(pictures: Pictures, side: int, folder: Path) -> Shrunk:
             f"The copy of {pictures.name} in {folder} is damaged; expected {IMAGES} and {MASKS} of {len(pictures)} images. "
             "Delete that folder: the copy is then made again."
         )
-    return Shrunk(pictures, side, found[IMAGES], found[MASKS], folder)
+    return ResizedCopy(pictures, side, found[IMAGES], found[MASKS], folder)
 
 
-def _in_memory(pictures: Pictures, side: int) -> Shrunk:
+def _copy_in_memory(pictures: ImageFiles, side: int) -> ResizedCopy:
     images, masks = (np.empty(shape, np.uint8) for shape in _shapes(len(pictures), side).values())
-    for index, row in enumerate(_rows(pictures, side)):
+    for index, row in enumerate(_resize_all(pictures, side)):
         images[index], masks[index] = row
-    return Shrunk(pictures, side, images, masks, None)
+    return ResizedCopy(pictures, side, images, masks, None)
 
 
-def _rows(pictures: Pictures, side: int) -> Iterator[Row]:
+def _resize_all(pictures: ImageFiles, side: int) -> Iterator[Row]:
     """Yield all images and masks resized, in order; decoded by several threads, since decoders leave Python's lock.
 
     Raises:
@@ -231,7 +231,7 @@ def _rows(pictures: Pictures, side: int) -> Iterator[Row]:
     with ThreadPoolExecutor() as threads:
         for start in range(0, len(pictures), CHUNK):
             indices = range(start, min(start + CHUNK, len(pictures)))
-            for row in threads.map(functools.partial(_row, pictures, side), indices):
+            for row in threads.map(functools.partial(_resize_one, pictures, side), indices):
                 if isinstance(row, Fault):
                     faults.append(row)
                 elif not faults:
@@ -239,19 +239,19 @@ def _rows(pictures: Pictures, side: int) -> Iterator[Row]:
             if len(faults) >= FAULTS_SHOWN:
                 break
     if faults:
-        raise refusal(pictures.name, faults)
+        raise report_faults(pictures.name, faults)
 
 
-def _row(pictures: Pictures, side: int, index: int) -> Row | Fault:
+def _resize_one(pictures: ImageFiles, side: int, index: int) -> Row | Fault:
     try:
-        image, mask = resized(*pictures.pair(index), side, side)
+        image, mask = resize(*pictures.pair(index), side, side)
     except FaultyFile as error:
         return error.fault
     return image.permute(1, 2, 0).numpy(), mask.numpy()
 
 
 @functools.cache
-def _say_once(place: str, error: str) -> None:
+def _warn_once(place: str, error: str) -> None:
     log.warning(
         "The small copy of the images cannot be kept in %s (%s); it stays in the memory of each process. "
         "Set %s to a folder that can be written.",

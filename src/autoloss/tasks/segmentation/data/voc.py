@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing, undecodable
-from autoloss.tasks.files.layout import known_split, listed, present, within
-from autoloss.tasks.segmentation.data.pictures import Pictures, read_indices
+from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
+from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
+from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
 
 NAME = "VOC 2012"
 CLASSES = (
@@ -36,7 +36,7 @@ SBD_LAYOUT = """\
 A_MAT_FILE = "a MATLAB file of SBD with the field GTcls.Segmentation"
 
 
-def voc(directory: Path | str, split: str) -> Pictures:
+def load_voc(directory: Path | str, split: str) -> ImageFiles:
     """Find a split of VOC 2012; nothing but its lists is read.
 
     Args:
@@ -48,23 +48,23 @@ def voc(directory: Path | str, split: str) -> Pictures:
     Raises:
         RequestError: A folder or list is missing or empty; the message shows the expected layout.
     """
-    place = present(Path(directory), NAME, LAYOUT)
+    place = find_directory(Path(directory), NAME, LAYOUT)
     needed = ("JPEGImages", "SegmentationClass", LISTS)
     roots = (place, place / "VOC2012", place / "VOCdevkit" / "VOC2012")
-    root = within(roots, needed, NAME, LAYOUT)
-    known_split(split, SPLITS, NAME, root)
-    stems = listed(root / LISTS / f"{'train' if split == AUGMENTED else split}.txt", NAME)
+    root = find_root(roots, needed, NAME, LAYOUT)
+    check_split(split, SPLITS, NAME, root)
+    stems = read_names(root / LISTS / f"{'train' if split == AUGMENTED else split}.txt", NAME)
     pairs = [(root / f"JPEGImages/{stem}.jpg", root / f"SegmentationClass/{stem}.png") for stem in stems]
     if split == AUGMENTED:
-        taken = {*stems, *listed(root / LISTS / "val.txt", NAME)}
+        taken = {*stems, *read_names(root / LISTS / "val.txt", NAME)}
         # The devkit's folder is the data set's parent, and SBD lies inside or beside it.
-        pairs += _further(
-            within((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, taken
+        pairs += _find_sbd_pairs(
+            find_root((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, taken
         )
-    return Pictures(f"{NAME} {split}", tuple(pairs), CLASSES, read)
+    return ImageFiles(f"{NAME} {split}", tuple(pairs), CLASSES, read_mask)
 
 
-def read(file: Path) -> np.ndarray:
+def read_mask(file: Path) -> np.ndarray:
     """Read a mask of VOC (palette PNG) or of SBD (MATLAB).
 
     Raises:
@@ -73,10 +73,10 @@ def read(file: Path) -> np.ndarray:
     return _read_sbd(file) if file.suffix == ".mat" else read_indices(file)
 
 
-def _further(sbd: Path, taken: set[str]) -> list[tuple[Path, Path]]:
+def _find_sbd_pairs(sbd: Path, taken: set[str]) -> list[tuple[Path, Path]]:
     """Return what SBD annotates beyond the images already taken."""
-    within((sbd,), ("img", "cls"), "SBD", SBD_LAYOUT)
-    stems = dict.fromkeys(listed(sbd / "train.txt", "SBD") + listed(sbd / "val.txt", "SBD"))
+    find_root((sbd,), ("img", "cls"), "SBD", SBD_LAYOUT)
+    stems = dict.fromkeys(read_names(sbd / "train.txt", "SBD") + read_names(sbd / "val.txt", "SBD"))
     further = [stem for stem in stems if stem not in taken]
     if not further:
         raise RequestError(
@@ -92,9 +92,9 @@ def _read_sbd(file: Path) -> np.ndarray:
     try:
         segmentation = loadmat(file, variable_names="GTcls")["GTcls"]["Segmentation"].item()
     except FileNotFoundError:
-        raise FaultyFile(missing(file, A_MAT_FILE)) from None
+        raise FaultyFile(missing_file(file, A_MAT_FILE)) from None
     except Exception as error:  # A broken file can make the reader raise anything.
-        raise FaultyFile(undecodable(file, error, A_MAT_FILE)) from None
+        raise FaultyFile(undecodable_file(file, error, A_MAT_FILE)) from None
     if not isinstance(segmentation, np.ndarray) or segmentation.dtype != np.uint8 or segmentation.ndim != 2:
         found = f"GTcls.Segmentation is {getattr(segmentation, 'dtype', type(segmentation).__name__)}"
         raise FaultyFile(Fault(file, found, "8-bit labels of shape (H, W)", "Copy it again from SBD's archive."))

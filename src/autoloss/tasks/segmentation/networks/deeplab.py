@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoloss.tasks.segmentation.networks.segmenter import DEPTH, Segmenter, backbone
+from autoloss.tasks.segmentation.networks.segmenter import DEPTH, Segmenter, build_backbone
 
 # After the module above, which says what to do where the extra is missing.
 from segmentation_models_pytorch.decoders.deeplabv3.decoder import DeepLabV3PlusDecoder  # isort: skip
@@ -29,7 +29,7 @@ def deeplab(
     Raises:
         RequestError: An unknown backbone or stride, or weights that cannot be had or do not fit.
     """
-    encoder = backbone(name, output_stride, weights)
+    encoder = build_backbone(name, output_stride, weights)
     decoder = DeepLabV3PlusDecoder(
         encoder_channels=encoder.out_channels,  # type: ignore[arg-type]
         encoder_depth=DEPTH,

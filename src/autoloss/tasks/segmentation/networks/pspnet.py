@@ -5,7 +5,7 @@ The library's own `PSPNet` stops after the third stage; this one has all five, a
 
 from __future__ import annotations
 
-from autoloss.tasks.segmentation.networks.segmenter import Segmenter, backbone
+from autoloss.tasks.segmentation.networks.segmenter import Segmenter, build_backbone
 
 # After the module above, which says what to do where the extra is missing.
 from segmentation_models_pytorch.decoders.pspnet.decoder import PSPDecoder  # isort: skip
@@ -19,6 +19,6 @@ def pspnet(
     classes: int, name: str = "resnet101", *, output_stride: int = 8, weights: str = "none", auxiliary: bool = False
 ) -> Segmenter:
     """Build PSPNet; arguments and errors as those of `deeplab`."""
-    encoder = backbone(name, output_stride, weights)
+    encoder = build_backbone(name, output_stride, weights)
     decoder = PSPDecoder(encoder.out_channels, out_channels=CHANNELS, dropout=DROPOUT)  # type: ignore[arg-type]
     return Segmenter(encoder, decoder, CHANNELS, classes, upsampling=output_stride, kernel_size=3, auxiliary=auxiliary)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.training.weights import state_dict
+from autoloss.tasks.training.weights import load_state_dict
 
 try:
     from segmentation_models_pytorch.base import SegmentationHead
@@ -59,7 +59,7 @@ class Segmenter(nn.Module):
         self.decoder = decoder
         self.head = SegmentationHead(channels, classes, kernel_size=kernel_size, upsampling=upsampling)
         features: Sequence[int] = encoder.out_channels  # type: ignore[assignment]
-        self.auxiliary = auxiliary_head(features[AUXILIARY_STAGE], classes) if auxiliary else None
+        self.auxiliary = build_auxiliary_head(features[AUXILIARY_STAGE], classes) if auxiliary else None
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Map images (N, 3, H, W) to logits (N, classes, H, W); in training maybe also to those of the auxiliary head.
@@ -78,7 +78,7 @@ class Segmenter(nn.Module):
         return logits, fine[..., :height, :width]
 
 
-def auxiliary_head(channels: int, classes: int) -> nn.Sequential:
+def build_auxiliary_head(channels: int, classes: int) -> nn.Sequential:
     """Build the head of FCN (Long et al., 2015): one convolution with a quarter of the channels, then the classes."""
     return nn.Sequential(
         nn.Conv2d(channels, channels // 4, kernel_size=3, padding=1, bias=False),
@@ -89,7 +89,7 @@ def auxiliary_head(channels: int, classes: int) -> nn.Sequential:
     )
 
 
-def parameter_groups(network: Segmenter, factor: float) -> list[dict[str, Any]]:
+def group_parameters(network: Segmenter, factor: float) -> list[dict[str, Any]]:
     """Return the groups that `fit` takes: the backbone at the recipe's learning rate, all that follows it at `factor` times."""
     backbone = list(network.encoder.parameters())
     theirs = {id(parameter) for parameter in backbone}
@@ -97,7 +97,7 @@ def parameter_groups(network: Segmenter, factor: float) -> list[dict[str, Any]]:
     return [{"params": backbone}, {"params": heads, "factor": factor}]
 
 
-def backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
+def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
     """Build a ResNet whose last stages are dilated down to an output stride.
 
     Args:
@@ -112,14 +112,14 @@ def backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
     if output_stride not in OUTPUT_STRIDES:
         raise RequestError(f"The output stride is {output_stride}; it can be {' or '.join(map(str, OUTPUT_STRIDES))}.")
     if weights == "imagenet":
-        return _from_imagenet(name, output_stride)
+        return _load_imagenet(name, output_stride)
     encoder = get_encoder(name, depth=DEPTH, weights=None, output_stride=output_stride)
     if weights != "none":
         _load(encoder, name, weights)
     return encoder
 
 
-def _from_imagenet(name: str, output_stride: int) -> nn.Module:
+def _load_imagenet(name: str, output_stride: int) -> nn.Module:
     try:
         return get_encoder(name, depth=DEPTH, weights="imagenet", output_stride=output_stride)
     except Exception as error:  # What is raised offline differs between releases of the hub's client.
@@ -131,7 +131,7 @@ def _from_imagenet(name: str, output_stride: int) -> nn.Module:
 
 
 def _load(encoder: nn.Module, name: str, path: str) -> None:
-    found = state_dict(path)
+    found = load_state_dict(path)
     expected = encoder.state_dict()
     kept = {key: value for key, value in found.items() if not key.startswith("fc.")}
     # Files older than torch 0.4.1 lack the counters, and loading makes up for them.
@@ -139,11 +139,11 @@ def _load(encoder: nn.Module, name: str, path: str) -> None:
     others = [key for key, value in kept.items() if key not in expected or value.shape != expected[key].shape]
     if missing or others:
         raise RequestError(
-            f"The weights in {path} are not those of {name}: {_some('missing', missing)}; "
-            f"{_some('unknown or of another shape', others)}. Expected a state dict of torchvision's {name}."
+            f"The weights in {path} are not those of {name}: {_summarise('missing', missing)}; "
+            f"{_summarise('unknown or of another shape', others)}. Expected a state dict of torchvision's {name}."
         )
     encoder.load_state_dict(kept)
 
 
-def _some(what: str, names: Sequence[str]) -> str:
+def _summarise(what: str, names: Sequence[str]) -> str:
     return f"{len(names)} {what}" + (f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else "")

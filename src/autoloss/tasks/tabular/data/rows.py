@@ -49,7 +49,7 @@ class Table:
     classes: tuple[str, ...] = ()
 
 
-def build(
+def build_table(
     inputs: NDArray[np.float64],
     columns: Sequence[str],
     labels: Labels,
@@ -75,7 +75,7 @@ def build(
     counts = Counter(labels)
     if len(counts) < 2:
         raise RequestError(
-            f"Every row in {place} is {_name(labels[0])!r}; a target needs at least two different values."
+            f"Every row in {place} is {_to_name(labels[0])!r}; a target needs at least two different values."
         )
     if kind == "regression":
         if positive is not None:
@@ -85,15 +85,15 @@ def build(
     _check_classes(counts, labels, place, lines)
     ordered = sorted(counts)  # pyright: ignore[reportArgumentType]
     if positive is not None:
-        if positive not in map(_name, ordered):
-            raise unknown(f"class in {place}", positive, map(_name, ordered))
-        ordered.sort(key=lambda label: _name(label) == positive)
+        if positive not in map(_to_name, ordered):
+            raise unknown(f"class in {place}", positive, map(_to_name, ordered))
+        ordered.sort(key=lambda label: _to_name(label) == positive)
     indices = {label: index for index, label in enumerate(ordered)}
     target = np.array([indices[label] for label in labels])
-    return Table(inputs, target, tuple(columns), tuple(map(_name, ordered)))
+    return Table(inputs, target, tuple(columns), tuple(map(_to_name, ordered)))
 
 
-def split(table: Table) -> tuple[Rows, Rows, Rows]:
+def split_rows(table: Table) -> tuple[Rows, Rows, Rows]:
     """Return the rows of train, valid and test, 60/20/20, each class in the same shares, at least one row in each."""
     rng = random.Random(SPLIT_SEED)
     groups = [np.flatnonzero(table.target == index) for index in range(len(table.classes))]
@@ -108,7 +108,7 @@ def split(table: Table) -> tuple[Rows, Rows, Rows]:
     return train, valid, test
 
 
-def fewer(table: Table, rows: Rows, count: int | None, imbalance: float, seed: int) -> Rows:
+def subsample(table: Table, rows: Rows, count: int | None, imbalance: float, seed: int) -> Rows:
     """Return `count` of the rows, each class in its share and with at least one row; all of them when `count` is None.
 
     Args:
@@ -132,7 +132,7 @@ def fewer(table: Table, rows: Rows, count: int | None, imbalance: float, seed: i
     return np.array(sorted(row for _, _, row in sorted(ranked)[:count]))
 
 
-def spoiled(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray[np.float64]:
+def add_noise(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray[np.float64]:
     """Return the target of the rows with errors in it.
 
     Args:
@@ -148,7 +148,7 @@ def spoiled(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray
     return target
 
 
-def standardised(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
+def standardise(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
     """Shift and scale each column by the mean and the standard deviation of a reference; constant columns become 0."""
     mean, deviation = reference.mean(axis=0), reference.std(axis=0)
     # A column that hardly varies against its own size is constant up to rounding.
@@ -156,23 +156,23 @@ def standardised(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.fl
     return (np.where(varies, values - mean, 0.0) / np.where(varies, deviation, 1.0)).astype(np.float32)
 
 
-def _name(label: str | float) -> str:
+def _to_name(label: str | float) -> str:
     return label if isinstance(label, str) else f"{label:.12g}"
 
 
-def _metrics(kind: Kind) -> str:
+def _list_metrics(kind: Kind) -> str:
     return ", ".join(name for name, row in TABULAR_METRICS.items() if row.kind == kind)
 
 
 def _check_values(counts: Counter[str | float], place: str) -> None:
-    shown = ", ".join(_name(label) for label in list(counts)[:3])
+    shown = ", ".join(_to_name(label) for label in list(counts)[:3])
     if any(isinstance(label, str) for label in counts):
         raise RequestError(
-            f"Found text ({shown}) in {place}; a regression needs numbers. Use {_metrics('classification')}."
+            f"Found text ({shown}) in {place}; a regression needs numbers. Use {_list_metrics('classification')}."
         )
     if len(counts) == 2:
         raise RequestError(
-            f"Found only two values ({shown}) in {place}: these are classes. Use {_metrics('classification')}."
+            f"Found only two values ({shown}) in {place}: these are classes. Use {_list_metrics('classification')}."
         )
     if counts.total() < LEAST_ROWS:
         raise RequestError(f"Found {counts.total()} rows in {place}; a regression needs at least {LEAST_ROWS}.")
@@ -184,11 +184,11 @@ def _check_classes(
     if len(counts) > DISTINCT_NUMBERS and not any(isinstance(label, str) for label in counts):
         raise RequestError(
             f"Found {len(counts)} different numbers in {place}: this is a quantity, not a set of classes. "
-            f"Use {_metrics('regression')}, or write classes as text."
+            f"Use {_list_metrics('regression')}, or write classes as text."
         )
     few = [label for label, count in counts.items() if count < LEAST_PER_CLASS]
     if few:
-        listed = "; ".join(f"{_name(label)!r}{_where(label, labels, lines)}" for label in few[:CLASSES_SHOWN])
+        listed = "; ".join(f"{_to_name(label)!r}{_list_lines(label, labels, lines)}" for label in few[:CLASSES_SHOWN])
         more = f"; and {len(few) - CLASSES_SHOWN} more" if len(few) > CLASSES_SHOWN else ""
         raise RequestError(
             f"Found classes with fewer than {LEAST_PER_CLASS} rows in {place}: {listed}{more}. "
@@ -196,7 +196,7 @@ def _check_classes(
         )
 
 
-def _where(label: str | float, labels: Sequence[str | float], lines: Sequence[int] | None) -> str:
+def _list_lines(label: str | float, labels: Sequence[str | float], lines: Sequence[int] | None) -> str:
     if lines is None:
         return ""
     return " in line " + " and ".join(str(line) for line, found in zip(lines, labels, strict=True) if found == label)

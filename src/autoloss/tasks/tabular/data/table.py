@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError, listing, shown, unknown
-from autoloss.tasks.tabular.data.rows import Table, build
+from autoloss.tasks.tabular.data.rows import Table, build_table
 from autoloss.tasks.tabular.metrics import Kind
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
@@ -77,7 +77,7 @@ def read_csv(
         RequestError: Anything that keeps the file from being used, by line (the header is line 1) and column.
     """
     faults = Faults(path)
-    cells = _cells(path, faults)
+    cells = _read_cells(path, faults)
     if target is None:
         raise RequestError(
             f"Which column of {path.name} is to be predicted? Give target=<one of {listing(cells.header)}>."
@@ -90,33 +90,33 @@ def read_csv(
         raise RequestError(f"{path.name} has no input column beside the target {target!r}; add at least one.")
     inputs: dict[str, list[float]] = {}
     for name in names:
-        inputs |= _encoded(name, cells, faults)
-    labels = _typed(target, cells, faults)
+        inputs |= _encode_column(name, cells, faults)
+    labels = _parse_column(target, cells, faults)
     faults.check()
     place = f"column {target!r} of {path.name} (lines {cells.lines[0]} to {cells.lines[-1]})"
-    return build(
+    return build_table(
         np.array(list(inputs.values())).T, list(inputs), labels, kind, positive=positive, place=place, lines=cells.lines
     )
 
 
-def _cells(path: Path, faults: Faults) -> Cells:
-    rows = _records(path)
+def _read_cells(path: Path, faults: Faults) -> Cells:
+    rows = _read_records(path)
     if not rows:
         raise RequestError(f"{path.name} is empty; expected a header with column names and then one row per line.")
-    header = _header(path, rows[0], faults)
+    header = _read_header(path, rows[0], faults)
     if len(rows) == 1:
         raise RequestError(
             f"{path.name} holds no rows: line {rows[0][0]} is its header and nothing follows. "
             "Add one line of values per row."
         )
-    kept = [(line, row) for line, row in rows[1:] if _fits(row, header, line, faults)]
+    kept = [(line, row) for line, row in rows[1:] if _check_length(row, header, line, faults)]
     columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
     return Cells(header, columns, [line for line, _ in kept])
 
 
-def _records(path: Path) -> list[tuple[int, list[str]]]:
+def _read_records(path: Path) -> list[tuple[int, list[str]]]:
     """Return the rows that are not blank, stripped, each with the line it begins on."""
-    text = _text(path)
+    text = _read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
@@ -132,7 +132,7 @@ def _records(path: Path) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -146,9 +146,9 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
+def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str, ...]:
     line, names = row
-    if all(_number(name) is not None for name in names):
+    if all(_parse_number(name) is not None for name in names):
         raise RequestError(f"{path.name}, line {line}: only numbers; expected a header with the names of the columns.")
     for index, name in enumerate(names):
         if not name:
@@ -158,13 +158,13 @@ def _header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tuple[str
     return tuple(names)
 
 
-def _fits(row: Sequence[str], header: Sequence[str], line: int, faults: Faults) -> bool:
+def _check_length(row: Sequence[str], header: Sequence[str], line: int, faults: Faults) -> bool:
     if len(row) != len(header):
         faults.add(line, None, f"{len(row)} values where the header has {len(header)} columns")
     return len(row) == len(header)
 
 
-def _typed(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
+def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
     """Return a column as numbers where nearly all of it is, else as text; what is missing or unfitting is a fault."""
     present: list[tuple[int, str]] = []
     for line, text in zip(cells.lines, cells.columns[name], strict=True):
@@ -172,7 +172,7 @@ def _typed(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
             faults.add(line, name, f"the value is missing ({shown(text)})" if text else "the value is missing")
         else:
             present.append((line, text))
-    numbers = [_number(text) for _, text in present]
+    numbers = [_parse_number(text) for _, text in present]
     if sum(number is not None for number in numbers) < NUMERIC_SHARE * len(numbers):
         return [text for _, text in present]
     for (line, text), number in zip(present, numbers, strict=True):
@@ -181,9 +181,9 @@ def _typed(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
     return [number for number in numbers if number is not None]
 
 
-def _encoded(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
+def _encode_column(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
     """Return an input column by the names of what it becomes: itself, or one column of 0 and 1 per distinct text."""
-    values = _typed(name, cells, faults)
+    values = _parse_column(name, cells, faults)
     texts = sorted({value for value in values if isinstance(value, str)})
     if not texts:
         return {name: [float(value) for value in values]}
@@ -193,7 +193,7 @@ def _encoded(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
     return {f"{name}={text}": [float(value == text) for value in values] for text in texts}
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

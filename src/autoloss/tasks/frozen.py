@@ -1,0 +1,62 @@
+"""A task some of whose branches keep a loss while the others are searched (Section 4.2, the variant with two branches)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from autoloss.space.branch import Branch, Criterion, Sample
+from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Stopped, Task, Training
+from autoloss.tasks.training.execution import Execution
+
+
+@final
+class FrozenTask(Task):
+    """A task without the branches that are frozen. Everything else is forwarded to the task.
+
+    Args:
+        task: The task as it is.
+        losses: Frozen branch → its loss.
+    """
+
+    def __init__(self, task: Task, losses: Criterion) -> None:
+        self._task = task
+        self._losses = losses
+        self.name = task.name
+        self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
+        self.baselines = [other for other in task.baselines if not other.keys() & losses.keys()]
+        self.splits = task.splits
+        self.schedules = task.schedules
+        self.also = task.also
+        self.tunes_learning_rate = task.tunes_learning_rate
+        self.shortens = task.shortens
+        self.execution = task.execution
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        return {name: branch for name, branch in self._task.branches.items() if name not in self._losses}
+
+    def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
+        samples = self._task.samples(count, seed)
+        return {name: samples[name] for name in self.branches}
+
+    def train(
+        self,
+        criterion: Criterion,
+        training: Training,
+        execution: Execution | None = None,
+        observe: Observe | None = None,
+    ) -> Scored | Diverged | Stopped:
+        return self._task.train({**self._losses, **criterion}, training, execution, observe)
+
+    def steps(self, training: Training) -> int | None:
+        return self._task.steps(training)
+
+    def untrained(self, seed: int) -> float | None:
+        return self._task.untrained(seed)
+
+    def recipe(self, schedule: str) -> Mapping[str, Any]:
+        return self._task.recipe(schedule)
+
+    def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
+        return self._task.pictures({**self._losses, **criterion}, training, count)
