@@ -237,7 +237,7 @@ class TestAlso:
     def test_a_further_metric_has_a_column(self, tmp_path):
         found = searched(tmp_path / "run", evaluations=2, also=["digest"])
         assert "digest" in [column.header for column in top_table(found, top_rows(found, 3)).columns]
-        assert columns_of(None, found) == ["digest"]
+        assert list(columns_of(None, found)) == ["digest"]
         assert "digest" not in [column.header for column in top_table(found, top_rows(found, 3), (), []).columns]
         with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
             columns_of(["miou"], found)
