@@ -24,7 +24,7 @@ class Published:
         loss: What the paper calls it.
         figures: Metric → percent.
         target: The metric that it was found for; None for one made by hand.
-        name: Of the same loss in the zoo; of several branches, a name for each as `--loss` takes them.
+        name: Of the same loss in the zoo; of several branches, `branch: name` for each, with semicolons between.
     """
 
     loss: str
@@ -43,7 +43,7 @@ class PaperRecipe:
         source: Where the paper says so.
         options: What differs from the task's defaults.
         settings: What differs from a run's defaults.
-        frozen: Branches that keep the task's standard loss, as `--frozen` takes them.
+        frozen: Branches that keep the task's standard loss, by name.
         published: The paper's figures.
     """
 
@@ -57,7 +57,7 @@ class PaperRecipe:
     published: tuple[Published, ...] = ()
 
     def values(self) -> dict[str, Any]:
-        """Return every value of the schedule by the name that `--set` knows, the data's place excepted."""
+        """Return every value of the schedule by its name, except where the data lie."""
         from inspect import signature
 
         from autoloss.tasks import catalogue

@@ -1,4 +1,4 @@
-"""All settings of a run in one value, grouped by the paper's headings; `--set group.name=value` changes any of them."""
+"""All settings of a run in one value, grouped by the paper's headings; each has a name, `group.name`, by which it is changed."""
 
 from __future__ import annotations
 
