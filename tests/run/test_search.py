@@ -195,9 +195,7 @@ def test_a_budget_cannot_shrink(run_directory):
 
 
 def test_a_task_object_is_asked_for_on_resume(run_directory):
-    with pytest.raises(
-        RequestError, match=r"given as an object; give it again, as in autoloss.resume\(directory, task=…\)"
-    ):
+    with pytest.raises(RequestError, match=r"given as an object in Python; give it again there, with task=…"):
         autoloss.resume(run_directory, workers=0)
 
 
