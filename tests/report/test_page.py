@@ -33,6 +33,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
+from autoloss.tasks.task import Training
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 
 
@@ -231,13 +232,13 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
 def test_scenes_show_what_a_training_predicts():
     task = autoloss.tasks.get("digits-seg", **SMALL)
     criterion = autoloss.bind(autoloss.Loss(CE), task.branches)
-    pictures = task.pictures(criterion, 3, 2)
+    pictures = task.pictures(criterion, Training(seed=3), 2)
     assert [picture.prediction.shape for picture in pictures] == [(16, 16)] * 2
-    again = task.pictures(criterion, 3, 2)
+    again = task.pictures(criterion, Training(seed=3), 2)
     assert all(torch.equal(one.prediction, other.prediction) for one, other in zip(pictures, again, strict=True))
     assert int(pictures[0].target.max()) < 11
     with pytest.raises(RequestError, match="split"):
-        task.pictures(criterion, 3, 2, split="train")
+        task.pictures(criterion, Training(seed=3, split="train"), 2)
 
 
 def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
