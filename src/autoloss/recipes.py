@@ -22,8 +22,8 @@ class Published:
     Args:
         loss: Its name in the paper.
         figures: Metric → percent.
-        target: The metric that the loss was found for; None for one made by hand.
-        name: Name of the same loss in the zoo; for several branches, a name for each as `--loss` takes them.
+        target: The metric that it was found for; None for one made by hand.
+        name: Of the same loss in the zoo; of several branches, `branch: name` for each, with semicolons between.
     """
 
     loss: str
@@ -39,10 +39,10 @@ class PaperRecipe:
     Args:
         task: Name in the catalogue.
         schedule: `proxy` for a search, `full` for a retraining.
-        source: Section of the paper.
-        options: Options of the task that differ from its defaults.
-        settings: Settings of the run that differ from the defaults.
-        frozen: Branches that keep the standard loss of the task, as `--frozen` takes them.
+        source: Where the paper says so.
+        options: What differs from the task's defaults.
+        settings: What differs from a run's defaults.
+        frozen: Branches that keep the task's standard loss, by name.
         published: The paper's figures.
     """
 
@@ -56,7 +56,7 @@ class PaperRecipe:
     published: tuple[Published, ...] = ()
 
     def values(self) -> dict[str, Any]:
-        """Return all values of the schedule by the name that `--set` takes, except the location of the data."""
+        """Return every value of the schedule by its name, except where the data lie."""
         from inspect import signature
 
         from autoloss.tasks import catalogue

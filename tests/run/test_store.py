@@ -127,7 +127,7 @@ def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     connection.commit()
     connection.close()
     with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
-        [list(read()) for read in (store.settings, store.children, store.outcomes, store.trials)]
+        _ = store.settings(), list(store.children()), store.outcomes(), store.trials()
 
 
 def test_a_missing_child_is_named(tmp_path):

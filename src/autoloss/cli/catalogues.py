@@ -90,7 +90,7 @@ def check(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look a task over before a search: its samples, its standard loss, the time a search will take."""
+    """Check a task before a search: its samples, its standard loss, the time a search will take."""
     settings, options = parse_assignments(assignments, data)
     check_task_name(task, metric)
     from autoloss.run.check import check as checked

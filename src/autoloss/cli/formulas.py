@@ -1,4 +1,4 @@
-"""`simplify`: a formula made shorter, for people and for papers."""
+"""`simplify`: shortens a formula, for people and for papers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def write_report(
     if scenes:
         if contents.winner is None:
             raise RequestError(
-                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave out --scenes."
+                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out.",
+                argument="scenes",
             )
         if contents.scenes is None:
             scene_files.made(reading.search, contents.winner.formula.found, say)
@@ -50,8 +51,8 @@ def write_report(
 
 def _refuse_other(path: Path) -> None:
     if path.is_dir():
-        raise RequestError(f"{path} is a folder; name a file with --out.")
+        raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:
         raise RequestError(
-            f"{path} exists already and is no report, so it is not replaced. Name another file with --out."
+            f"{path} exists already and is no report, so it is not replaced. Name another file.", argument="out"
         )

@@ -94,7 +94,9 @@ class TrainingState:
             return
         state = _read(found)
         if state is None:
-            raise RequestError(f"{found} cannot be read by every process. Give --out a folder that all machines share.")
+            raise RequestError(
+                f"{found} cannot be read by every process. Train in a folder that all machines share.", argument="out"
+            )
         _check(state, keep, found)
         try:
             self.network.load_state_dict(state["network"])
@@ -102,7 +104,8 @@ class TrainingState:
         except (RuntimeError, ValueError) as error:
             raise RequestError(
                 f"{found} does not fit this network or optimizer: {error}. Restore the task as it was when the training began, "
-                "or keep this training elsewhere (--out)."
+                "or train in another folder.",
+                argument="out",
             ) from None
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
@@ -192,7 +195,8 @@ def _check(state: Mapping[str, Any], keep: Checkpoints, path: Path) -> None:
     if differing:
         listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
         raise RequestError(
-            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one elsewhere (--out)."
+            f"{path} belongs to another training: {listed}. Ask for the same one again, or train in another folder.",
+            argument="out",
         )
 
 

@@ -48,7 +48,7 @@ class Execution:
         except RuntimeError as error:
             raise RequestError(f"There is no device {self.device!r}: {error}. Name cpu, cuda or cuda:1.") from None
         if kind == "cuda" and not torch.cuda.is_available():
-            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use --device cpu.")
+            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use cpu.", argument="device")
 
     @property
     def where(self) -> torch.device:

@@ -86,8 +86,8 @@ def split_folder(data: str | None = None, *, classes: int | None = None, seed: i
 
 def _missing_folder(name: str, layout: str, origin: str) -> RequestError:
     return RequestError(
-        f"No folder with {name} was given. Name it with --data DIR on the command line, data=… in Python. Expected\n{layout}\n"
-        f"They come from {origin}."
+        f"The option data is missing: the folder with {name}. Expected\n{layout}\nThey come from {origin}.",
+        argument="data",
     )
 
 
