@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from autoloss.tasks.data import Split
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from machine import machine
 from output import emit
 

@@ -108,7 +108,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.training.whole_files:settle",
+        "autoloss.tasks.training.atomic_files:settle",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",

@@ -175,7 +175,7 @@ def _trained(
             training = Training(seed=job.seed, split=split, schedule=FULL)
             if execution is not None:
                 belongs = {"loss": job.entrant.loss}
-                keep = Checkpoints(directory=job.folder, due=Every(checkpoint_seconds), belongs=belongs)
+                keep = Checkpoints(directory=job.folder, is_due=Every(checkpoint_seconds), metadata=belongs)
                 execution = replace(execution, keep=keep)
             watched = _watched(label, task.steps(training), observe)
             outcome = _trained_one(job, task, operators, training, execution, watched)
