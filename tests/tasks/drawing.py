@@ -67,7 +67,7 @@ def drawing_task() -> SupervisedTask:
 
 def kept_in(directory: Path, due: Callable[[int], bool] = lambda step: step % 5 == 0, **belongs: str) -> Execution:
     """Return an execution that keeps checkpoints and the trained network in a folder."""
-    return Execution(keep=Checkpoints(directory=directory, due=due, belongs=belongs))
+    return Execution(checkpoints=Checkpoints(directory=directory, is_due=due, metadata=belongs))
 
 
 def cross_entropy(task: SupervisedTask) -> Criterion:

@@ -46,7 +46,7 @@ def due(step: int) -> bool:
 
 
 def train(directory: Path | None = None, kill_at: int = 0) -> Scored:
-    task, execution = shared_task(), Execution(keep=directory and Checkpoints(directory=directory, due=due))
+    task, execution = shared_task(), Execution(checkpoints=directory and Checkpoints(directory=directory, is_due=due))
 
     def observe(step: int, loss: float) -> None:
         if step == kill_at:

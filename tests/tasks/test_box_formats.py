@@ -83,7 +83,7 @@ def test_a_box_without_height_is_counted_and_said(tmp_path):
     (note,) = images.notes
     assert "1 boxes have no width or no height" in note
     assert images[1][1]["boxes"].shape == (3, 4)
-    assert [boxes.trainable for boxes in images.annotated] == [1, 1, 0]
+    assert [boxes.trainable_count for boxes in images.annotations] == [1, 1, 0]
 
 
 def test_training_uses_images_with_objects(tmp_path):
@@ -93,11 +93,11 @@ def test_training_uses_images_with_objects(tmp_path):
 
 def test_images_are_divided_by_the_seed(tmp_path):
     images = load_coco(written(tmp_path, content()), "train2017")
-    rest, held = images.divided(1, seed=3)
+    rest, held = images.hold_out(1, seed=3)
     assert sorted([*rest.files, *held.files]) == sorted(images.files)
-    assert images.divided(1, seed=3)[1].files == held.files
+    assert images.hold_out(1, seed=3)[1].files == held.files
     with pytest.raises(RequestError, match="cannot be held out"):
-        images.divided(3, seed=0)
+        images.hold_out(3, seed=0)
 
 
 def test_the_data_travel_to_another_process(tmp_path):
@@ -206,14 +206,14 @@ def test_vocs_boxes_hold_their_last_pixel(tmp_path):
     assert target["labels"].tolist() == [12, 15]
     assert target["difficult"].tolist() == [False, True]
     assert target["area"].tolist() == [100, 1200]
-    assert images.annotated[0].trainable == 1
+    assert images.annotations[0].trainable_count == 1
 
 
 def test_years_are_joined(tmp_path):
     for year in (2007, 2012):
         voc_written(tmp_path, [voc_object()] * (year - 2006), year)
     both = concatenate([load_voc(tmp_path / "VOCdevkit", year, "trainval") for year in (2007, 2012)])
-    assert [len(boxes.labels) for boxes in both.annotated] == [1, 6]
+    assert [len(boxes.labels) for boxes in both.annotations] == [1, 6]
     assert both.name == "VOC 2007 trainval and VOC 2012 trainval"
 
 

@@ -110,7 +110,7 @@ def test_a_broken_file_of_coco_gets_one_screen(kind, tmp_path, capsys):
     change(values)
     said = screen(capsys, "check", "coco-det", "--data", written(tmp_path, values))
     assert found in said
-    assert expected.replace("MEND", "Mend it in the file") in said
+    assert expected.replace("MEND", "Correct it in the file") in said
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a list that leaves the folder": (
         lambda root: (root / "train.txt").write_text("../../etc/passwd\n"),
         "'../../etc/passwd', which lies outside",
-        "Name what is in its folders only",
+        "List names inside that folder only",
     ),
     "a binary list": (
         lambda root: (root / "train.txt").write_bytes(b"\xff\xfe\x00"),

@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_training_is_refused_by_what_differs(tmp_path):
         train(kept_in(tmp_path, loss="y - p"))
     with pytest.raises(RequestError, match=r"recipe\.learning_rate is 0\.02 there and 0\.04 here"):
         train(kept_in(tmp_path), training=Training(seed=3, learning_rate=2.0))
-    wider = Execution(precision="bfloat16", keep=Checkpoints(directory=tmp_path, due=lambda step: False))
+    wider = Execution(precision="bfloat16", checkpoints=Checkpoints(directory=tmp_path, is_due=lambda step: False))
     with pytest.raises(RequestError, match="precision is 'float32' there and 'bfloat16' here"):
         train(wider)
 
@@ -214,8 +214,8 @@ def test_batches_that_cannot_be_taken_up_midway_are_read_again(tmp_path):
             if step == kill_at:
                 raise Killed
 
-        kept = Checkpoints(directory=tmp_path, due=lambda step: step == 3) if keep else None
-        execution = Execution(keep=kept)
+        kept = Checkpoints(directory=tmp_path, is_due=lambda step: step == 3) if keep else None
+        execution = Execution(checkpoints=kept)
         fit(model, batches, lambda batch: model(batch).square().mean(), recipe, 8, observe=observe, execution=execution)
         return model.weight.tolist()
 
@@ -230,7 +230,7 @@ def test_the_kept_network_loads_into_a_fresh_one_and_names_its_training(tmp_path
 
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     save_network(
-        model, Checkpoints(directory=tmp_path, due=lambda step: False, belongs={"loss": "-y * log(p)", "seed": 7})
+        model, Checkpoints(directory=tmp_path, is_due=lambda step: False, metadata={"loss": "-y * log(p)", "seed": 7})
     )
     other = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     other.load_state_dict(load_file(tmp_path / NETWORK))
@@ -250,7 +250,7 @@ def test_float16_keeps_its_scale(tmp_path):
         model = nn.Linear(1, 1)
         return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
 
-    keep = Checkpoints(directory=tmp_path, due=lambda step: False)
+    keep = Checkpoints(directory=tmp_path, is_due=lambda step: False)
     first = state(torch.amp.GradScaler("cpu", init_scale=128.0))
     first.save(keep)
     second = state(torch.amp.GradScaler("cpu"))

@@ -231,7 +231,7 @@ def test_a_detector_killed_at_any_step_goes_on_to_the_same_bits(step, tmp_path):
             raise Killed
 
     task, criterion = mirroring(), standard(mirroring())
-    execution = Execution(keep=Checkpoints(directory=tmp_path, due=lambda step: step == 3))
+    execution = Execution(checkpoints=Checkpoints(directory=tmp_path, is_due=lambda step: step == 3))
     with pytest.raises(Killed):
         task.train(criterion, FULL, execution, observe)
     seen: list[int] = []

@@ -181,11 +181,11 @@ def test_the_default_setting_is_cocos():
 
 
 def test_the_final_figures_are_ours_and_pycocotools():
-    coco_figures = pytest.importorskip("autoloss.tasks.detection.metrics.coco").coco_figures
+    evaluate_coco = pytest.importorskip("autoloss.tasks.detection.metrics.coco").evaluate_coco
     scenes = [scene(seed) for seed in range(12)]
     found, truths = zip(*scenes, strict=True)
     classes = range(1, CLASSES + 1)
-    figures = coco_figures(found, truths, classes)
+    figures = evaluate_coco(found, truths, classes)
     assert figures["map"] == pytest.approx(np.nanmean(reference(scenes, "all", 100)), abs=1e-9)
     assert figures["ap50"] == pytest.approx(
         mean_average_precision(found, truths, classes, PrecisionSettings(thresholds=(0.5,)))
@@ -194,4 +194,4 @@ def test_the_final_figures_are_ours_and_pycocotools():
         expected = mean_average_precision(found, truths, classes, PrecisionSettings(area=COCO_AREAS[size]))
         assert figures[f"map_{size}"] == pytest.approx(expected, abs=1e-9)
     nothing = [Detections(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int)) for _ in scenes]
-    assert coco_figures(nothing, truths, classes)["map"] == 0.0
+    assert evaluate_coco(nothing, truths, classes)["map"] == 0.0

@@ -65,7 +65,7 @@ def test_a_tree_computes_in_float32_inside_autocast(precision):
     criterion = bind(Loss("-y * log(p)"), {"main": branch})["main"]
     prediction = torch.tensor([[30.0, 0.0], [0.0, 30.0]], requires_grad=True)
     target = {"target": torch.tensor([1, 0])}
-    with Execution(precision=precision).arithmetic():
+    with Execution(precision=precision).autocast():
         value = criterion(prediction.to(getattr(torch, precision)), target)
     # −log(e⁻³⁰ + 1e-12); in 16 bits both terms are 0 or coarse.
     assert value.dtype == torch.float32

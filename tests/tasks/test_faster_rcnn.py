@@ -15,10 +15,12 @@ from autoloss.space.parsing import parse
 faster_rcnn = pytest.importorskip("autoloss.tasks.detection.networks.faster_rcnn")
 pyramids = pytest.importorskip("autoloss.tasks.detection.networks.pyramids")
 BRANCHES = ("rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg")
-FasterRCNN, Shape = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
+FasterRCNN, DetectorSettings = faster_rcnn.FasterRCNN, faster_rcnn.DetectorSettings
 
 CLASSES = 4
-SHAPE = Shape(short_side=96, long_side=128, anchor_sizes=(16, 32, 64), head_width=32, rpn_sampled=64, rcnn_sampled=64)
+SHAPE = DetectorSettings(
+    short_side=96, long_side=128, anchor_sizes=(16, 32, 64), head_width=32, rpn_sampled=64, rcnn_sampled=64
+)
 
 
 class Small(nn.Module):

@@ -14,7 +14,7 @@ from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.run.check import check
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.segmentation.data.parts import TRAIN_AUG, split_voc
+from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
@@ -131,16 +131,16 @@ def test_sbd_is_used_where_it_is_there(tmp_path: Path):
     generated.sbd(tmp_path, count=6, side=32)
     for place in (tmp_path, tmp_path / "VOCdevkit", tmp_path / "VOCdevkit" / "VOC2012"):
         after = split_voc(str(place), held_out=2)
-        assert (len(before.everything), len(after.everything)) == (6, 12)
+        assert (len(before.full_train), len(after.full_train)) == (6, 12)
         assert (len(after.train), len(after.valid), len(after.test)) == (10, 2, 2)
-    assert len(split_voc(str(tmp_path), split="train").everything) == 6
+    assert len(split_voc(str(tmp_path), split="train").full_train) == 6
 
 
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
     assert len(split_voc(str(tmp_path)).valid) == round(15 * 1500 / TRAIN_AUG) == 2
-    monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.TRAIN_AUG", 1)
-    monkeypatch.setattr("autoloss.tasks.segmentation.data.parts.HELD_OUT", 7)
+    monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.TRAIN_AUG", 1)
+    monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.HELD_OUT", 7)
     assert len(split_voc(str(tmp_path)).valid) == 7
 
 
@@ -160,7 +160,7 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"data": "/nowhere"}, "/nowhere"),
         ({"network": "pspnt"}, "Did you mean 'pspnet'"),
         ({"backbone": "resnet19"}, "no backbone named 'resnet19'"),
-        ({"weights": "absent.pth"}, "no weights at 'absent.pth'"),
+        ({"weights": "absent.pth"}, "no file of weights at 'absent.pth'"),
         ({"side": 8}, "side is 8"),
         ({"batch_size": 1}, "batch_size is 1; it needs to be at least 2"),
         ({"full_head_factor": 0.0}, "head_factor is 0.0"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autoloss.errors import RunError
 from autoloss.store.rows import insert
-from autoloss.tasks.training.whole_files import file_digest
+from autoloss.tasks.training.atomic_files import file_digest
 
 SAMPLES = "samples.safetensors"
 """The B samples of a run, beside its store."""

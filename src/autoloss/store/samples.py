@@ -13,8 +13,8 @@ from autoloss.space.branch import Sample
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
 from autoloss.tasks.task import Task
+from autoloss.tasks.training.atomic_files import commit_file, file_digest
 from autoloss.tasks.training.threads import one_thread
-from autoloss.tasks.training.whole_files import commit_file, file_digest
 
 Samples = Mapping[str, tuple[Sample, ...]]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 
 
 def read(file: Path) -> np.ndarray:

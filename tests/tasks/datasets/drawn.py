@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 from tests.tasks.datasets.generated import save_grey
 
 CLASSES = ("paper", "ink", "smudge")

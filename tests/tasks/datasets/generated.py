@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from autoloss.tasks.segmentation.data.cityscapes import CLASSES as CITYSCAPES
 from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SceneSettings, compose_scenes
-from autoloss.tasks.segmentation.data.pictures import IGNORED
+from autoloss.tasks.segmentation.data.image_files import IGNORED
 
 VALID_SHARE = 0.25
 """Of the images of VOC and Cityscapes, what val gets; its digits are other people's."""

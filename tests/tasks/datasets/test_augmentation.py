@@ -26,9 +26,9 @@ from autoloss.tasks.segmentation.data.augmentation import (
     WholeImageDataset,
     normalise,
 )
-from autoloss.tasks.segmentation.data.pictures import IGNORED
+from autoloss.tasks.segmentation.data.image_files import IGNORED
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
-from autoloss.tasks.segmentation.data.shrinking import open_copy
 from autoloss.tasks.training.loop import seed_generators
 from tests.tasks.datasets.drawn import blocks, painted, pictures
 
@@ -168,8 +168,8 @@ def test_the_small_copy_is_augmented_and_evaluated_like_pictures(tmp_path: Path)
     small = open_copy(pictures(tmp_path, blocks(4)), 16, tmp_path / "cache")
     image, mask = drawn(small, 1, 16)[0]
     assert (image.shape, mask.shape) == ((3, 16, 16), (16, 16))
-    assert WholeImageDataset(small)[2][1].equal(WholeImageDataset(small.pictures, 16)[2][1])
-    assert WholeImageDataset(small)[2][0].equal(WholeImageDataset(small.pictures, 16)[2][0])
+    assert WholeImageDataset(small)[2][1].equal(WholeImageDataset(small.source, 16)[2][1])
+    assert WholeImageDataset(small)[2][0].equal(WholeImageDataset(small.source, 16)[2][0])
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

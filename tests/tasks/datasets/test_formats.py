@@ -15,7 +15,7 @@ from scipy.io import loadmat
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data import cityscapes as cityscapes_module
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
 from tests.tasks.datasets import generated
 

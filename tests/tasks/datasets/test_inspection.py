@@ -13,7 +13,7 @@ from PIL import Image
 from autoloss.errors import RequestError
 from autoloss.tasks.files.inspection import FIRST, faults, inspect_masks
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
-from autoloss.tasks.segmentation.data.pictures import ImageFiles
+from autoloss.tasks.segmentation.data.image_files import ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
 from tests.tasks.datasets import generated
 from tests.tasks.datasets.drawn import blocks, painted, pictures
@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[int, Callable[[Path], object], str]] = {
     "label outside": (1, lambda file: Image.new("L", (16, 16), 3).save(file), "holds the label 3 (256 of 256 pixels)"),
     "mask in colours": (1, lambda file: Image.new("RGB", (16, 16)).save(file), "holds RGB values"),
     "16 bits": (0, lambda file: Image.new("I;16", (16, 16)).save(file), "holds I;16 values"),
-    "turned image": (0, turned, "is stored turned (EXIF orientation 6)"),
+    "turned image": (0, turned, "is stored rotated (EXIF orientation 6)"),
 }
 
 
@@ -73,7 +73,7 @@ def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: 
     lines = str(caught.value).splitlines()
     assert lines[0] == "drawn cannot be used as it is:"
     assert len(lines) == 1 + len(FAULTS) + 1
-    assert lines[-1].startswith("drawn: looked at the headers of 30 and decoded ")
+    assert lines[-1].startswith("drawn: read the headers of 30 and decoded ")
 
 
 def test_twenty_faults_are_enough(drawn: ImageFiles):
@@ -106,7 +106,7 @@ def test_large_data_sets_are_decoded_in_part_the_first_and_the_same_others_and_t
     assert seen[0] == seen[1]
     assert len(seen[0]) == 12
     assert seen[0][:FIRST] == [mask.name for _, mask in drawn.pairs[:FIRST]]
-    assert str(found) == "drawn: looked at the headers of 30 and decoded 12 of 30 pairs of image and mask."
+    assert str(found) == "drawn: read the headers of 30 and decoded 12 of 30 pairs of image and mask."
     assert inspect_masks(drawn, pixels=1).decoded == 1
 
 

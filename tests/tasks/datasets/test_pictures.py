@@ -13,7 +13,7 @@ from PIL import Image
 
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import FaultyFile
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, hold_out, rank_by_hash, read_indices
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out, rank_by_hash, read_indices
 from tests.tasks.datasets.drawn import CLASSES, blocks, painted, pictures
 
 

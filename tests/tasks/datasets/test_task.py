@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-from autoloss.tasks.segmentation.data.pictures import IGNORED, hold_out
-from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.voc import load_voc
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Training

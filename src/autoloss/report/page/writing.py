@@ -10,7 +10,7 @@ from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.reading import Reading
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "report.html"
 

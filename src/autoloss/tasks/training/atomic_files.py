@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a loss of power, and how to tell that one has not changed."""
+"""Atomic replacement of files, also across a loss of power, and digests to detect that a file has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoloss.errors import RequestError
 
 
 def commit_file(partial: Path, path: Path) -> None:
-    """Give a finished file its name, such that a loss of power leaves the whole of it or nothing."""
+    """Sync a finished file and rename it to `path`; after a loss of power there is all of it or nothing."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -22,7 +22,7 @@ def commit_file(partial: Path, path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """Return sixteen hexadecimal digits of what a file holds."""
+    """Return the BLAKE2b digest of a file's content, sixteen hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 

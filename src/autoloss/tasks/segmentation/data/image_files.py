@@ -1,7 +1,6 @@
-"""Images with their class masks, by file: what every data set of segmentation becomes (Appendix A).
+"""Images with class masks, read from their files on access: the form of every segmentation data set (Appendix A).
 
-Nothing is read before it is asked for, so that a data set of any size is at hand at once, and travels to another process as a
-list of paths.
+A data set of any size is ready at once, and is sent to another process as a list of paths.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
 
 IGNORED = 255
-"""The label of a pixel that counts nowhere."""
+"""Label of a pixel that is ignored."""
 DECODABLE = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Pillow's modes with at most 8 bits per channel."""
+"""Modes of Pillow with at most 8 bits per channel."""
 INDEXED = ("1", "L", "P")
-"""Pillow's modes whose values are indices."""
+"""Modes of Pillow with one index per pixel."""
 AN_IMAGE = "an image of 8 bits per channel, such as JPEG or PNG"
 AN_INDEX_MASK = "an index PNG (palette or grey) with one class index per pixel"
 
 
 class ImageSource(Protocol):
-    """Images and masks by index: `ImageFiles`, or the small copy of them."""
+    """Images and masks by index: `ImageFiles`, or a resized copy of them."""
 
     @property
     def name(self) -> str: ...
@@ -44,14 +43,14 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """Images with their class masks, by file; nothing is read yet.
+    """The files of images and their class masks.
 
     Args:
-        name: What messages call it, such as "VOC 2012 train".
-        pairs: The files of each image and of its mask.
-        classes: Names; a class is the index of its name.
-        read_mask: The file of a mask → (H, W) class indices in 8 bits, `IGNORED` where nothing counts. A function of a
-            module, so that it can travel to another process.
+        name: Name in messages, such as "VOC 2012 train".
+        pairs: Files of each image and its mask.
+        classes: Names of the classes, by index.
+        read_mask: File of a mask → (H, W) class indices in 8 bits, `IGNORED` for ignored pixels. A function of a module, so
+            that it can be sent to another process.
     """
 
     name: str
@@ -66,7 +65,7 @@ class ImageFiles:
         """Read an image, (3, H, W) in 8 bits.
 
         Raises:
-            FaultyFile: It is not there, or cannot be decoded.
+            FaultyFile: The file is missing, or cannot be decoded.
         """
         with open_image(self.pairs[index][0], AN_IMAGE, DECODABLE) as picture:
             return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
@@ -75,14 +74,14 @@ class ImageFiles:
         """Read a mask, (H, W) in 8 bits.
 
         Raises:
-            FaultyFile: It is not there, cannot be decoded, or holds a label that is no class.
+            FaultyFile: The file is missing, cannot be decoded, or contains a label that is no class.
         """
         file = self.pairs[index][1]
         mask = self.read_mask(file)
         if mask.dtype != np.uint8 or mask.ndim != 2:
             found = f"its reader returned {mask.dtype} of shape {mask.shape}"
             raise FaultyFile(Fault(file, found, "uint8 of shape (H, W)", "Correct read_mask."))
-        # The largest that counts: 255 + 1 wraps to 0, so that what is ignored comes last.
+        # The largest label that is not ignored: 255 + 1 wraps to 0.
         if mask.size and int((mask + np.uint8(1)).max()) > len(self.classes):
             raise FaultyFile(_label_fault(file, mask, len(self.classes)))
         return torch.from_numpy(np.require(mask, requirements=["C", "W"]))
@@ -91,7 +90,7 @@ class ImageFiles:
         """Read an image and its mask.
 
         Raises:
-            FaultyFile: As for each of them; or their sizes differ.
+            FaultyFile: As for `image` and `mask`; or their sizes differ.
         """
         image, mask = self.image(index), self.mask(index)
         (height, width), (mask_height, mask_width) = image.shape[-2:], mask.shape
@@ -100,46 +99,46 @@ class ImageFiles:
         return image, mask
 
 
-def hold_out(pictures: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, ImageFiles]:
-    """Cut a valid split from a train split: a search is never scored on the data that is kept for the final figure.
+def hold_out(images: ImageFiles, count: int, seed: int) -> tuple[ImageFiles, ImageFiles]:
+    """Hold out images of a training split for validation, so that a search is never scored on the test split.
 
-    Which images are cut depends on their names and the seed alone: not on the order of the list or the folder it lies in.
+    Which images are held out depends on their names and the seed alone, not on their order or folder.
 
     Args:
-        count: Images that are cut, less than all.
+        count: Number of images to hold out, fewer than all.
 
     Returns:
-        The rest to train on, and what was cut; both in the order of the data set.
+        The remaining images and those held out, both in the order of the data set.
 
     Raises:
-        RequestError: There are not more images than are to be cut.
+        RequestError: There are not enough images.
     """
-    if not 1 <= count < len(pictures):
+    if not 1 <= count < len(images):
         raise RequestError(
-            f"{count} of the {len(pictures)} images of {pictures.name} were to be held out; expected at least 1, and at "
+            f"{count} of the {len(images)} images of {images.name} were to be held out; expected at least 1, and at "
             "least 1 left to train on. Hold out another number, or add images."
         )
-    names = [image.name for image, _ in pictures.pairs]
-    cut = set(rank_by_hash(names, seed)[:count])
-    rest = tuple(pair for index, pair in enumerate(pictures.pairs) if index not in cut)
-    held = tuple(pair for index, pair in enumerate(pictures.pairs) if index in cut)
+    names = [image.name for image, _ in images.pairs]
+    chosen = set(rank_by_hash(names, seed)[:count])
+    rest = tuple(pair for index, pair in enumerate(images.pairs) if index not in chosen)
+    held_out = tuple(pair for index, pair in enumerate(images.pairs) if index in chosen)
     return (
-        replace(pictures, name=f"{pictures.name} less {count} held out", pairs=rest),
-        replace(pictures, name=f"{pictures.name}, {count} held out", pairs=held),
+        replace(images, name=f"{images.name} less {count} held out", pairs=rest),
+        replace(images, name=f"{images.name}, {count} held out", pairs=held_out),
     )
 
 
 def rank_by_hash(names: list[str], seed: int) -> list[int]:
-    """Return the indices in an order keyed by name and seed: adding a name moves no other before or behind a third."""
+    """Return the indices sorted by a hash of name and seed; adding a name does not change the order of the others."""
     keys = [hashlib.sha256(f"{seed}/{name}".encode()).digest() for name in names]
     return sorted(range(len(names)), key=lambda index: (keys[index], index))
 
 
 def read_indices(file: Path) -> np.ndarray:
-    """Read an index PNG, palette or grey, as it is: (H, W) in 8 bits.
+    """Read an index PNG, palette or grey: (H, W) in 8 bits.
 
     Raises:
-        FaultyFile: It is not there, cannot be decoded, or holds colours.
+        FaultyFile: The file is missing, cannot be decoded, or holds colours.
     """
     with open_image(file, AN_INDEX_MASK, INDEXED) as picture:
         return np.array(picture, dtype=np.uint8)
@@ -147,17 +146,17 @@ def read_indices(file: Path) -> np.ndarray:
 
 @contextmanager
 def open_image(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iterator[Image.Image]:
-    """Open a picture; whatever keeps it from being read becomes a fault.
+    """Open an image; any error becomes a fault.
 
     Args:
-        expected: What messages say it should have been.
-        modes: Pillow's modes that can be used; any when None.
+        expected: Expected content, for messages.
+        modes: Accepted modes of Pillow; any when None.
     """
     try:
         with Image.open(file) as picture:
             if modes is not None and picture.mode not in modes:
                 found = f"holds {picture.mode} values"
-                raise FaultyFile(Fault(file, found, expected, "Convert it, and keep colours out of masks."))
+                raise FaultyFile(Fault(file, found, expected, "Convert it; a mask must not hold colours."))
             yield picture
     except FaultyFile:
         raise
@@ -168,7 +167,7 @@ def open_image(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iter
 
 
 def size_fault(pair: tuple[Path, Path], size: tuple[int, int], of_mask: tuple[int, int]) -> Fault:
-    """Build the fault of a mask whose (width, height) is not its image's."""
+    """Return the fault of a mask whose (width, height) differs from that of its image."""
     image, mask = pair
     return Fault(
         mask,
@@ -185,6 +184,6 @@ def _label_fault(file: Path, mask: np.ndarray, classes: int) -> Fault:
     return Fault(
         file,
         f"holds the label{'s' if wrong.sum() > 1 else ''} {listed} ({counts[wrong].sum()} of {mask.size} pixels)",
-        f"0 to {classes - 1}, or {IGNORED} where nothing counts",
+        f"0 to {classes - 1}, or {IGNORED} for ignored pixels",
         "Correct the mask, or the number of classes.",
     )

@@ -1,4 +1,4 @@
-"""Whose images are for what (Section 4.1): a search trains and measures on *train*; final figures come from what it never saw.
+"""The splits of each data set (Section 4.1): a search trains and validates on *train*; the test split is for final figures only.
 
 One function for each data set; its keyword arguments are options of the task.
 """
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, hold_out
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out
 
 HELD_OUT, TRAIN_AUG = 1500, 10582
-"""Images that the paper's search measures on, of those in VOC 2012 + SBD; of a smaller data set, the same share."""
+"""Images held out for validation by the paper, of those in VOC 2012 + SBD; the same share of a smaller data set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +21,28 @@ class ImageSplits:
     """The images of a task.
 
     Args:
-        train: What the search trains on.
-        valid: What it measures on.
-        test: What final figures come from.
-        everything: What retraining trains on, where that is more than `train`: with `valid`, which then measures nothing.
+        train: Training images of the search.
+        valid: Validation images of the search.
+        test: Test images, for final figures.
+        full_train: Training images of retraining if they include `valid`, which is then not evaluated; as `train` when None.
     """
 
     train: ImageFiles
     valid: ImageFiles
     test: ImageFiles
-    everything: ImageFiles | None = None
+    full_train: ImageFiles | None = None
 
 
 def split_voc(
     data: str | None = None, *, split: str | None = None, held_out: int | None = None, seed: int = 0
 ) -> ImageSplits:
-    """Cut VOC 2012.
+    """Find the splits of VOC 2012.
 
     Args:
-        data: The folder that holds VOCdevkit, or one inside.
-        split: What is trained on; `train_aug` when left out and SBD is there, else `train`.
-        held_out: Images of it that the search measures on.
-        seed: Decides which.
+        data: The folder that holds VOCdevkit, or one inside it.
+        split: Split to train on; if None `train_aug` where SBD is present, else `train`.
+        held_out: Number of its images that are held out for validation.
+        seed: Seed of the images that are held out.
 
     Raises:
         RequestError: No folder was given, or it has another layout.
@@ -57,14 +57,14 @@ def split_voc(
     test = voc.load_voc(data, "val")
     if split in ("val", "trainval"):
         raise RequestError(
-            f"The split {split!r} holds val, which is kept for final figures; train on train or train_aug."
+            f"The split {split!r} includes val, which is kept for final figures. Train on train or train_aug."
         )
-    everything = voc.load_voc(data, split or (voc.AUGMENTED if _has_sbd(Path(data), test) else "train"))
-    return _hold_out(everything, test, held_out, seed)
+    images = voc.load_voc(data, split or (voc.AUGMENTED if _has_sbd(Path(data), test) else "train"))
+    return _hold_out(images, test, held_out, seed)
 
 
 def split_cityscapes(data: str | None = None, *, held_out: int | None = None, seed: int = 0) -> ImageSplits:
-    """Cut Cityscapes; arguments and errors as those of `split_voc`."""
+    """Find the splits of Cityscapes; arguments and errors as for `split_voc`."""
     if data is None:
         raise _missing_folder(
             cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
@@ -73,11 +73,12 @@ def split_cityscapes(data: str | None = None, *, held_out: int | None = None, se
 
 
 def split_folder(data: str | None = None, *, classes: int | None = None, seed: int = 0) -> ImageSplits:
-    """Find the splits of a folder of one's own.
+    """Find the splits of a folder of the user's own.
 
     Args:
-        classes: How many there are; counted when left out.
-        seed: Decides what is cut for a split that has no list.
+        data: The folder.
+        classes: Number of classes; counted in the masks when None.
+        seed: Seed of the images for a split that has no list.
     """
     if data is None:
         raise _missing_folder("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
@@ -91,12 +92,12 @@ def _missing_folder(name: str, layout: str, origin: str) -> RequestError:
     )
 
 
-def _hold_out(everything: ImageFiles, test: ImageFiles, count: int | None, seed: int) -> ImageSplits:
-    share = max(1, min(HELD_OUT, round(len(everything) * HELD_OUT / TRAIN_AUG)))
-    train, valid = hold_out(everything, share if count is None else count, seed)
-    return ImageSplits(train, valid, test, everything)
+def _hold_out(images: ImageFiles, test: ImageFiles, count: int | None, seed: int) -> ImageSplits:
+    default = max(1, min(HELD_OUT, round(len(images) * HELD_OUT / TRAIN_AUG)))
+    train, valid = hold_out(images, default if count is None else count, seed)
+    return ImageSplits(train, valid, test, images)
 
 
-def _has_sbd(place: Path, pictures: ImageFiles) -> bool:
-    root = pictures.pairs[0][0].parent.parent
-    return any((folder / voc.SBD).is_dir() for folder in (place, root, root.parent, root.parent.parent))
+def _has_sbd(directory: Path, images: ImageFiles) -> bool:
+    root = images.pairs[0][0].parent.parent
+    return any((folder / voc.SBD).is_dir() for folder in (directory, root, root.parent, root.parent.parent))

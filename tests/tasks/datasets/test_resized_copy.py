@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data import shrinking
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data import resized_copy
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.resized_copy import ResizedCopy, find_cache, open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
-from autoloss.tasks.segmentation.data.shrinking import ResizedCopy, find_cache, open_copy
 from tests.tasks.datasets.building import read
 from tests.tasks.datasets.drawn import CLASSES, blocks, pictures
 
@@ -150,9 +150,9 @@ def test_a_copy_whose_maker_was_killed_is_made_anew_and_nothing_is_left_of_it(dr
 
 
 def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn: ImageFiles, cache: Path, monkeypatch):
-    monkeypatch.setattr(shrinking, "lock_file", lambda file: contextlib.nullcontext())
+    monkeypatch.setattr(resized_copy, "lock_file", lambda file: contextlib.nullcontext())
     first: list[ResizedCopy] = []
-    rows = shrinking._resize_all
+    rows = resized_copy._resize_all
 
     def overtaken(*arguments):
         if not first:
@@ -160,7 +160,7 @@ def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn:
             first[0] = open_copy(drawn, SIDE, cache)
         return rows(*arguments)
 
-    monkeypatch.setattr(shrinking, "_resize_all", overtaken)
+    monkeypatch.setattr(resized_copy, "_resize_all", overtaken)
     small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert small.folder == first[0].folder
@@ -171,7 +171,7 @@ def test_an_interruption_leaves_nothing_behind(drawn: ImageFiles, cache: Path, m
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shrinking, "_resize_all", interrupted)
+    monkeypatch.setattr(resized_copy, "_resize_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_copy(drawn, SIDE, cache)
     assert kept(cache) == []
@@ -196,7 +196,7 @@ def test_a_full_disk_leaves_nothing_and_the_copy_is_in_memory(drawn: ImageFiles,
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shrinking.os, "fsync", full)
+    monkeypatch.setattr(resized_copy.os, "fsync", full)
     small = open_copy(drawn, SIDE, cache)
     check(small, drawn)
     assert small.folder is None
