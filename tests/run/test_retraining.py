@@ -29,7 +29,7 @@ from autoloss.tasks.training.recipe import Recipe
 from autoloss.trainings.retrained import RESULT, Retraining
 from autoloss.trainings.trials import baselines
 from tests.run.quick import SETTINGS, QuickTask
-from tests.tasks.drawing import STEPS, Augmented, certainty, network
+from tests.tasks.training.drawing import STEPS, Augmented, certainty, network
 
 
 class Killed(BaseException):
