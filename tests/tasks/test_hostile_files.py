@@ -19,7 +19,7 @@ from autoloss.errors import RequestError
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import list_checkpoints
 from autoloss.tasks.training.weights import load_state_dict
-from tests.tasks.drawing import cross_entropy, drawing_task, kept_in
+from tests.tasks.training.drawing import cross_entropy, drawing_task, kept_in
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}
 

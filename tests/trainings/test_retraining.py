@@ -29,7 +29,7 @@ from autoloss.trainings.baselines import baselines
 from autoloss.trainings.retrain import Pace, choose_baselines
 from autoloss.trainings.retraining import RESULT, PublishedRow, Retraining
 from tests.run.quick import SETTINGS, QuickTask
-from tests.tasks.drawing import STEPS, Augmented, certainty, network
+from tests.tasks.training.drawing import STEPS, Augmented, certainty, network
 
 
 class Killed(BaseException):

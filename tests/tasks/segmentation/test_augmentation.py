@@ -30,7 +30,7 @@ from autoloss.tasks.segmentation.data.image_files import IGNORED
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
 from autoloss.tasks.training.loop import seed_generators
-from tests.tasks.datasets.drawn import blocks, painted, pictures
+from tests.tasks.segmentation.drawn import blocks, painted, pictures
 
 
 def grey(image: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from autoloss.tasks.training import distribution
 from autoloss.tasks.training.checkpoints import Checkpoints, list_checkpoints
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.recipe import Recipe
-from tests.tasks.drawing import certainty
+from tests.tasks.training.drawing import certainty
 
 KILLED_AT, STEPS = 7, 12
 

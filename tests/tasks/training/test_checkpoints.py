@@ -29,8 +29,8 @@ from autoloss.tasks.training.checkpoints import (
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import fit
 from autoloss.tasks.training.recipe import Recipe
-from tests.tasks.drawing import STEPS, cross_entropy, drawing_task, kept_in
 from tests.tasks.test_supervised import rows
+from tests.tasks.training.drawing import STEPS, cross_entropy, drawing_task, kept_in
 
 TRAINING = Training(seed=3)
 
@@ -91,11 +91,11 @@ def test_a_process_killed_by_the_system_goes_on_to_the_same_bits(whole, tmp_path
     program = (
         "import pathlib, sys, time\n"
         "from autoloss import Training\n"
-        "from tests.tasks.drawing import cross_entropy, drawing_task, kept_in\n"
+        "from tests.tasks.training.drawing import cross_entropy, drawing_task, kept_in\n"
         "task, execution = drawing_task(), kept_in(pathlib.Path(sys.argv[1]), lambda step: True)\n"
         "task.train(cross_entropy(task), Training(seed=3), execution, lambda step, loss: time.sleep(0.05))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[3])
     while len(list_checkpoints(tmp_path)) < 2:
         assert process.poll() is None
         time.sleep(0.01)

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
-from tests.tasks.datasets.generated import save_grey
+from tests.tasks.segmentation.generated import save_grey
 
 CLASSES = ("paper", "ink", "smudge")
 

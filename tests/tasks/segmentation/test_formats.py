@@ -17,7 +17,7 @@ from autoloss.tasks.segmentation.data import cityscapes as cityscapes_module
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
-from tests.tasks.datasets import generated
+from tests.tasks.segmentation import generated
 
 
 def stems(pictures: ImageFiles) -> list[str]:

@@ -1,6 +1,6 @@
 """A process that makes a small copy of drawn pictures, told when to begin; with KILL in the environment it dies halfway.
 
-python -c "from tests.tasks.datasets.building import main; main()" DATA CACHE
+python -c "from tests.tasks.segmentation.building import main; main()" DATA CACHE
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from PIL import Image
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import FaultyFile
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out, rank_by_hash, read_indices
-from tests.tasks.datasets.drawn import CLASSES, blocks, painted, pictures
+from tests.tasks.segmentation.drawn import CLASSES, blocks, painted, pictures
 
 
 def nowhere(count: int) -> ImageFiles:
@@ -84,8 +84,8 @@ def test_a_label_outside_the_classes_is_refused_by_file_and_label(tmp_path: Path
     mask[0, :3] = (3, 254, 3)
     message = faulty(pictures(tmp_path, [mask]))
     assert message == (
-        f"{tmp_path / 'mask0.png'}: holds the labels 3, 254 (3 of 1280 pixels); expected 0 to 2, or 255 where nothing "
-        "counts. Correct the mask, or the number of classes."
+        f"{tmp_path / 'mask0.png'}: holds the labels 3, 254 (3 of 1280 pixels); expected 0 to 2, or 255 for ignored "
+        "pixels. Correct the mask, or the number of classes."
     )
 
 

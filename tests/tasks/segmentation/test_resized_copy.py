@@ -21,8 +21,8 @@ from autoloss.tasks.segmentation.data import resized_copy
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 from autoloss.tasks.segmentation.data.resized_copy import ResizedCopy, find_cache, open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
-from tests.tasks.datasets.building import read
-from tests.tasks.datasets.drawn import CLASSES, blocks, pictures
+from tests.tasks.segmentation.building import read
+from tests.tasks.segmentation.drawn import CLASSES, blocks, pictures
 
 SIDE = 16
 ROOT = Path(__file__).parents[3]
@@ -115,7 +115,7 @@ def test_a_data_set_that_moves_keeps_its_copy(drawn: ImageFiles, cache: Path, tm
 
 
 def building(drawn: ImageFiles, cache: Path, **environment: str) -> subprocess.Popen[str]:
-    program = "from tests.tasks.datasets.building import main; main()"
+    program = "from tests.tasks.segmentation.building import main; main()"
     command = [sys.executable, "-c", program, str(drawn.pairs[0][0].parent), str(cache)]
     inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(

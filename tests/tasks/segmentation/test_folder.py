@@ -10,7 +10,7 @@ from PIL import Image
 
 from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.data.folder import SPLITS, load_folder
-from tests.tasks.datasets import generated
+from tests.tasks.segmentation import generated
 
 
 @pytest.fixture

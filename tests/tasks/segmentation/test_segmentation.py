@@ -20,7 +20,7 @@ from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Scored, Task, Training
 from tests.tasks import conformance
-from tests.tasks.datasets import generated
+from tests.tasks.segmentation import generated
 
 TINY = {"backbone": "resnet18", "side": 32, "epochs": 1, "batch_size": 2}
 TINY_FULL = {"full_backbone": "resnet18", "full_side": 32, "full_epochs": 1, "full_batch_size": 2}

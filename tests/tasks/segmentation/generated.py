@@ -1,6 +1,6 @@
 """Small data sets in their original formats on disk: scenes of real handwritten digits before photographs.
 
-To try things by hand: python -m tests.tasks.datasets.generated voc DIR --count 200 --side 64
+To try things by hand: python -m tests.tasks.segmentation.generated voc DIR --count 200 --side 64
 """
 
 from __future__ import annotations

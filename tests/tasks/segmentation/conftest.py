@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.datasets import generated
+from tests.tasks.segmentation import generated
 
 
 @pytest.fixture(scope="session")

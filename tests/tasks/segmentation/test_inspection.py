@@ -15,8 +15,8 @@ from autoloss.tasks.files.inspection import FIRST, faults, inspect_masks
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
 from autoloss.tasks.segmentation.data.image_files import ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
-from tests.tasks.datasets import generated
-from tests.tasks.datasets.drawn import blocks, painted, pictures
+from tests.tasks.segmentation import generated
+from tests.tasks.segmentation.drawn import blocks, painted, pictures
 
 
 @pytest.fixture

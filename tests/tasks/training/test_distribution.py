@@ -14,7 +14,7 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.tasks.training import distribution
-from tests.tasks.sharing import STEPS, report, train
+from tests.tasks.training.sharing import STEPS, report, train
 
 PROCESSES = 2
 
@@ -27,11 +27,11 @@ def found(tmp_path_factory) -> list[dict[str, object]]:
         port = free.getsockname()[1]
     # What torchrun sets.
     common = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "tests.tasks.sharing", str(directory)]
+    command = [sys.executable, "-m", "tests.tasks.training.sharing", str(directory)]
     processes = [
         subprocess.Popen(
             command,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
