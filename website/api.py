@@ -8,7 +8,7 @@ from typing import Any
 
 import autoloss
 from autoloss import tasks, zoo
-from website.documented import Docstring, docstring
+from website.documented import EXAMPLE, Docstring, docstring
 
 INTRODUCTION = """\
 # Python
@@ -20,7 +20,9 @@ GROUPS = {
     "autoloss.space": "Losses",
     "autoloss.tasks": "Tasks",
     "autoloss.zoo": "Named losses",
-    "autoloss.algorithm": "Parts of the algorithm",
+    "autoloss.search": "Proposals",
+    "autoloss.rejection": "Rejection protocol",
+    "autoloss.formulas": "Formulas",
     "autoloss.errors": "Errors",
 }
 
@@ -105,3 +107,5 @@ def _told(said: Docstring) -> Iterator[str]:
             yield "\n".join(f"- `{name}`: {text}" for name, text in entries.items())
         elif section in said.sections:
             yield f"{section}: {' '.join(said.sections[section].split())}"
+    if EXAMPLE in said.sections:
+        yield f"```python\n{said.sections[EXAMPLE]}\n```"

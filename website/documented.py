@@ -14,6 +14,8 @@ from typing import Any
 from autoloss.errors import RequestError
 
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Source")
+EXAMPLE = "Example"
+"""The section of what begins with `>>>`; it has no heading."""
 _HEAD = re.compile(rf"^(?P<name>{'|'.join(SECTIONS)}):(?P<rest>.*)$")
 _ENTRY = re.compile(r"^(?P<names>[\w*]+(?:, [\w*]+)*): (?P<text>.*)$", re.DOTALL)
 
@@ -46,6 +48,9 @@ def docstring(thing: Any) -> Docstring:
         if head := _HEAD.match(line):
             current = head["name"]
             sections[current] = [head["rest"].strip()]
+        elif line.startswith(">>>") and current != EXAMPLE:
+            current = EXAMPLE
+            sections[current] = ["", line]
         elif current is None:
             text.append(line)
         else:

@@ -1,7 +1,7 @@
 """A task with two heads, in one file: the example for a task of your own with several branches.
 
-One head classifies, the other predicts a heatmap. Each calls the criterion with its raw prediction and its own context, in its own place
-of the network. Nothing outside this file knows of the task; `test_two_heads.py` searches losses for it.
+One head classifies, the other predicts a heatmap. Each calls the criterion with its raw prediction and its own context, in its own
+place of the network. Nothing outside this file knows of the task; `test_two_heads.py` searches losses for it.
 """
 
 from __future__ import annotations

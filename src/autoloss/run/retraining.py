@@ -176,7 +176,7 @@ def _trained(
             if execution is not None:
                 belongs = {"loss": job.entrant.loss}
                 keep = Checkpoints(directory=job.folder, is_due=Every(checkpoint_seconds), metadata=belongs)
-                execution = replace(execution, keep=keep)
+                execution = replace(execution, checkpoints=keep)
             watched = _watched(label, task.steps(training), observe)
             outcome = _trained_one(job, task, operators, training, execution, watched)
             if distribution.rank() == 0:

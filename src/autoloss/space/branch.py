@@ -27,6 +27,11 @@ class Sample:
     Args:
         prediction: The raw output, before any activation, (N, C, H, W).
         context: All else the branch needs, such as the target; batch dimension first.
+
+    >>> import torch
+    >>> sample = Sample(torch.zeros(1, 3, 8, 8), {"target": torch.zeros(1, 8, 8, dtype=torch.long)})
+    >>> sample.prediction.shape
+    torch.Size([1, 3, 8, 8])
     """
 
     prediction: Tensor
@@ -40,6 +45,13 @@ class Branch(ABC):
     """One place of a network that a loss is applied to; the one owner of every question that a task raises there.
 
     `prediction` is raw everywhere: logits, heatmap values, box deltas.
+
+    >>> import torch
+    >>> from autoloss import ActivatedBranch
+    >>> branch = ActivatedBranch(activation="softmax", channels=2)
+    >>> leaves = branch.leaves(torch.zeros(1, 2, 1, 1), {"target": torch.tensor([1])})
+    >>> leaves["p"].flatten().tolist(), leaves["y"].flatten().tolist()
+    ([0.5, 0.5], [0.0, 1.0])
     """
 
     leaves_and_roles: Mapping[str, Role]
