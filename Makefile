@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check docs format clean
+.PHONY: demo test check bench-quick docs format clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -24,6 +24,10 @@ check: .venv/installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/test_forbidden.py
+
+# Every script under bench/ with --quick; its figures beside those of docs/results.md. At most 15 minutes.
+bench-quick: .venv/installed
+	$(BIN)/python bench/quick.py --out build/bench-quick.md
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

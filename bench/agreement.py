@@ -1,18 +1,17 @@
-"""Whether the compiled engine, screen and cache on, decides as the reference does: on at least 600 of its accepts.
+"""Whether the compiled engine, with screen and cache, decides as the reference does on at least 600 of its accepts.
 
-The reference takes hours, so its decisions are made once and kept: `--decide` adds to `results/reference_decisions.jsonl`,
-one line per tree, and can be stopped and started at will. Without it the engine decides the same trees, and the table says at
-which stage it differs. Trees are fresh ones and, as in a search, mutations of accepted ones; every tree that holds both roles
-is there, also those whose gradient vanishes or was met before, since those stages are to be judged as well.
+The reference takes hours, so its decisions are made once and stored: `--decide` adds to `results/reference_decisions.jsonl`,
+one line per tree, and can be interrupted and resumed. Without it the engine decides the same trees, and the table says at which
+stage it differs. Trees are new ones and, as in a search, mutations of accepted ones. Trees whose gradient vanishes or was met
+before are included, so that these stages are tested too.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,41 +19,39 @@ from typing import Any
 import torch
 
 from autoloss import zoo
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Verdict, descend
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.protocol import Verdict, conclude
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import limits, screened
+from autoloss.rejection.reference import ReferenceDescent
+from autoloss.rejection.screen import bound_gains, screen_losses
 from autoloss.search.mutation import mutate
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from rejection import draws, scenes
 
 DECISIONS = Path(__file__).parent / "results" / "reference_decisions.jsonl"
 MUTATED = 0.5
 """Share of mutations of accepted losses."""
-QUICK = 150
-"""Trees in the quick run."""
+FIGURES = {
+    "reference accepts": Figure(("reference_accepts",)),
+    "false accepts": Figure(("false_accepts",)),
+    "false rejects": Figure(("false_rejects",)),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Whether the engine decides as the reference does.")
-    parser.add_argument(
-        "--decide", type=int, metavar="ACCEPTS", help="let the reference decide until it accepted so many"
-    )
-    parser.add_argument("--stream", type=int, default=0, help="which sequence of trees --decide goes on with")
-    parser.add_argument("--decisions", type=Path, default=DECISIONS)
-    parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK} trees")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--decide", type=int, metavar="ACCEPTS", help="run the reference until it accepted this many")
+    parser.add_argument("--stream", type=int, default=0, help="the sequence of trees that --decide continues")
+    parser.add_argument("--decisions", type=Path, default=DECISIONS, help="the file of the reference's decisions")
+    parser.add_argument("--trees", type=int, help="only the first so many trees")
+    arguments = parse_arguments(parser, argv, trees=150)
     torch.set_num_threads(1)
     if arguments.decide:
         decide(arguments.decisions, arguments.stream, arguments.decide)
         return
-    result = {"machine": machine(), **agreement(_read(arguments.decisions), QUICK if arguments.quick else None)}
-    emit(result, arguments, _print)
+    emit(agreement(_read(arguments.decisions), arguments.trees), arguments, _print)
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -87,23 +84,8 @@ def reference_verdict(tree: Expression, engine: Engine) -> Verdict:
 
     Such a rejection has no score.
     """
-    reference, settings, most = engine.reference, engine.settings, limits(engine.reference)
-    gains: list[float] = []
-    silent = 0
-    for number, (sample, initial) in enumerate(zip(reference.samples, reference.initial, strict=True)):
-        if silent < number and engine.misses(gains, most):
-            return Verdict(Reason.LOW_GAIN)
-        optimised = descend(tree, engine.branch, sample, settings)
-        if optimised is Reason.NOT_FINITE:
-            return Verdict(Reason.NOT_FINITE)
-        silent += isinstance(optimised, Reason)
-        gains.append(
-            0.0 if isinstance(optimised, Reason) else engine.branch.metric(optimised, sample.context) - initial
-        )
-    if silent == len(gains):
-        return Verdict(Reason.NO_GRADIENT)
-    score = reference.score(gains, settings.unit)
-    return Verdict(None if score >= settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
+    descent = ReferenceDescent(tree, engine.branch, engine.reference, engine.settings)
+    return conclude(descent, engine.settings, bound_gains(engine.reference))
 
 
 def trees(engine: Engine, stream: int, decided: list[dict[str, Any]]) -> Iterator[Expression]:
@@ -157,14 +139,15 @@ def agreement(rows: list[dict[str, Any]], count: int | None) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     for row in rows[:count]:
         tree = parse(row["formula"])
-        gradient = engine.gradient(tree)
+        (gradient,) = engine.gradients([tree])
         key = (row["stream"], gradient.key(str(tree)))
         if not gradient.finite or gradient.zero:
             stage, verdict = "gradient zero or not finite", Verdict(Reason.NO_GRADIENT)
         elif key in verdicts:
             stage, verdict = "key known", verdicts[key]
         else:
-            verdict = verdicts[key] = screened(engine, tree)
+            (verdict,) = screen_losses(engine, [tree])
+            verdicts[key] = verdict
             early = verdict.reason is Reason.LOW_GAIN and verdict.score is None
             stage = "dropped early" if early else "protocol to its end"
         decided[stage] += 1

@@ -1,12 +1,11 @@
-"""Does a search find better losses than its control and the baselines? All of them on the test split (a regression figure).
+"""Whether a search finds better losses than random search and the baselines, all measured on the test split.
 
-python bench/audit.py --tasks digits-seg:miou,tabular:f1:data=breast_cancer_hard --out results/audit.json
+python bench/audit.py --out results/audit.json
 
-For each task: searches with several seeds, with the settings of small tasks and with the paper's; as control as many random
-searches, which draw the same number of losses that pass the rejection protocol and are trained. The winner of each, named on
-fresh seeds of the valid split, and every baseline that fits, at its tuned learning rate, are trained on fresh seeds and measured
-on the test split. Everything finished is kept in a work folder:
-run the same command again and it goes on where it stopped.
+For each task: searches with several seeds, with the settings of small tasks and with the paper's, and as many random searches,
+which train the same number of losses. The winner of each, selected by new training seeds on the valid split, and every baseline
+that fits, at its tuned learning rate, are trained with new seeds and measured on the test split. What is finished is kept in a
+work folder: the same command continues where it was interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,54 +25,57 @@ from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import TEST, Entrant, Row, seeds
-from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import TEST, Entrant, training_seeds
+from autoloss.trainings.table import Measurements, Row
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 from digits import FEW
-from machine import machine
-from output import emit
-from searches import ARMS, EVOLUTION, parser, searched, tell
+from output import Figure, emit, parse_arguments
+from searches import ARMS, EVOLUTION, make_search_parser, searched, tell
 
 FRESH_SEEDS = 5
 """Trainings of each winner and of each baseline on the test split."""
 QUICK: Mapping[str, Mapping[str, Any]] = {"digits-seg": FEW, "tabular": {"steps": 20}}
 QUICK_SEARCH = {"final.confirm": 2, "final.confirm_seeds": 1, "evolution.initial": 2, "evolution.lag": 1}
+TASKS = "digits-seg:miou,tabular:f1:data=breast_cancer_hard"
+FIGURES = {
+    "digits-seg: evolution": Figure(("rows", {"method": "evolution, over searches"}, "mean"), digits=3),
+    "digits-seg: random search": Figure(("rows", {"method": "random search, over searches"}, "mean"), digits=3),
+    "digits-seg: Auto-Seg-Loss": Figure(("rows", {"loss": "baseline/asl_miou"}, "mean"), digits=3),
+    "digits-seg: Dice": Figure(("rows", {"loss": "baseline/dice"}, "mean"), digits=3),
+}
 COLUMNS = ("task", "method", "search_seed", "loss", "mean", "interval", "n", "scores", "reasons")
 
 
-def main() -> None:
-    arguments = _arguments()
-    rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), arguments)]
-    asked = {name: getattr(arguments, name) for name in ("evaluations", "seeds", "test_seeds")}
-    result = {"machine": machine(), **asked, "rows": rows}
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        # A quick run starts anew: it shall say whether the script works now.
+        work = arguments.work or (Path(folder) if arguments.quick else Path("runs") / "audit")
+        rows = [row for spec in arguments.tasks.split(",") for row in _audited(spec.strip(), work, arguments)]
+    sizes = {name: vars(arguments)[name] for name in ("evaluations", "seeds", "test_seeds")}
+    result = {**sizes, "rows": rows}
     if arguments.out and arguments.out.suffix == ".csv":
         arguments.out.write_text(_table(rows))
         arguments.out = None
     emit(result, arguments, _print)
 
 
-def _arguments() -> argparse.Namespace:
-    asked = parser(
-        __doc__, evaluations=100, seeds=3, quick="one seed of 4 trainings on few examples, in a folder of its own"
-    )
-    asked.add_argument(
-        "--tasks", default="digits-seg:miou,tabular:f1", help="name:metric[:option=value…], with commas between tasks"
-    )
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    asked = make_search_parser(__doc__, evaluations=100, seeds=3)
+    asked.add_argument("--tasks", default=TASKS, help="name:metric[:option=value…], with commas between tasks")
     asked.add_argument("--test-seeds", type=int, default=FRESH_SEEDS, help="trainings of each loss on the test split")
-    asked.add_argument("--work", type=Path, help="where everything is kept; runs/audit, with --quick runs/audit-quick")
-    arguments = asked.parse_args()
-    if arguments.quick:
-        # In this process: the start of workers would take most of the time.
-        arguments.evaluations, arguments.seeds, arguments.test_seeds, arguments.workers = 4, 1, 2, 0
-    arguments.work = arguments.work or Path("runs") / ("audit-quick" if arguments.quick else "audit")
-    return arguments
+    asked.add_argument("--work", type=Path, help="the folder that keeps what is finished; runs/audit by default")
+    # Without workers: starting them would take most of the time.
+    return parse_arguments(asked, argv, evaluations=4, seeds=1, test_seeds=2, workers=0)
 
 
-def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _audited(spec: str, work: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     task, metric = _task(spec, arguments.quick)
-    folder = arguments.work / spec.replace(":", "-")
+    folder = work / spec.replace(":", "-")
     settings = {"final.compare": 0, **(QUICK_SEARCH if arguments.quick else {})}
     winners = []
     for seed in range(arguments.seeds):
@@ -82,11 +85,11 @@ def _audited(spec: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             winners.append((arm, seed, Entrant(f"{arm}, seed {seed}", found.best.formula)))
     rivals, tested = _tested(task, metric, [entrant for *_, entrant in winners], folder / "test", arguments)
     by_entrant = {row.entrant: row for row in tested}
-    rows = [_row(spec, arm, seed, by_entrant[entrant]) for arm, seed, entrant in winners]
+    rows = [_row(spec, arm, seed, *_loss_and_scores(by_entrant[entrant])) for arm, seed, entrant in winners]
     for arm in (EVOLUTION, *ARMS):
-        means = tuple(row["mean"] for row in rows if row["method"] == arm)
-        rows.append(_row(spec, f"{arm}, over searches", None, Row(Entrant(arm, ""), means)))
-    return rows + [_row(spec, entrant.label, None, by_entrant[entrant]) for entrant in rivals]
+        means = Measurements(tuple(row["mean"] for row in rows if row["method"] == arm))
+        rows.append(_row(spec, f"{arm}, over searches", None, "", means))
+    return rows + [_row(spec, entrant.label, None, *_loss_and_scores(by_entrant[entrant])) for entrant in rivals]
 
 
 def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
@@ -95,6 +98,23 @@ def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
         raise RequestError(f"--tasks takes name:metric[:option=value…], like digits-seg:miou; found {spec!r}.")
     options = dict(option.split("=", 1) for option in rest[1:])
     return autoloss.tasks.get(name, metric=rest[0], **{**(QUICK.get(name, {}) if quick else {}), **options}), rest[0]
+
+
+class Told:
+    """A store whose trainings are printed as they end."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def trials(self) -> dict[Train, Outcome]:
+        return self._store.trials()
+
+    def add_trial(self, job: Train, outcome: Outcome) -> None:
+        self._store.add_trial(job, outcome)
+        result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
+        training = job.training
+        tell(f"{self._name}, {training.split}, {job.loss} × {training.learning_rate:g}: {result}")
 
 
 def _tested(
@@ -109,16 +129,10 @@ def _tested(
             Store(folder, write=True) as store,
             start_workers(JobRunner(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
-            dispatcher, known = Dispatcher(pool, configuration.limits), store.trials()
-
-            def keep(job: Train, outcome: Outcome) -> None:
-                store.add_trial(job, outcome)
-                result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-                tell(f"{task.name}, {job.training.split}, {job.loss} × {job.training.learning_rate:g}: {result}")
-
-            rivals = tuned(_rivals(task, metric), task, 0, dispatcher, known, keep)
-            fresh = seeds(0, "audit", arguments.test_seeds)
-            return rivals, compared([*winners, *rivals], fresh, TEST, dispatcher, known, keep)
+            dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
+            rivals = tune_learning_rates(_rivals(task, metric), task, 0, dispatcher, record)
+            seeds = training_seeds(0, "audit", arguments.test_seeds)
+            return rivals, compare_losses([*winners, *rivals], seeds, TEST, dispatcher, record)
     finally:
         owner.close()
 
@@ -130,8 +144,14 @@ def _rivals(task: autoloss.Task, metric: str) -> list[Entrant]:
     return baselines(task, every=True) + own
 
 
-def _row(task: str, method: str, seed: int | None, row: Row) -> dict[str, Any]:
-    values = (task, method, seed, row.entrant.loss, row.mean, row.interval, len(row.scores), row.scores, row.reasons)
+def _loss_and_scores(row: Row) -> tuple[str, Measurements, tuple[str, ...]]:
+    return row.entrant.loss, row.score, row.reasons
+
+
+def _row(
+    task: str, method: str, seed: int | None, loss: str, scores: Measurements, reasons: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    values = (task, method, seed, loss, scores.mean, scores.interval, len(scores.values), scores.values, reasons)
     return dict(zip(COLUMNS, values, strict=True))
 
 

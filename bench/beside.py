@@ -1,4 +1,4 @@
-"""A search of a toy with any workers beside the one of this process: what faults of workers change in a history."""
+"""Compares a search of a toy task with any workers with the same search in this process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 import torch
 from torch import Tensor
 
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History, as_text
 from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
@@ -25,15 +24,15 @@ from autoloss.store.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.injection import Injection, Mishaps, Rehearsing
+from autoloss.workers.faults import FaultyFunction
+from autoloss.workers.injection import FaultyWorkers, Injection
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, Workers
-from machine import machine
-from output import emit
+from output import emit, make_parser, parse_arguments
 from searches import tell
 
-Measure = Callable[[bool], list[dict[str, Any]]]
-"""Takes whether to be quick, and returns lines of a table of faults."""
+Measure = Callable[[argparse.Namespace], list[dict[str, Any]]]
+"""Takes the sizes on the command line and returns rows of a table of faults."""
 
 # Workers elsewhere cannot import what lies beside a script.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -100,7 +99,7 @@ def _sample(generator: torch.Generator) -> Sample:
 
 
 class Nowhere:
-    """Keeps nothing: the history is compared where it is."""
+    """A store that keeps nothing: the history is compared in memory."""
 
     def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
@@ -115,8 +114,8 @@ def searched(
     inject: str | None = None,
     settings: Mapping[str, Any] | None = None,
     meddle: Callable[[Workers, int], None] | None = None,
-) -> tuple[list[str], Mishaps, int]:
-    """Search with the toy; returns its history, what went wrong, and how many children failed.
+) -> tuple[list[str], dict[str, Any]]:
+    """Search with the toy; returns its history, and counts of what went wrong.
 
     Args:
         workers: Makes workers of what they perform.
@@ -128,47 +127,56 @@ def searched(
     )
     history = History(task.branches, configuration)
     samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
-    workshop = JobRunner(task, samples, configuration)
-    with workers(Rehearsing(workshop.perform)) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, None if inject is None else Injection.parse(inject))
-        run(history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(pool, progress.trained))
-    failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
-    return list(as_text(history.finished)), dispatcher.mishaps, failed
+    runner = JobRunner(task, samples, configuration)
+    inner = workers(FaultyFunction(runner.perform))
+    injection = Injection({}) if inject is None else Injection.parse(inject)
+    with FaultyWorkers(inner, injection, configuration.limits.memory_bytes) as pool:
+        dispatcher = Dispatcher(pool, configuration.limits)
+        run_loop(
+            history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(inner, progress.trained)
+        )
+    counts = {
+        "failed": sum(outcome.state is State.FAILED for outcome in history.outcomes.values()),
+        "repeated": pool.repeated + dispatcher.losses.total(),
+        "injected": dict(pool.injected),
+        "losses": dict(dispatcher.losses),
+    }
+    return list(as_text(history.finished)), counts
 
 
 def beside_clean(promise: str, evaluations: int, workers: Callable[..., Any], **how: Any) -> dict[str, Any]:
-    """Set a search beside the one in this process without faults or delays."""
-    clean, _, failed = searched(evaluations)
+    """Compare a search with the same one in this process without faults or delays."""
+    clean, counts_clean = searched(evaluations)
     start = time.monotonic()
-    lines, mishaps, failed_here = searched(evaluations, workers, **how)
-    lost = failed_here - failed + sum(line not in lines for line in clean)
-    more = {
-        "injected": dict(mishaps.injected),
-        "losses": dict(mishaps.losses),
-        "seconds": round(time.monotonic() - start),
-    }
-    return row(promise, evaluations, lost, mishaps.repeated + mishaps.losses.total(), lines == clean, **more)
+    lines, counts = searched(evaluations, workers, **how)
+    lost = counts["failed"] - counts_clean["failed"] + sum(line not in lines for line in clean)
+    more = {name: counts[name] for name in ("injected", "losses")}
+    seconds = round(time.monotonic() - start)
+    return row(promise, evaluations, lost, counts["repeated"], lines == clean, **more, seconds=seconds)
 
 
-def main(doc: str, measures: Sequence[Measure], quick: str) -> None:
-    """Run a script's measures, or those that `--only` names."""
-    named = {measure.__name__: measure for measure in measures}
-    asked = argparse.ArgumentParser(description=doc.splitlines()[0])
-    asked.add_argument("--quick", action="store_true", help=quick)
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    asked.add_argument("--only", nargs="+", choices=list(named), help="these alone")
-    arguments = asked.parse_args()
-    found = []
-    for name in arguments.only or named:
-        found += told(named[name](arguments.quick))
-    emit({"machine": machine(), "rows": found}, arguments, show)
+def run_measures(
+    doc: str,
+    measures: Sequence[Measure],
+    argv: Sequence[str] | None,
+    usual: Mapping[str, int],
+    quick: Mapping[str, int],
+) -> None:
+    """Run a script's measures, or those that `--only` names.
 
-
-def told(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    for found in rows:
-        tell(str(found))
-        yield found
+    Args:
+        usual: Sizes, each an argument of the command line.
+        quick: The same under `--quick`.
+    """
+    table = {measure.__name__: measure for measure in measures}
+    parser = make_parser(doc, **usual)
+    parser.add_argument("--only", nargs="+", choices=list(table), help="only these measurements")
+    arguments = parse_arguments(parser, argv, **quick)
+    rows = []
+    for name in arguments.only or table:
+        rows += [{"name": name, **found} for found in table[name](arguments)]
+        tell(str(rows[-1]))
+    emit({"rows": rows}, arguments, show)
 
 
 def row(promise: str, trials: int, lost: int, repeated: int, history_equal: bool | None, **more: Any) -> dict[str, Any]:

@@ -1,16 +1,14 @@
-"""What a tree costs in a training: forward and backward beside `F.cross_entropy` on the same tensors, eager and compiled.
+"""What a loss costs in training: forward and backward beside `F.cross_entropy` on the same tensors, eager and compiled.
 
-Each pair is one cross entropy and one loss, one right after the other and in changing order, so that other load meets both;
-a row is the median of the ratios of all pairs, with the middle half of them beside it. Compiling is not counted, but shown.
+Each pair times cross entropy and a loss directly after each other, in alternating order, so that other load affects both. A row
+is the median of the ratios over all pairs, with their interquartile range. Compiling is not counted, but shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -19,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss import zoo
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
 CLASSES = 21
 LOSSES = {"-y·log(p)": "baseline/ce", "gAcc": "seg/gacc", "mIoU": "seg/miou"}
@@ -31,58 +28,53 @@ TARGETS = {"-y·log(p)": 1.1, "gAcc": 1.1, "mIoU": 1.6}
 Step = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured."""
-
-    images: int
-    side: int
-    pairs: int
-    eager_pairs: int
+FIGURES = {
+    f"{label}, {kind}": Figure(("rows", {"loss": label}, f"ratio_{kind}"), digits=2)
+    for label in LOSSES
+    for kind in ("eager", "compiled")
+}
 
 
-# Tensors beyond 32 MB are given back to the system after each step: smaller ones would flatter cross entropy, which
-# allocates more.
-QUICK = Size(images=2, side=512, pairs=11, eager_pairs=2)
-USUAL = Size(images=8, side=512, pairs=21, eager_pairs=5)
-
-
-def main() -> None:
-    arguments = _arguments()
-    size = QUICK if arguments.quick else USUAL
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     began = time.monotonic()
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(size.images, CLASSES, size.side, size.side, generator=generator).requires_grad_()
-    labels = torch.randint(CLASSES, (size.images, size.side, size.side), generator=generator)
-    rows = [row(label, name, logits, labels, size) for label, name in LOSSES.items()]
+    shape = (arguments.images, arguments.side, arguments.side)
+    logits = torch.randn(shape[0], CLASSES, *shape[1:], generator=generator).requires_grad_()
+    labels = torch.randint(CLASSES, shape, generator=generator)
+    rows = [row(label, LOSSES[label], logits, labels, arguments) for label in arguments.losses]
     result: dict[str, Any] = {
-        "machine": machine(),
         "threads": torch.get_num_threads(),
         "shape": list(logits.shape),
-        "size": asdict(size),
+        "size": {name: vars(arguments)[name] for name in ("images", "side", "pairs", "eager_pairs")},
         "rows": rows,
         "seconds": round(time.monotonic() - began, 1),
     }
     emit(result, arguments, _print)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What a loss costs in training, beside cross entropy.")
-    parser.add_argument("--quick", action="store_true", help="smaller tensors, at most a minute on a quiet machine")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--threads", type=int, help="of torch; as many as it takes by itself when left out")
-    return parser.parse_args()
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--images", type=int, default=8, help="batch size")
+    parser.add_argument("--side", type=int, default=512, help="height and width in pixels")
+    parser.add_argument("--pairs", type=int, default=21, help="timed pairs, compiled")
+    parser.add_argument("--eager-pairs", type=int, default=5, help="timed pairs, eager")
+    parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
+    parser.add_argument("--backend", default="inductor", help="of torch.compile")
+    parser.add_argument("--threads", type=int, help="of torch; its own choice by default")
+    # Tensors above 32 MB are returned to the system after each step. With smaller ones cross entropy, which allocates more,
+    # would look faster than it is.
+    return parse_arguments(parser, argv, images=2, pairs=7, eager_pairs=2)
 
 
-def row(label: str, name: str, logits: Tensor, labels: Tensor, size: Size) -> dict[str, Any]:
+def row(label: str, name: str, logits: Tensor, labels: Tensor, size: argparse.Namespace) -> dict[str, Any]:
     """Measure one loss in both forms."""
     criterion = zoo.get(name).criterion()
     eager = ratios(criterion, logits, labels, size.eager_pairs)
     torch.compiler.reset()
-    compiled = torch.compile(criterion, fullgraph=True)
+    compiled = torch.compile(criterion, fullgraph=True, backend=size.backend)
     began = time.monotonic()
     timed(compiled, logits, labels)
     seconds = time.monotonic() - began

@@ -1,18 +1,16 @@
 """Which losses of object detection pass the rejection protocol, each on its own branch of an untrained Faster R-CNN.
 
-Samples are those of torchvision's network with a ResNet-18 and the levels P4 to P6, on scenes of real digits. For every published
-formula, every baseline and their negations, the table holds g, relative and absolute, and the mean ξ₀ and ξ_best. What a setting
-changes stands below: the coder's deviations, NMS, and the box of a negative.
+Samples come from torchvision's network with a ResNet-18 and the levels P4 to P6, on scenes of real digits. For every published
+formula, every baseline and their negations, the table holds g, relative and absolute, and the means of ξ₀ and ξ_best. Further
+tables change one setting each: the coder's deviations, NMS, and the box of a negative.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -26,13 +24,11 @@ from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
 from autoloss.tasks.detection.data.digits import CLASSES, compose_box_scenes
-from autoloss.tasks.detection.heads.head import BranchSettings
 from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import last_levels
-from autoloss.tasks.detection.task import DetectionTask
-from machine import machine
-from output import emit
+from autoloss.tasks.detection.task import BranchSettings, DetectionTask
+from output import Figure, emit, make_parser, parse_arguments
 
 SEED = 0
 SIDE = 96
@@ -51,6 +47,13 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Branch → what was published for it (`ins/…_reg` of the RPN and `ins/rcnn_cls` are those of `det`), and the baselines."""
+FIGURES = {
+    **{f"{branch}: ξ₀": Figure(("rows", {"branch": branch}, "initial"), digits=3) for branch in LOSSES},
+    "rpn_reg: g relative": Figure(("rows", {"loss": "baseline/cse_auto_a_reg"}, "g"), digits=3),
+    "rcnn_reg: g absolute": Figure(("rows", {"loss": "det/rcnn_reg"}, "g_absolute"), digits=3),
+    "rpn_cls: g of −L": Figure(("rows", {"loss": "−(det/rpn_cls)"}, "g"), digits=3),
+    "rcnn_reg: g of −L": Figure(("rows", {"loss": "−(ins/rcnn_reg)"}, "g"), digits=2),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +72,29 @@ SETTINGS: Mapping[str, tuple[Setting, tuple[str, ...]]] = {
 }
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--samples", type=int, default=ProtocolSettings().samples, help="B of the protocol")
+    parser.add_argument("--steps", type=int, default=ProtocolSettings().steps, help="T of the protocol")
+    parser.add_argument("--branches", nargs="+", choices=list(LOSSES), default=list(LOSSES))
+    parser.add_argument(
+        "--settings", nargs="*", choices=list(SETTINGS), default=list(SETTINGS), help="further settings"
+    )
+    arguments = parse_arguments(parser, argv, samples=2, settings=[])
     torch.set_num_threads(1)
     began = time.monotonic()
-    count = 2 if arguments.quick else ProtocolSettings().samples
+    count, steps = arguments.samples, arguments.steps
     task = detector(BranchSettings())
     drawn = task.samples(count, SEED)
-    rows = [row for branch in LOSSES for row in table(branch, task.branches[branch], drawn[branch])]
-    others = {} if arguments.quick else {name: changed(name, count) for name in SETTINGS}
+    rows = [row for branch in arguments.branches for row in table(branch, task.branches[branch], drawn[branch], steps)]
+    others = {name: changed(name, count, steps) for name in arguments.settings}
     result = {
-        "machine": machine(),
         "samples": count,
         "rows": rows,
         "settings": others,
         "seconds": round(time.monotonic() - began, 1),
     }
     emit(result, arguments, _print)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2 samples, one setting")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 def detector(settings: BranchSettings) -> DetectionTask:
@@ -107,15 +108,17 @@ def network() -> FasterRCNN:
     return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape)
 
 
-def table(branch: str, at: Branch, samples: Sequence[Sample], negations: bool = True) -> list[dict[str, Any]]:
+def table(
+    branch: str, at: Branch, samples: Sequence[Sample], steps: int, negations: bool = True
+) -> list[dict[str, Any]]:
     """Measure every loss of a branch, and its negation."""
     reference = measure_reference(at, samples)
     rows = []
     for name in LOSSES[branch]:
-        loss = zoo.entry(name).one(branch, at)
+        loss = zoo.get_entry(name).make_branch_loss(branch, at)
         for sign in (1, -1) if negations else (1,):
             gains = [
-                gain(loss, sign, at, sample, start)
+                gain(loss, sign, at, sample, start, steps)
                 for sample, start in zip(reference.samples, reference.initial, strict=True)
             ]
             rows.append(_row(branch, name if sign == 1 else f"−({name})", gains, reference))
@@ -134,12 +137,12 @@ def _row(branch: str, name: str, gains: Sequence[float], reference: Reference) -
     }
 
 
-def gain(loss: Expression | BranchLoss, sign: int, branch: Branch, sample: Sample, initial: float) -> float:
+def gain(loss: Expression | BranchLoss, sign: int, branch: Branch, sample: Sample, initial: float, steps: int) -> float:
     """Descend as the protocol does; trees and hand-written losses alike, both as plain sums. NaN when not finite."""
     settings = ProtocolSettings()
     prediction = sample.prediction.clone()
     velocity = torch.zeros_like(prediction)
-    for _ in range(settings.steps):
+    for _ in range(steps):
         prediction.requires_grad_(True)
         value = sign * summed(loss, branch, prediction, sample.context)
         (slope,) = torch.autograd.grad(value, prediction)
@@ -157,7 +160,7 @@ def summed(loss: Expression | BranchLoss, branch: Branch, prediction: Tensor, co
     return loss(prediction, context) * branch.divisor(context)
 
 
-def changed(name: str, count: int) -> list[dict[str, Any]]:
+def changed(name: str, count: int, steps: int) -> list[dict[str, Any]]:
     """Measure the losses, without negations, under another setting."""
     setting, branches = SETTINGS[name]
     task = detector(BranchSettings(deviations=setting.deviations or BranchSettings().deviations))
@@ -172,7 +175,7 @@ def changed(name: str, count: int) -> list[dict[str, Any]]:
         if setting.negatives_have_objects:
             samples = [Sample(sample.prediction, with_objects(sample.context)) for sample in samples]
         try:
-            rows += table(branch, at, samples, negations=False)
+            rows += table(branch, at, samples, steps, negations=False)
         except ValueError as error:
             rows.append({"branch": branch, "loss": "none", "reason": str(error)})
     return rows

@@ -1,40 +1,44 @@
-"""What a short search on digits-seg finds, over seeds: the winner beside tuned baselines on the test split.
+"""What a short search on digits-seg finds, for several seeds: the winner and tuned baselines on the test split.
 
 python bench/digits.py --seeds 2 --out results/digits.json      searches and compares
-python bench/digits.py --runs DIR DIR                           reads runs that are there already
+python bench/digits.py --runs DIR DIR                           reads finished runs
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import autoloss
 from autoloss.report.leaderboard import comparison_rows
 from autoloss.run.results import Search, open_run
-from machine import machine
-from output import emit
-from searches import EVOLUTION, parser, searched
+from output import Figure, emit, parse_arguments
+from searches import EVOLUTION, make_search_parser, searched
 
 FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 """Options of digits-seg that make a training take a fraction of a second."""
+_SEED_0 = ("searches", {"seed": 0}, "comparison")
+FIGURES = {
+    "Dice": Figure((*_SEED_0, {"loss": "baseline/dice"}, "mean"), digits=4),
+    "the best found loss": Figure((*_SEED_0, {"baseline": False}, "mean"), digits=4),
+    "cross entropy": Figure((*_SEED_0, {"loss": "baseline/ce"}, "mean"), digits=4),
+}
 
 
-def main() -> None:
-    asked = parser(__doc__, evaluations=60, seeds=2, quick="one seed of 3 trainings on few scenes")
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_search_parser(__doc__, evaluations=60, seeds=2)
     asked.add_argument("--metric", default="miou")
     asked.add_argument(
         "--runs", type=Path, nargs="*", default=[], help="folders of finished runs, in place of searching"
     )
-    arguments = asked.parse_args()
-    if arguments.quick:
-        arguments.evaluations, arguments.seeds = 3, 1
+    arguments = parse_arguments(asked, argv, evaluations=3, seeds=1)
     with tempfile.TemporaryDirectory() as folder:
         found = [open_run(run) for run in arguments.runs] or [
             _searched(seed, Path(folder) / str(seed), arguments) for seed in range(arguments.seeds)
         ]
-    result = {"machine": machine(), "task": "digits-seg", "searches": [_summary(one) for one in found]}
+    result = {"task": "digits-seg", "searches": [_summary(one) for one in found]}
     emit(result, arguments, _print)
 
 

@@ -1,4 +1,4 @@
-"""What the driver itself costs: time and memory per trained candidate, and how much of the time its workers are busy.
+"""What the driver costs: time and memory per trained candidate, and the share of the time in which its workers are busy.
 
 python bench/driver.py --out results/driver.json
 
@@ -9,7 +9,6 @@ processes on an otherwise idle machine: the share of the time in which they trai
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any
 import cloudpickle
 
 import autoloss
-from autoloss.run.pipeline import run
+from autoloss.run.loop import run_loop
 from autoloss.search.history import History
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Outcome
@@ -31,16 +30,20 @@ from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.messages import decode, encode
-from autoloss.workers.pool import Finished, ProcessWorkers, Workers
-from autoloss.workers.pool import Outcome as JobOutcome
-from autoloss.workers.worker import attempt
+from autoloss.workers.messages import Finished, JobOutcome, decode, encode
+from autoloss.workers.pool import ProcessWorkers, Workers
+from autoloss.workers.worker import run_job
 from digits import FEW
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from synthetic import BRANCHES, Answers
 
 TARGETS = {"milliseconds_per_candidate": 5.0, "megabytes": 200.0, "utilisation": 0.95}
+FIGURES = {
+    "milliseconds per candidate": Figure(("milliseconds_per_candidate",), digits=1),
+    "of which in the store": Figure(("milliseconds_in_the_store",), digits=1),
+    "megabytes": Figure(("megabytes",), digits=0),
+    "utilisation of two workers": Figure(("utilisation",), digits=2),
+}
 SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
 SLOTS = 4
 TRIALS = 10
@@ -70,7 +73,7 @@ class Instant(Workers):
         frame = encode((job, cloudpickle.dumps(payload)))
         began, began_processor = time.perf_counter(), time.process_time()
         del frame
-        self._waiting[job] = cloudpickle.dumps(attempt(self._answers.perform, job, payload))
+        self._waiting[job] = cloudpickle.dumps(run_job(self._answers.perform, job, payload))
         if isinstance(payload, Train):
             self.trained_at.append(began - self.answering_seconds)
             self.trained_at_processor.append(began_processor - self.answering_processor_seconds)
@@ -145,18 +148,13 @@ class Counted(Workers):
         self._workers.close()
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
     asked.add_argument("--candidates", type=int, default=10_000, help="trainings with instant answers")
     asked.add_argument("--evaluations", type=int, default=60, help="real trainings, for the utilisation")
-    asked.add_argument("--part", choices=["costs", "utilisation"], help="only this")
-    asked.add_argument("--quick", action="store_true", help="1,000 candidates, 10 trainings on few scenes")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    if arguments.quick:
-        arguments.candidates, arguments.evaluations = 1_000, 10
-    result: dict[str, Any] = {"machine": machine(), "targets": TARGETS}
+    asked.add_argument("--part", choices=["costs", "utilisation"], help="only this part")
+    arguments = parse_arguments(asked, argv, candidates=1_000, evaluations=10)
+    result: dict[str, Any] = {"targets": TARGETS}
     if arguments.part != "utilisation":
         result |= costs(arguments.candidates)
     if arguments.part != "costs":
@@ -170,11 +168,10 @@ def costs(candidates: int) -> dict[str, Any]:
     gc.collect()
     before = resident_megabytes()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
-        store.write_settings({"configuration": configuration.to_json()})
         history, record = History(BRANCHES, configuration), Timed(store)
         workers = Instant(Answers(configuration))
         began = time.perf_counter()
-        run(history, record, Dispatcher(workers, configuration.limits))
+        run_loop(history, record, Dispatcher(workers, configuration.limits))
         whole = time.perf_counter() - began - workers.answering_seconds
         after = resident_megabytes()
         store_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
@@ -192,7 +189,7 @@ def costs(candidates: int) -> dict[str, Any]:
         "trained": len(trained),
         "explored": history.totals["sampled"],
         "simulated": history.totals["simulated"],
-        "children": len(history.children),
+        "children": len(history.candidates),
     }
 
 
@@ -210,7 +207,7 @@ def utilisation(evaluations: int, options: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)
         with Counted(ProcessWorkers(workshop.perform, 2)) as workers:
-            run(history, store, Dispatcher(workers, configuration.limits))
+            run_loop(history, store, Dispatcher(workers, configuration.limits))
             seconds = time.perf_counter() - (workers.began or 0.0)
         trainings = [outcome.seconds for outcome in store.outcomes().values()]
     return {

@@ -1,16 +1,16 @@
-"""Each promise of reliability, tried until it would break: what was lost, what was done twice, and whether the history is the same.
+"""What a run survives: for each promise what was lost, what was repeated, and whether the history is equal.
 
-Drivers are killed at random and at every named point, raced against each other, read from, damaged and left without a disk.
+Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
+files are damaged.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,78 +19,73 @@ import torch
 import faults_driver
 import faults_file
 import faults_sharing
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from promise import Shown
 
 EVALUATIONS = 8
+FIGURES = {
+    "kills at random points": Figure(("promises", {"name": "kills"}, "trials")),
+    "kills at random points: trainings lost": Figure(("promises", {"name": "kills"}, "lost")),
+    "kills at random points: history equal": Figure(("promises", {"name": "kills"}, "history_equal")),
+    "kills at commit points": Figure(("promises", {"name": "points"}, "trials")),
+    "kills at commit points: trainings lost": Figure(("promises", {"name": "points"}, "lost")),
+    "races of two drivers": Figure(("promises", {"name": "races"}, "trials")),
+    "races: median seconds of a refusal": Figure(("promises", {"name": "races"}, "median_refusal_seconds")),
+    "commits beside readers": Figure(("promises", {"name": "readers"}, "trials")),
+    "commits beside readers: failed": Figure(("promises", {"name": "readers"}, "failed_commits")),
+    "damaged files": Figure(("promises", {"name": "damage"}, "trials")),
+    "full disks": Figure(("promises", {"name": "disk"}, "trials")),
+    "full disks: history equal": Figure(("promises", {"name": "disk"}, "history_equal")),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How often each promise is tried.
-
-    Args:
-        counts: A driver is ended when it passes a point for so many times.
-    """
-
-    kills: int = 100
-    counts: tuple[int, ...] = (1, 2, 5)
-    races: int = 50
-    readers: int = 20
-    reading_seconds: float = 20.0
-    flips: int = 300
-    truncations: int = 50
-    full_disks: int = 3
+COUNTS = (1, 2, 5)
+"""A driver is killed when it passes a point for the n-th time, for each n."""
+USUAL = {
+    "kills": 100,
+    "counts": 3,
+    "races": 50,
+    "readers": 20,
+    "reading_seconds": 20.0,
+    "flips": 300,
+    "truncations": 50,
+    "full_disks": 3,
+}
+QUICK = {"kills": 20, "counts": 1, "races": 6, "reading_seconds": 2.0, "full_disks": 1}
 
 
-QUICK = Size(kills=20, counts=(1,), races=6, reading_seconds=2.0, full_disks=1)
+def _clean(folder: Path) -> faults_driver.Clean:
+    return faults_driver.clean(folder, EVALUATIONS)
 
 
-def _of_driver(experiment: Callable[..., Shown], folder: Path, **options: Any) -> Shown:
-    return experiment(folder, faults_driver.clean(folder, EVALUATIONS), **options)
+Experiment = Callable[[Path, Namespace], Shown]
+PROMISES: Mapping[str, Experiment] = {
+    "kills": lambda at, sizes: faults_driver.kills_at_random(at, _clean(at), sizes.kills),
+    "points": lambda at, sizes: faults_driver.kills_at_points(at, _clean(at), counts=COUNTS[: sizes.counts]),
+    "races": lambda at, sizes: faults_sharing.races(at, sizes.races),
+    "readers": lambda at, sizes: faults_sharing.readers(at, sizes.readers, 100, seconds=sizes.reading_seconds),
+    "damage": lambda at, sizes: faults_file.damaged(at, sizes.flips, sizes.truncations),
+    "disk": lambda at, sizes: faults_file.full_disk(at, _clean(at), periods=sizes.full_disks),
+}
+"""Name → the experiment; it gets a folder of its own and the sizes on the command line."""
 
 
-Experiment = Callable[[Path], Shown]
-
-
-def promises(size: Size) -> Mapping[str, Experiment]:
-    """Return every experiment by name; each gets a folder of its own."""
-    return {
-        "kills": partial(_of_driver, faults_driver.kills_at_random, kills=size.kills),
-        "points": partial(_of_driver, faults_driver.kills_at_points, counts=size.counts),
-        "races": partial(faults_sharing.races, trials=size.races),
-        "readers": partial(faults_sharing.readers, count=size.readers, commits=100, seconds=size.reading_seconds),
-        "damage": partial(faults_file.damaged, flips=size.flips, truncations=size.truncations),
-        "disk": partial(_of_driver, faults_file.full_disk, periods=size.full_disks),
-    }
-
-
-def main() -> None:
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, **USUAL)
+    parser.add_argument("--only", nargs="+", choices=list(PROMISES), help="only these promises")
+    arguments = parse_arguments(parser, argv, **QUICK)
     torch.set_num_threads(1)
-    size = QUICK if arguments.quick else Size()
-    table = promises(size)
-    shown = [_tried(name, table[name]) for name in arguments.only or table]
-    emit({"machine": machine(), "promises": [one.values() for one in shown]}, arguments, _print)
+    shown = [_tried(name, arguments) for name in arguments.only or PROMISES]
+    emit({"promises": [one.values() for one in shown]}, arguments, _print)
     if not all(one.kept for one in shown):
         raise SystemExit(1)
 
 
-def _tried(name: str, experiment: Experiment) -> Shown:
+def _tried(name: str, sizes: Namespace) -> Shown:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        shown = experiment(Path(folder))
+        shown = PROMISES[name](Path(folder), sizes)
     return replace(shown, more={"name": name, **shown.more, "seconds": round(time.monotonic() - began, 1)})
-
-
-def _arguments() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--quick", action="store_true", help="fewer trials of each promise")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    asked.add_argument("--only", nargs="+", choices=list(promises(QUICK)), help="these promises alone")
-    return asked.parse_args()
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from autoloss.run.reading import read_once
 from autoloss.run.results import open_run
 from autoloss.store import database
 from autoloss.store import samples as sample_files
-from autoloss.store.migrations import SAMPLES, SAMPLES_DIGEST
+from autoloss.store.migrations import SAMPLES
 from autoloss.store.store import FILE, Store
 from faults_driver import SEED, Clean, compared_with, driven, forked, waited, warm
 from promise import Shown
@@ -89,9 +89,9 @@ def _copy(source: Path, target: Path) -> Path:
 def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
     """Return everything that a run holds."""
     with Store(directory, write=write) as store:
-        kept = store.started()
+        kept = store.settings()
         rows = (kept, list(store.children()), store.outcomes(), store.trials(), store.rejected())
-    samples = sample_files.load(directory, kept[SAMPLES_DIGEST])
+    samples = sample_files.load(directory, kept.samples_digest)
     plain = [
         (name, one.prediction.tolist(), {key: tensor.tolist() for key, tensor in one.context.items()})
         for name, found in samples.items()

@@ -1,9 +1,9 @@
-"""What a Ray cluster that loses nodes changes in a history (nothing): three nodes, one killed every 30 s, and workers 1, 2, 4.
+"""What a search on a Ray cluster repeats when nodes are killed; the history stays the same.
 
 python bench/faults_ray.py --out results/faults_ray.json        about ten minutes on two cores
 python bench/faults_ray.py --quick
 
-Everything stays on the loopback address, with a token of its own; only what was started here is ended.
+The cluster listens on the loopback address only and has a token of its own; only processes started here are ended.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from autoloss.workers.pool import Workers
-from autoloss.workers.ray_access import ALONE, AUTH_MODE, QUIET
-from autoloss.workers.ray_workers import complaints_to_stderr, ray_workers
-from beside import Measure, beside_clean, main
+from autoloss.workers.ray_cluster import AUTH_MODE, ISOLATED, QUIET, start_ray_workers
+from beside import Measure, beside_clean, run_measures
+from output import Figure
 from searches import tell
 
+PATIENT = {"RAY_raylet_start_wait_time_s": "120"}
+"""On a busy machine a node takes longer to start than Ray waits by default."""
 NODES = 3
-BETWEEN_KILLS_SECONDS = 30.0
-LASTING_SECONDS = 300.0
 WORKERS = (1, 2, 4)
 DELAYS = (0.0, 0.2)
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_log_monitor": False, "no_monitor": True}
 
 
-def workers_and_delays(quick: bool) -> list[dict[str, Any]]:
+def workers_and_delays(sizes: Namespace) -> list[dict[str, Any]]:
     """Workers 1, 2, 4 on a cluster of four CPUs, with trainings that take a time of their own."""
-    counts, delays = (WORKERS[:2], DELAYS[:1]) if quick else (WORKERS, DELAYS)
-    evaluations = 10 if quick else 40
+    counts, delays, evaluations = WORKERS[: sizes.counts], DELAYS[: sizes.delays], sizes.evaluations
     with _cluster(max(counts)) as cluster:
         return [
             beside_clean(
                 f"{count} Ray workers, delays to {delay:g} s",
                 evaluations,
-                lambda perform, count=count: ray_workers(perform, count, cluster.address),
+                lambda perform, count=count: start_ray_workers(perform, count, cluster.address),
                 delay_seconds=delay,
             )
             for count in counts
@@ -48,15 +48,15 @@ def workers_and_delays(quick: bool) -> list[dict[str, Any]]:
         ]
 
 
-def nodes_killed(quick: bool) -> list[dict[str, Any]]:
-    """Three nodes, one of them killed every 30 s and replaced, for 5 minutes."""
-    lasting, evaluations = (40.0, 30) if quick else (LASTING_SECONDS, 300)
+def nodes_killed(sizes: Namespace) -> list[dict[str, Any]]:
+    """Three nodes, one of them killed and replaced at intervals."""
+    lasting, evaluations = sizes.seconds, sizes.killed_evaluations
     with _cluster(NODES) as cluster:
-        killer = _Killer(cluster, quick)
+        killer = _Killer(cluster, sizes.interval_seconds)
         found = beside_clean(
-            f"{NODES} Ray nodes, one killed every {BETWEEN_KILLS_SECONDS:g} s",
+            f"{NODES} Ray nodes, one killed every {sizes.interval_seconds} s",
             evaluations,
-            lambda perform: ray_workers(perform, NODES, cluster.address),
+            lambda perform: start_ray_workers(perform, NODES, cluster.address),
             delay_seconds=2 * NODES * lasting / evaluations,
             meddle=killer.meddle,
         )
@@ -66,10 +66,10 @@ def nodes_killed(quick: bool) -> list[dict[str, Any]]:
 class _Killer:
     """Kills the oldest node whenever it is due and all are up, and has another one started in its place."""
 
-    def __init__(self, cluster: Any, quick: bool) -> None:
+    def __init__(self, cluster: Any, interval_seconds: float) -> None:
         self.kills = 0
         self._cluster = cluster
-        self._between = 15.0 if quick else BETWEEN_KILLS_SECONDS
+        self._between = interval_seconds
         self._due: float | None = None
 
     def _all_are_up(self) -> bool:
@@ -107,21 +107,36 @@ def _cluster(nodes: int) -> Iterator[Any]:
         for _ in range(nodes):
             cluster.add_node(wait=False, **NODE)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        with complaints_to_stderr(ray):
-            yield cluster
+        yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
 
 
+FIGURES = {
+    "killed nodes: evaluations": Figure(("rows", {"name": "nodes_killed"}, "trials")),
+    "killed nodes": Figure(("rows", {"name": "nodes_killed"}, "kills")),
+    "killed nodes: lost": Figure(("rows", {"name": "nodes_killed"}, "lost")),
+    "killed nodes: attempts repeated": Figure(("rows", {"name": "nodes_killed"}, "repeated")),
+    "killed nodes: history equal": Figure(("rows", {"name": "nodes_killed"}, "history_equal")),
+    "workers and delays: lost": Figure(("rows", {"name": "workers_and_delays"}, "lost")),
+}
 MEASURES: tuple[Measure, ...] = (workers_and_delays, nodes_killed)
 
 
-if __name__ == "__main__":
+USUAL = {"evaluations": 40, "killed_evaluations": 300, "counts": 3, "delays": 2, "seconds": 300, "interval_seconds": 30}
+QUICK = {"evaluations": 10, "killed_evaluations": 30, "counts": 2, "delays": 1, "seconds": 40, "interval_seconds": 15}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         # Before Ray is imported: it reads some of these only then.
-        os.environ.update({**QUIET, **ALONE, AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(token)})
-        main(__doc__, MEASURES, quick="few evaluations, one node killed")
+        os.environ.update({**QUIET, **ISOLATED, AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(token), **PATIENT})
+        run_measures(__doc__ or "", MEASURES, argv, USUAL, QUICK)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,8 @@ from autoloss.cli import main
 from autoloss.run.results import open_run
 from autoloss.search.history import as_text
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.settings import Configuration, FinalSettings
+from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store, StoreError
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
@@ -143,7 +145,10 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
     directory.mkdir(parents=True)
     failed, slowest, number = 0, 0.0, 0
     with Store(directory, write=True) as store:
-        store.write_settings({"configuration": '{"seed": 0, "final": {"confirm": 0, "confirm_seeds": 0}}', **_NAMES})
+        configuration = Configuration(final=FinalSettings(confirm=0, confirm_seeds=0))
+        store.write_settings(
+            RunSettings(configuration=configuration, task=TaskReference(None), title="toy", branches={}, release="")
+        )
         outputs = [folder / f"reader{reader}" for reader in range(count)]
         processes = [forked(lambda: _poll(directory), output=output) for output in outputs]
         end = time.monotonic() + seconds
@@ -176,9 +181,6 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
         violations=(*violations, *([f"{failed} commits failed"] if failed else [])),
         more={"readers": count, "failed_commits": failed, "slowest_two_commits_seconds": round(slowest, 3)},
     )
-
-
-_NAMES = {"task": '{"name": null, "options": {}}', "title": "toy", "branches": "{}"}
 
 
 def _child(number: int) -> Candidate:

@@ -1,4 +1,4 @@
-"""What faults of workers cost: killed, hanging, frozen and greedy ones, and what they change in a history (nothing).
+"""What a killed, hanging, frozen or greedy worker costs: the attempts that are repeated; the history stays the same.
 
 python bench/faults_workers.py --out results/faults_workers.json        about a quarter of an hour on two cores
 python bench/faults_workers.py --quick
@@ -10,18 +10,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from autoloss.settings import Configuration
-from autoloss.workers.injection import FAULTS, HANGING, Fault, Faulty, Rehearsing
+from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.process import memory_of_groups
-from beside import Measure, beside_clean, main, row
+from beside import Measure, beside_clean, row, run_measures
+from output import Figure
 
 GRACE_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
@@ -32,14 +34,14 @@ DELAYS = (0.0, 0.05, 0.2)
 MIXED = "worker-crash=0.03,hang=0.01,hang-c=0.01,freeze=0.01,oom=0.01,error=0.02,seed=7"
 
 
-def gone_in_time(quick: bool) -> list[dict[str, Any]]:
+def gone_in_time(sizes: Namespace) -> list[dict[str, Any]]:
     """A worker is gone within its limit and two seconds, whatever it does, and its slot goes on."""
-    return [_gone_in_time(kind, 2 if quick else 10) for kind in FAULTS]
+    return [_gone_in_time(kind, sizes.trials) for kind in FAULTS]
 
 
 def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
     late, slowest = 0, 0.0
-    with ProcessWorkers(Rehearsing(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
+    with ProcessWorkers(FaultyFunction(abs), 1, memory_limit_bytes=LIMIT_BYTES) as workers:
         for trial in range(trials):
             workers.submit(2 * trial, -trial, deadline_seconds=60)
             reused = isinstance(workers.wait(None)[0], Finished)
@@ -47,7 +49,7 @@ def _gone_in_time(kind: str, trials: int) -> dict[str, Any]:
             with _moment_of_fault(kind, group) as moment:
                 fault = Fault(kind, late=False, memory_bytes=2 * LIMIT_BYTES)
                 limit = LIMIT_SECONDS if kind in HANGING else 60.0
-                workers.submit(2 * trial + 1, Faulty(0, fault), deadline_seconds=limit)
+                workers.submit(2 * trial + 1, FaultyPayload(0, fault), deadline_seconds=limit)
                 (lost,) = workers.wait(None)
                 while _lives(group):
                     time.sleep(0.01)
@@ -83,7 +85,7 @@ def _moment_of_fault(kind: str, group: int) -> Iterator[Callable[[], float]]:
 
 
 def _lives(group: int) -> bool:
-    """Say whether a group has a process that is no zombie; those are its reaper's to bury."""
+    """Say whether a group has a process that is no zombie; those wait for their parent to reap them."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, found = stat.read_text().rpartition(")")[2].split()[:3]
@@ -92,9 +94,9 @@ def _lives(group: int) -> bool:
     return False
 
 
-def killed_every_twenty(quick: bool) -> list[dict[str, Any]]:
+def killed_every_twenty(sizes: Namespace) -> list[dict[str, Any]]:
     """1,000 short evaluations with a worker killed every 20 on average."""
-    evaluations = 40 if quick else 1000
+    evaluations = sizes.killed_evaluations
     rng, kills = Random(7), 0
     due = rng.expovariate(1 / BETWEEN_KILLS)
 
@@ -111,18 +113,17 @@ def killed_every_twenty(quick: bool) -> list[dict[str, Any]]:
     return [{**found, "kills": kills}]
 
 
-def all_faults(quick: bool) -> list[dict[str, Any]]:
+def all_faults(sizes: Namespace) -> list[dict[str, Any]]:
     """All kinds of faults in one run."""
-    evaluations = 10 if quick else 60
+    evaluations = sizes.evaluations
     settings = {"limits.memory_gigabytes": 1.0}
     promise = f"{evaluations} evaluations, kills, hangs, freezes, greed and GPU errors mixed"
     return [_beside_clean(promise, evaluations, 2, inject=MIXED, settings=settings)]
 
 
-def workers_and_delays(quick: bool) -> list[dict[str, Any]]:
+def workers_and_delays(sizes: Namespace) -> list[dict[str, Any]]:
     """Workers 1, 2, 4, with trainings that take a time of their own."""
-    counts, delays = (WORKERS[:2], DELAYS[:2]) if quick else (WORKERS, DELAYS)
-    evaluations = 10 if quick else 60
+    counts, delays, evaluations = WORKERS[: sizes.counts], DELAYS[: sizes.delays], sizes.evaluations
     return [
         _beside_clean(f"{count} local workers, delays to {delay:g} s", evaluations, count, delay_seconds=delay)
         for count in counts
@@ -140,6 +141,15 @@ def _beside_clean(promise: str, evaluations: int, workers: int, **how: Any) -> d
     )
 
 
+FIGURES = {
+    "killed workers: evaluations": Figure(("rows", {"name": "killed_every_twenty"}, "trials")),
+    "killed workers": Figure(("rows", {"name": "killed_every_twenty"}, "kills")),
+    "killed workers: lost": Figure(("rows", {"name": "killed_every_twenty"}, "lost")),
+    "killed workers: attempts repeated": Figure(("rows", {"name": "killed_every_twenty"}, "repeated")),
+    "killed workers: history equal": Figure(("rows", {"name": "killed_every_twenty"}, "history_equal")),
+    "all faults mixed: attempts repeated": Figure(("rows", {"name": "all_faults"}, "repeated")),
+    "workers and delays: lost": Figure(("rows", {"name": "workers_and_delays"}, "lost")),
+}
 MEASURES: tuple[Measure, ...] = (
     gone_in_time,
     workers_and_delays,
@@ -148,5 +158,13 @@ MEASURES: tuple[Measure, ...] = (
 )
 
 
+USUAL = {"trials": 10, "evaluations": 60, "killed_evaluations": 1000, "counts": 3, "delays": 3}
+QUICK = {"trials": 2, "evaluations": 10, "killed_evaluations": 40, "counts": 2, "delays": 2}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run_measures(__doc__ or "", MEASURES, argv, USUAL, QUICK)
+
+
 if __name__ == "__main__":
-    main(__doc__, MEASURES, quick="few trials")
+    main()

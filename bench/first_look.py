@@ -1,8 +1,8 @@
-"""Does evolution do anything? Evolution against random search with the same rejection, cross entropy beside (Figure: ablation).
+"""Whether evolution finds better losses than random search under the same rejection protocol (Figure: ablation).
 
-Both draw their losses under the same rejection protocol and the same budget of trainings; random search makes every child from
-nothing. Printed are the best score so far on the valid split, averaged over seeds, and what the winners reach on the test split
-with fresh training seeds, beside cross entropy at its tuned learning rate.
+Both have the same budget of trainings; random search draws every candidate without a parent. Printed are the best score so far on
+the valid split, averaged over seeds, and the test scores of the winners with new training seeds, with those of the baselines at
+their tuned learning rate.
 """
 
 from __future__ import annotations
@@ -18,27 +18,34 @@ import autoloss
 from autoloss.run.results import Search, ranking
 from autoloss.search.records import Individual
 from autoloss.settings import Configuration
-from autoloss.trainings.evidence import Entrant, by_mean, seeds
-from autoloss.trainings.trials import baselines, compared, tuned
+from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import Entrant, training_seeds
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
-from machine import machine
-from output import emit
-from searches import ARMS, parser, searched
+from output import Figure, emit, parse_arguments
+from searches import ARMS, AS_PRINTED, RANDOM, make_search_parser, searched
 
 CONTESTANTS = 3
-"""So many of a search's best losses are trained on fresh seeds of the valid split; the best of them is its winner."""
+"""A search's top losses are trained with new seeds on the valid split; the best of them is its winner."""
 FRESH_SEEDS = 5
+FIGURES = {
+    f"{arm}: {label}": Figure((key, arm), digits=4)
+    for arm in (AS_PRINTED, RANDOM)
+    for key, label in (("best_valid", "best on valid"), ("top5_valid", "top five on valid"), ("test", "winner on test"))
+}
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
     began = time.monotonic()
-    task = autoloss.tasks.get("tabular", metric=arguments.metric, data=arguments.data)
+    steps = {} if arguments.steps is None else {"steps": arguments.steps}
+    task = autoloss.tasks.get("tabular", metric=arguments.metric, data=arguments.data, **steps)
     searches = {arm: [_searched(task, arm, seed, arguments) for seed in range(arguments.seeds)] for arm in ARMS}
     result = {
-        "machine": machine(),
         "task": f"tabular {arguments.data}",
         "metric": arguments.metric,
         "evaluations": arguments.evaluations,
@@ -48,20 +55,18 @@ def main() -> None:
         "top5_valid": {
             arm: [mean(best.score for best in found.top(5)) for found in runs] for arm, runs in searches.items()
         },
-        **_tested(task, searches),
+        **_tested(task, searches, arguments.workers),
         "seconds": time.monotonic() - began,
     }
     emit(result, arguments, _print)
 
 
-def _arguments() -> argparse.Namespace:
-    asked = parser(__doc__, evaluations=200, seeds=10, quick="2 seeds of 12 trainings")
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    asked = make_search_parser(__doc__, evaluations=200, seeds=10)
     asked.add_argument("--data", default="breast_cancer_hard", help="a data set of the task tabular")
     asked.add_argument("--metric", default="f1")
-    arguments = asked.parse_args()
-    if arguments.quick:
-        arguments.evaluations, arguments.seeds = 12, 2
-    return arguments
+    asked.add_argument("--steps", type=int, help="steps of a training; those of the task by default")
+    return parse_arguments(asked, argv, evaluations=8, seeds=2, workers=0)
 
 
 def _searched(task: autoloss.Task, arm: str, seed: int, arguments: argparse.Namespace) -> Search:
@@ -84,25 +89,25 @@ def _best_so_far(history: Sequence[Individual]) -> list[float]:
     return best
 
 
-def _tested(task: autoloss.Task, searches: dict[str, list[Search]]) -> dict[str, object]:
+def _tested(task: autoloss.Task, searches: dict[str, list[Search]], workers: int) -> dict[str, object]:
     """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
-    known: dict = {}
-    with start_workers(JobRunner(task, {}, configuration), Machines(workers=2)) as pool:
+    known = Memory()
+    with start_workers(JobRunner(task, {}, configuration), Machines(workers=workers)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:
-            fresh = seeds(0, purpose, FRESH_SEEDS)
-            return compared(entrants, fresh, split, dispatcher, known, lambda job, outcome: None)
+            fresh = training_seeds(0, purpose, FRESH_SEEDS)
+            return compare_losses(entrants, fresh, split, dispatcher, known)
 
         winners = {}
         for arm, runs in searches.items():
             winners[arm] = []
             for found in runs:
                 entrants = [Entrant(arm, best.formula) for best in found.top(CONTESTANTS)]
-                winners[arm].append(by_mean(rows(entrants, "first look: valid", "valid"))[0].entrant)
+                winners[arm].append(sort_by_mean(rows(entrants, "first look: valid", "valid"))[0].entrant)
         test = {arm: [row.mean for row in rows(chosen, "first look: test", "test")] for arm, chosen in winners.items()}
-        rivals = tuned(baselines(task), task, 0, dispatcher, known, lambda job, outcome: None)
+        rivals = tune_learning_rates(baselines(task), task, 0, dispatcher, known)
         return {
             "winners": {arm: [entrant.loss for entrant in chosen] for arm, chosen in winners.items()},
             "test": test,

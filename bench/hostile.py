@@ -1,21 +1,18 @@
-"""Formulas that attack: so many mutated texts through the parser, what came of them, and the slowest.
+"""How the parser handles mutated formulas: crashes, and the time of the slowest.
 
 python bench/hostile.py --out results/hostile.json
 
-Each text is a published formula, a random tree or a text made to hurt, damaged in up to three places: brackets, operators,
-digits, look-alikes from other alphabets, control characters, pieces doubled a thousand times. It has to be read or refused
-with a caret; anything else is a crash, and ends the script with exit code 1.
+Each text is a published formula, a random tree or a hand-written attack, mutated in up to three places: brackets, operators,
+digits, look-alikes from other alphabets, control characters, pieces repeated a thousand times. The parser has to accept it or
+refuse it with a caret; anything else is a crash, and the script ends with exit code 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import string
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -26,10 +23,14 @@ from autoloss.space.loss import Loss
 from autoloss.space.operators import OPERATORS
 from autoloss.space.parsing import MAXIMUM_NODES, FormulaError
 from autoloss.zoo import ENTRIES
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
 LIMIT_MILLISECONDS = 50.0
+FIGURES = {
+    "mutated formulas": Figure(("texts",)),
+    "crashes": Figure(("crashes",)),
+    "milliseconds of the slowest": Figure(("slowest_milliseconds",), digits=0),
+}
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
 MADE_TO_HURT = (
     "(" * 79 + "p" + ")" * 79,
@@ -54,18 +55,15 @@ ODD = string.printable + "**((--//00ypiéе∞１\x00\x1b\u2028\u202e\ud800" + "
 TOKENS = (*OPERATORS, "**", "63", "1/3", "((", "--", ";", "main:", "9" * 99)
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--texts", type=int, default=100_000)
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
+    asked.add_argument("--texts", type=int, default=100_000, help="mutated formulas")
     asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--quick", action="store_true", help="5,000 texts")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    texts = 5_000 if arguments.quick else arguments.texts
-    result = {"machine": machine(), "limit_milliseconds": LIMIT_MILLISECONDS, **attacked(texts, arguments.seed)}
+    arguments = parse_arguments(asked, argv, texts=5_000)
+    result = {"limit_milliseconds": LIMIT_MILLISECONDS, **attacked(arguments.texts, arguments.seed)}
     emit(result, arguments, _print)
-    sys.exit(bool(result["crashes"]))
+    if result["crashes"]:
+        raise SystemExit(1)
 
 
 def attacked(texts: int, seed: int) -> dict[str, Any]:

@@ -21,21 +21,22 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.run.pipeline import run
-from autoloss.run.results import confirmation
-from autoloss.search.chance import keyed
+from autoloss.run.loop import run_loop
+from autoloss.run.results import best_entrants
+from autoloss.search.chance import derive_generator
 from autoloss.search.history import History
 from autoloss.search.jobs import Job, Train
 from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.trainings.evidence import Entrant, Row, by_mean, rows, seeds
-from autoloss.trainings.trials import compared
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import Entrant, training_seeds
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import Measurements, Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
 from synthetic import BRANCHES, Answers
 from virtual import VirtualWorkers
@@ -51,6 +52,19 @@ TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(
 """As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
 TESTING_SECONDS = 1.2e-3
 """Of one attempt, on average over all that are drawn (bench/rejection.py: 100,000 a minute on two cores)."""
+FIGURES = {
+    **{
+        f"busy share, {workers} workers, lag {lag}": Figure(
+            ("utilisation", {"trainings_last": "seconds", "workers": workers, "lag": lag}, "busy")
+        )
+        for workers in (2, 8)
+        for lag in (1, 8)
+    },
+    **{
+        f"winner's test score, lag {lag}": Figure(("quality", "rows", {"lag": lag}, "test", "mean"), digits=3)
+        for lag in (1, 8)
+    },
+}
 CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
 """So many of a search's best are trained on fresh seeds of valid; the best of them, its winner, on as many of test."""
 
@@ -83,24 +97,21 @@ class Remembered:
         return self._known[job]
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
     asked.add_argument("--part", choices=["utilisation", "quality"], help="only this")
     asked.add_argument("--evaluations", type=int, default=60, help="trainings of each real search")
     asked.add_argument("--seeds", type=int, default=5, help="real searches of each lag")
     asked.add_argument("--trainings", type=int, default=150, help="of each simulated search")
     asked.add_argument("--work", type=Path, help="a file that keeps what each real search came to")
-    asked.add_argument(
-        "--quick", action="store_true", help="30 simulated trainings, 2 and 8 workers; 6 real ones, lag 1 and 8"
-    )
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="a file to write")
-    arguments = asked.parse_args()
-    lags, workers, options = LAGS, WORKERS, {}
-    if arguments.quick:
-        arguments.evaluations, arguments.seeds, arguments.trainings = 6, 1, 30
-        lags, workers, options = (1, 8), (2, 8), {"steps": 150}
-    result: dict[str, Any] = {"machine": machine()}
+    asked.add_argument("--lags", type=int, nargs="+", default=LAGS)
+    asked.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="of the simulated searches")
+    asked.add_argument("--steps", type=int, help="of a real training; those of the task by default")
+    quick = {"evaluations": 6, "seeds": 1, "trainings": 30, "lags": [1, 8], "workers": [2, 8], "steps": 150}
+    arguments = parse_arguments(asked, argv, **quick)
+    lags, workers = arguments.lags, arguments.workers
+    options = {} if arguments.steps is None else {"steps": arguments.steps}
+    result: dict[str, Any] = {}
     if arguments.part != "quality":
         result["utilisation"] = [
             simulated(name, count, lag, arguments.trainings) for name in TRAININGS for count in workers for lag in lags
@@ -116,7 +127,7 @@ def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, 
     configuration = Configuration().changed(settings)
     pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
     history = History(BRANCHES, configuration)
-    run(history, Nowhere(), Dispatcher(pool, configuration.limits))
+    run_loop(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
     tell(f"trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds")
     return {
@@ -135,7 +146,7 @@ def _seconds(name: str, job: Job, found: Any) -> float:
     if not isinstance(job, Train):
         return TESTING_SECONDS * len(found)
     measured = TRAININGS[name]
-    place = keyed(0, "duration", job.loss).uniform(0, len(measured) - 1)
+    place = derive_generator(0, "duration", job.loss).uniform(0, len(measured) - 1)
     low = min(int(place), len(measured) - 2)
     return measured[low] + (place - low) * (measured[low + 1] - measured[low])
 
@@ -177,38 +188,38 @@ def _kept(work: Path | None) -> dict[str, Any]:
 
 
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
-    usual = recipes.search_settings(task.name)
+    usual = recipes.get_search_settings(task.name)
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
     drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
     with InlineWorkers(Remembered(JobRunner(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
-        run(history, Nowhere(), dispatcher)
+        run_loop(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
-        best = confirmation(history.finished, CONFIRMED)
-        winner = by_mean(_trained(best, seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[0]
-        tested = _trained([winner.entrant], seeds(seed, "comparison", TEST_SEEDS), "test", dispatcher)[0]
+        best = best_entrants(history.finished, CONFIRMED)
+        winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
+            0
+        ]
+        tested = _trained([winner.entrant], training_seeds(seed, "comparison", TEST_SEEDS), "test", dispatcher)[0]
     return {
         "best": max(trained),
         "confirmed": winner.mean,
         "test": tested.mean,
         "loss": winner.entrant.loss,
-        "children": len(history.children),
+        "children": len(history.candidates),
         "curve": [max(trained[: count + 1]) for count in range(evaluations)],
     }
 
 
 def _trained(entrants: Sequence[Entrant], fresh: Sequence[int], split: str, dispatcher: Dispatcher) -> list[Row]:
-    found: dict[Train, Outcome] = {}
-    compared(entrants, fresh, split, dispatcher, found, lambda job, outcome: None)
-    return rows(entrants, fresh, split, found)
+    return compare_losses(entrants, fresh, split, dispatcher, Memory())
 
 
 def _summary(found: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """Return mean and half the 95 % interval, of the figure and of its difference to that of the first lag, seed by seed."""
     scores = tuple(one[name] for one in found)
-    row = Row(Entrant(name, ""), scores)
-    less = Row(Entrant(name, ""), tuple(mine - other[name] for mine, other in zip(scores, first, strict=True)))
+    row = Measurements(scores)
+    less = Measurements(tuple(mine - other[name] for mine, other in zip(scores, first, strict=True)))
     return {
         "mean": row.mean,
         "interval": row.interval,

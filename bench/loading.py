@@ -1,16 +1,15 @@
-"""How much of a proxy's time goes into loading: the augmented small copy beside the bare network (Appendix A, 128², batch 8).
+"""How much of a proxy training's time goes into loading images (Appendix A, 128², batch 8).
 
 Rows {source, images_per_second, milliseconds_per_image, share}: share is the speed of training with this loader in the same
-process, in that of the network's forward and backward pass alone; 1 means that loading costs nothing.
+process relative to the network's forward and backward pass alone; 1 means that loading costs nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,24 +24,26 @@ from autoloss.tasks.data import Split
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
 SIDE, CLASSES, BATCH = 128, 21, 8
-PICTURES, HEIGHT, WIDTH = 64, 375, 500
+HEIGHT, WIDTH = 375, 500
+FIGURES = {
+    "share with the small copy": Figure(("rows", {"source": "augmented small copy"}, "share"), digits=3),
+    "share from JPEGs": Figure(("rows", {"source": "augmented files"}, "share"), digits=3),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="timed batches of each")
+    parser.add_argument("--pictures", type=int, default=64, help="images of the data set")
+    arguments = parse_arguments(parser, argv, rounds=4)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as place:
-        rows = _rows(_written(Path(place)), Path(place), rounds=4 if arguments.quick else 20)
-    result = {"machine": machine(), "side": SIDE, "batch": BATCH, "threads": 1, "rows": rows}
+        rows = _rows(_written(Path(place), arguments.pictures), Path(place), arguments.rounds)
+    result = {"side": SIDE, "batch": BATCH, "threads": 1, "rows": rows}
     emit(result, arguments, _print)
 
 
@@ -99,12 +100,12 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _written(place: Path) -> ImageFiles:
+def _written(place: Path, count: int) -> ImageFiles:
     """Write JPEGs of VOC's size, cut from two photographs, with masks of blobs."""
     rng = np.random.default_rng(0)
     photographs = load_sample_images().images
     pairs = []
-    for index in range(PICTURES):
+    for index in range(count):
         photograph = photographs[index % 2]
         top, left = rng.integers(photograph.shape[0] - HEIGHT), rng.integers(photograph.shape[1] - WIDTH)
         pair = (place / f"{index}.jpg", place / f"{index}.png")

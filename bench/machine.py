@@ -1,4 +1,4 @@
-"""Where and when a figure was measured, in words that name no host."""
+"""Where and when a figure was measured, without the name of the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 import torch
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return processor, cores, date and versions."""
     return {
         "processor": _processor(),

@@ -1,13 +1,11 @@
-"""How fast losses are rejected: the compiled engine with its screen beside the reference, on the same candidates.
+"""How fast losses are rejected: the compiled engine with its screen, and the reference, on the same candidates.
 
-Four measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
-direction-aware key are decided by the reference and by the engine, one after the other, so that other load meets both.
-*Explored*: all that is drawn, from a cold memory that the processes share, as in a search. *Screen*: the screened decision
-beside the engine's own full run, on branches of several kinds and on fresh and mutated trees; what the reference itself says
-of as many is in `agreement.py`. *Symbolic*: evaluations per second beside a symbolic-regression engine.
+Three measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
+direction-aware key are decided by the reference and by the engine, one after the other, so that other load affects both.
+*Explored*: all that is drawn, from a cold cache that the processes share, as in a search. *Screen*: the screened decision
+and the engine's own full run, on several branches and on new and mutated trees; `agreement.py` compares with the reference.
 
-Rates are losses per minute of processor time, times the number of processes: what so many quiet cores do. The wall clock of
-the explored run stands beside.
+Rates are losses per minute of processor time, times the number of processes; for the explored losses also by the wall clock.
 """
 
 from __future__ import annotations
@@ -16,12 +14,9 @@ import argparse
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from functools import cache
-from multiprocessing import get_context
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -31,20 +26,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import autoloss
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Verdict, measure_reference, simulate
+from autoloss.rejection.compiled.engine import CompiledEngine
+from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import screened
-from autoloss.search.evolution import Plan, attempt
+from autoloss.rejection.reference import simulate
+from autoloss.rejection.screen import screen_losses
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.mutation import Kind, mutate
+from autoloss.search.proposer import Plan
 from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.parsing import parse
-from machine import machine
-from output import emit
-from symbolic import beside_operon
+from output import Figure, emit, make_parser, make_pool, parse_arguments
 
 CLASSES, SIDE, SAMPLES, DISCS = 21, 32, 5, 8
 SEED = 0
@@ -64,65 +59,58 @@ BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured."""
-
-    compared: int
-    """Candidates for the reference."""
-    drawn: int
-    """Draws from a cold memory, over all processes."""
-    screen_seconds: float
-    """Processor time for each branch of the screen's measurement."""
-
-
-QUICK = Size(compared=16, drawn=20_000, screen_seconds=1.0)
-USUAL = Size(compared=48, drawn=100_000, screen_seconds=6.0)
-FULL = Size(compared=480, drawn=400_000, screen_seconds=300.0)
+FIGURES = {
+    "simulated per minute, reference": Figure(("simulated_per_minute", "reference"), digits=0),
+    "simulated per minute, engine": Figure(("simulated_per_minute", "engine"), digits=0),
+    "ratio": Figure(("ratio",), digits=0),
+    "explored per minute of processor time": Figure(("explored_per_minute",), digits=-3),
+    "explored per minute by the wall clock": Figure(("explored_per_minute_wall",), digits=-3),
+    "seconds per accepted loss": Figure(("seconds_per_accept",)),
+    "accepted by the reference": Figure(("reference_accepts",)),
+}
 ROUND = 500
-"""Draws of one process before the processes tell each other what they met."""
-TREES = 100
-"""Timed beside the symbolic-regression engine."""
+"""Draws of one process before the processes exchange the keys that they met."""
 
 
-def main() -> None:
-    arguments = _arguments()
-    size = QUICK if arguments.quick else FULL if arguments.full else USUAL
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
+    processes, streams = arguments.processes, max(1, arguments.processes)
     began = time.monotonic()
-    result: dict[str, Any] = {"machine": machine(), "processes": arguments.processes, "steps": ProtocolSettings().steps}
+    result: dict[str, Any] = {"processes": processes, "steps": ProtocolSettings().steps}
     result["shape"] = [SAMPLES, CLASSES, SIDE, SIDE]
-    with ProcessPoolExecutor(arguments.processes, get_context("spawn"), _start) as pool:
-        result |= _compared(pool, size, arguments.processes)
-        result |= _explored(pool, size.drawn, arguments.processes)
-        result["symbolic"] = pool.submit(symbolic).result()
-        names = list(BRANCHES)
-        tables = pool.map(screen, names, [size.screen_seconds] * len(names))
+    with make_pool(processes, _start) as pool:
+        result |= _compared(pool, arguments.compared, streams)
+        result |= _explored(pool, arguments.drawn, streams)
+        names = arguments.branches
+        tables = pool.map(screen, names, [arguments.screen_seconds] * len(names))
         result["screen"] = dict(zip(names, tables, strict=True))
     result["seconds"] = round(time.monotonic() - began, 1)
     emit(result, arguments, _print)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How fast losses are rejected.")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="at most a minute on two quiet cores")
-    parser.add_argument("--full", action="store_true", help="ten times as much as usual; about an hour")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--processes", type=int, default=2, help="0 works in this process")
+    parser.add_argument("--compared", type=int, default=48, help="candidates that the reference decides as well")
+    parser.add_argument("--drawn", type=int, default=100_000, help="draws from a cold cache, over all processes")
+    parser.add_argument(
+        "--screen-seconds", type=float, default=6.0, help="processor time for each branch of the screen"
+    )
+    parser.add_argument("--branches", nargs="*", choices=list(BRANCHES), default=list(BRANCHES), help="of the screen")
+    return parse_arguments(parser, argv, compared=16, drawn=20_000, screen_seconds=1.0)
 
 
 def _start() -> None:
     """Make a process ready, so that neither compiling nor loading is measured."""
     torch.set_num_threads(1)
     engine, tree = scenes(), parse("-y * log(p)")
-    engine.gradient(tree)
-    screened(engine, tree)
+    engine.gradients([tree])
+    screen_losses(engine, [tree])
     simulate(tree, engine.branch, engine.reference, ProtocolSettings(steps=1))
 
 
 @cache
-def scenes() -> Engine:
+def scenes() -> CompiledEngine:
     """Return the engine on a background with discs of eight of twenty other classes, and coarse random logits."""
     generator = torch.Generator().manual_seed(SEED)
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
@@ -148,14 +136,14 @@ def mean_iou(prediction: Tensor, target: Tensor) -> float:
     return float((hit[there] / (wanted + confusion.sum(axis=0) - hit)[there]).mean())
 
 
-def _engine(branch: Branch, samples: list[Sample]) -> Engine:
-    return Engine(branch, measure_reference(branch, samples), ProtocolSettings())
+def _engine(branch: Branch, samples: list[Sample]) -> CompiledEngine:
+    return CompiledEngine(branch, measure_reference(branch, samples), ProtocolSettings())
 
 
 class Memory:
     """What was met before, by canonical text and by direction-aware key; the time of each stage beside."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CompiledEngine) -> None:
         self.engine = engine
         self.counts: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -185,7 +173,7 @@ class Memory:
         if known:
             return self.counted("text known")
         self._texts.add(text)
-        gradient = self.engine.gradient(tree)
+        (gradient,) = self.engine.gradients([tree])
         self.lap("gradient")
         if not gradient.finite or gradient.zero:
             return self.counted("gradient zero or not finite")
@@ -206,17 +194,17 @@ class Memory:
         self._last = now
 
 
-def draws(engine: Engine, stream: int, first: int = 0) -> Iterator[Expression]:
+def draws(engine: CompiledEngine, stream: int, first: int = 0) -> Iterator[Expression]:
     """Draw fresh trees as the search does, from the attempt `first` on."""
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
     plan = Plan(stream, None, {"main": Kind.FRESH})
     for number in itertools.count(first):
-        yield attempt(plan, "main", number, None, alphabet, settings, SEED)
+        yield draw_attempt(plan, "main", number, None, alphabet, settings, SEED)
 
 
-def _compared(pool: ProcessPoolExecutor, size: Size, processes: int) -> dict[str, Any]:
+def _compared(pool: Executor, count: int, processes: int) -> dict[str, Any]:
     rows: list[tuple[bool, bool, float, float]] = []
-    parts = [size.compared // processes] * processes
+    parts = [count // processes] * processes
     for found in pool.map(compare, range(processes), parts):
         rows += found
     table = Counter((reference, engine) for reference, engine, _, _ in rows)
@@ -241,7 +229,7 @@ def compare(stream: int, count: int) -> list[tuple[bool, bool, float, float]]:
         tree = memory.new(drawn)
         if tree is None:
             continue
-        found, engine_seconds = _timed(lambda tree=tree: screened(engine, tree))
+        found, engine_seconds = _timed(lambda tree=tree: screen_losses(engine, [tree])[0])
         expected, reference_seconds = _timed(
             lambda tree=tree: simulate(tree, engine.branch, engine.reference, engine.settings)
         )
@@ -257,7 +245,7 @@ def _timed(decide: Callable[[], Verdict]) -> tuple[Verdict, float]:
     return verdict, time.process_time() - began
 
 
-def _explored(pool: ProcessPoolExecutor, count: int, processes: int) -> dict[str, Any]:
+def _explored(pool: Executor, count: int, processes: int) -> dict[str, Any]:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -302,7 +290,7 @@ def explore(stream: int, first: int, known: bytes) -> tuple[Counter[str], dict[s
         tree = memory.new(drawn)
         if tree is None:
             continue
-        verdict = screened(memory.engine, tree)
+        (verdict,) = screen_losses(memory.engine, [tree])
         if verdict.passed:
             memory.counts["passed"] += 1
             memory.lap("simulated: passed")
@@ -313,13 +301,6 @@ def explore(stream: int, first: int, known: bytes) -> tuple[Counter[str], dict[s
             memory.counts["rejected at the end"] += 1
             memory.lap("simulated: to the end in vain")
     return memory.counts, dict(memory.seconds), memory.fresh
-
-
-def symbolic() -> dict[str, Any]:
-    """Time evaluations beside a symbolic-regression engine."""
-    engine = scenes()
-    roles = engine.branch.leaves_and_roles
-    return beside_operon(engine, (tree for tree in draws(engine, 0) if tree.holds(roles)), TREES)
 
 
 def screen(name: str, seconds: float) -> dict[str, int]:
@@ -336,7 +317,7 @@ def screen(name: str, seconds: float) -> dict[str, int]:
         tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(fresh))
         if tree is None or len(tree.operators) > engine.operator_cap:
             continue
-        found, full = screened(engine, tree), engine.verdict(tree)
+        (found,), (full,) = screen_losses(engine, [tree]), engine.verdicts([tree])
         counts["candidates"] += 1
         counts["accepts"] += full.passed
         counts["lost"] += full.passed and not found.passed
@@ -347,7 +328,7 @@ def screen(name: str, seconds: float) -> dict[str, int]:
     return dict(counts)
 
 
-def _branch(name: str) -> Engine:
+def _branch(name: str) -> CompiledEngine:
     task_name, options = BRANCHES[name]
     if not task_name:
         return scenes()
@@ -366,13 +347,6 @@ def _print(result: dict[str, Any]) -> None:
     print(f"(wall clock here and now: {result['explored_per_minute_wall']:.0f})")
     for title in ("funnel", "seconds_by_stage"):
         print(f"  {title.replace('_', ' ')}: " + ", ".join(f"{name} {value}" for name, value in result[title].items()))
-    beside = result["symbolic"]
-    if "missing" in beside:
-        print(beside["missing"])
-    else:
-        print(f"on {beside['trees']} element-wise trees of {beside['elements']} elements, medians per second: ", end="")
-        print(f"engine {beside['engine_steps_per_second']:.0f} steps with gradient, ", end="")
-        print(f"Operon {beside['operon_values_per_second']:.0f} values, ratio {beside['ratio']:.1f}")
     print("screen against the engine's full run")
     for name, row in result["screen"].items():
         print(f"  {name:<28}" + ", ".join(f"{key} {value}" for key, value in row.items()))

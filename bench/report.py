@@ -1,4 +1,4 @@
-"""What reading a large run costs: each command that reads one, and the live page when something was added.
+"""What reading a large run costs: each command that reads one, and the live page.
 
 python bench/report.py --candidates 100000 --out results/report.json
 
@@ -8,63 +8,70 @@ command runs in a process of its own; `imports` is such a process that only impo
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from autoloss import __version__
 from autoloss.report.page.serving import Live
-from autoloss.run.naming import TaskReference
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
+from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
-QUICK = 3_000
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "imports": ["import autoloss.report.page.writing, autoloss.space.form"],
+    # The first call simplifies formulas and stores them; the second one reads them.
+    "report": ["autoloss", "report", "{folder}"],
+    "report again": ["autoloss", "report", "{folder}"],
+    "top": ["autoloss", "top", "{folder}"],
+    "top --by-size": ["autoloss", "top", "{folder}", "--by-size"],
+    "show": ["autoloss", "show", "{folder}", "{last}"],
+    "failures": ["autoloss", "failures", "{folder}"],
+    "export": ["autoloss", "export", "{folder}"],
+    "nothing": ["import autoloss.report.leaderboard"],
+}
+FIGURES = {
+    "report: processor seconds": Figure(("rows", "report", "processor_seconds"), digits=1),
+    "top: processor seconds": Figure(("rows", "top", "processor_seconds"), digits=1),
+    "live page: seconds, nothing new": Figure(("look", "unchanged"), digits=1),
+    "live page: seconds, one loss more": Figure(("look", "one loss more"), digits=2),
+    "megabytes of the store": Figure(("store_megabytes",), digits=0),
+    "megabytes of the report": Figure(("report_megabytes",), digits=2),
+}
 TRAINED, DIVERGED, MUTATED = 0.4, 0.05, 0.5
 """Shares among the children of a search, about those of digits-seg."""
 CURVE_POINTS = 100
 
 
-def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--candidates", type=int, default=100_000, help="children of the run")
-    asked.add_argument("--quick", action="store_true", help=f"{QUICK} candidates")
-    asked.add_argument("--json", action="store_true", help="print one JSON document")
-    asked.add_argument("--out", type=Path, help="write it to a file as well")
-    arguments = asked.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__)
+    asked.add_argument("--candidates", type=int, default=100_000, help="candidates of the run")
+    asked.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS), help="only these commands")
+    arguments = parse_arguments(asked, argv, candidates=3_000)
     with tempfile.TemporaryDirectory() as folder:
-        emit(_measured(Path(folder), QUICK if arguments.quick else arguments.candidates), arguments, _print)
+        emit(_measured(Path(folder), arguments.candidates, arguments.only), arguments, _print)
 
 
-def _measured(folder: Path, candidates: int) -> dict[str, Any]:
+def _measured(folder: Path, candidates: int, commands: Sequence[str]) -> dict[str, Any]:
     trained = write(folder, candidates, Random(0))
-    rows = {
-        "imports": _process("import autoloss.report.page.writing, autoloss.space.form"),
-        # The first call simplifies formulas and keeps them; the second is what a person sees from then on.
-        "report": _process(_COMMAND, "report", str(folder)),
-        "report again": _process(_COMMAND, "report", str(folder)),
-        "top": _process(_COMMAND, "top", str(folder)),
-        "top --by-size": _process(_COMMAND, "top", str(folder), "--by-size"),
-        "show": _process(_COMMAND, "show", str(folder), str(candidates - 1)),
-        "failures": _process(_COMMAND, "failures", str(folder)),
-        "export": _process(_COMMAND, "export", str(folder)),
-        "nothing": _process("import autoloss.report.leaderboard"),
-    }
+    rows = {}
+    for name in commands:
+        first, *words = COMMANDS[name]
+        code = _COMMAND if words else first
+        rows[name] = _process(code, *(word.format(folder=folder, last=candidates - 1) for word in words))
     moment = [0.0]
     live = Live(folder, clock=lambda: moment[0])
     moment[0] = 1e6
@@ -78,11 +85,10 @@ def _measured(folder: Path, candidates: int) -> dict[str, Any]:
     if live.fragment()[0] == before:
         raise RuntimeError("The live page did not notice another loss.")
     return {
-        "machine": machine(),
         "candidates": candidates,
         "trained": trained,
         "store_megabytes": (folder / "run.sqlite").stat().st_size / 1e6,
-        "report_megabytes": (folder / "report.html").stat().st_size / 1e6,
+        "report_megabytes": sum(file.stat().st_size for file in folder.glob("report.html")) / 1e6,
         "look": {"unchanged": unchanged, "one loss more": changed},
         "load": os.getloadavg()[0],
         "rows": rows,
@@ -103,13 +109,13 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
         # A search waits for the disk after each row; here nobody would miss what a power cut takes.
         store._database._connection.execute("PRAGMA synchronous = OFF")
         store.write_settings(
-            {
-                "configuration": Configuration(evaluations=candidates).to_json(),
-                "task": TaskReference(None).to_json(),
-                "title": "made up",
-                "branches": json.dumps({"main": BranchForm.of(branch).to_dict()}),
-                "release": __version__,
-            }
+            RunSettings(
+                configuration=Configuration(evaluations=candidates),
+                task=TaskReference(None),
+                title="made up",
+                branches={"main": BranchForm.from_branch(branch)},
+                release=__version__,
+            )
         )
         trained: list[int] = []
         for number in range(candidates):

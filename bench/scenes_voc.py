@@ -1,17 +1,15 @@
-"""What the published segmentation losses train: DeepLabv3+ on scenes of real digits in VOC's own files, from scratch.
+"""What networks reach that are trained with the published segmentation losses: DeepLabv3+ from scratch, in VOC's files.
 
-Each of the six trains a network for its own metric, and cross entropy one beside them; all six metrics are measured on `val`,
+Each of the six losses trains a network for its own metric, and cross entropy another; all six metrics are measured on `val`,
 before and after. `closed` is the share of the gap between the untrained network and 1 that was closed. The network starts from
 random weights, so it is trained with Adam: a step of Adam does not depend on the scale of a loss, and no rate has to be tuned.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,16 @@ from autoloss import zoo
 from autoloss.space.loss import bind
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.task import Scored, Training
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, make_pool, parse_arguments
 
 METRICS = tuple(SEGMENTATION_METRICS)
-COUNT, SIDE = 200, 64
+SIDE = 64
 SEED = 0
+FIGURES = {
+    "untrained: mIoU": Figure(("untrained", "miou"), digits=3),
+    "cross entropy: gap closed": Figure(("rows", {"loss": "baseline/ce"}, "closed"), digits=0, percent=True),
+    "mIoU loss: gap closed": Figure(("rows", {"loss": "seg/miou"}, "closed"), digits=0, percent=True),
+}
 OPTIONS = {
     "backbone": "resnet18",
     "side": SIDE,
@@ -39,22 +41,20 @@ OPTIONS = {
 """What else differs from the paper's proxy."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What the published losses train on scenes in VOC's files.")
-    parser.add_argument("--data", type=Path, help="where the scenes are; made anew when left out")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--data", type=Path, help="a folder with the scenes; they are generated when left out")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="two losses, two epochs: only that it runs")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    epochs = 2 if arguments.quick else arguments.epochs
-    published = ("miou",) if arguments.quick else METRICS
-    losses = [("baseline/ce", "miou"), *((f"seg/{metric}", metric) for metric in published)]
+    parser.add_argument("--scenes", type=int, default=200, help="images to generate")
+    parser.add_argument("--metrics", nargs="*", choices=METRICS, default=METRICS, help="the published losses")
+    arguments = parse_arguments(parser, argv, epochs=2, metrics=["miou"])
+    epochs = arguments.epochs
+    losses = [("baseline/ce", "miou"), *((f"seg/{metric}", metric) for metric in arguments.metrics)]
     with tempfile.TemporaryDirectory() as folder:
-        data = arguments.data or made(Path(folder))
-        with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
+        data = arguments.data or made(Path(folder), arguments.scenes)
+        with make_pool(arguments.processes) as pool:
             before = pool.submit(figures, "baseline/ce", "miou", str(data), 1, 1e-12)
             after = [pool.submit(figures, *loss, str(data), epochs, arguments.learning_rate) for loss in losses]
             untrained = before.result()
@@ -63,7 +63,7 @@ def main() -> None:
                 for (loss, metric), trained in zip(losses, after, strict=True)
             ]
     settings = {"epochs": epochs, "learning_rate": arguments.learning_rate, **OPTIONS}
-    emit({"machine": machine(), **settings, "untrained": untrained, "rows": rows}, arguments, _print)
+    emit({**settings, "untrained": untrained, "rows": rows}, arguments, _print)
 
 
 def row(loss: str, metric: str, untrained: dict[str, float], trained: dict[str, float]) -> dict[str, Any]:
@@ -82,12 +82,12 @@ def _line(loss: str, metric: str, closed: str, values: dict[str, float]) -> str:
     return f"{loss:<12} {metric:<6} {closed:>7}   " + " ".join(f"{values[name]:6.3f}" for name in METRICS)
 
 
-def made(folder: Path) -> Path:
+def made(folder: Path, count: int) -> Path:
     """Write the scenes; the generator is the tests'."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from tests.tasks.segmentation.generated import voc
 
-    voc(folder, count=COUNT, side=SIDE)
+    voc(folder, count=count, side=SIDE)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What the scripts that search have in common: arguments, the two arms, searches that can be taken up again."""
+"""What the scripts that search share: arguments, the arms that are compared, and searches that can be resumed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from autoloss.errors import RequestError
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store import store
+from output import make_parser
 
 EVOLUTION, AS_PRINTED, RANDOM = "evolution", "evolution as printed", "random search"
 ARMS: Mapping[str, Mapping[str, Any]] = {
     AS_PRINTED: {},
     RANDOM: {"offspring.copy": 0.0, "offspring.fresh": 1.0},
 }
-"""What an arm changes in the paper's settings; evolution has those of `recipes.search_settings`. Random search makes every child
-from nothing. All draw under the same rejection protocol and the same budget of trainings."""
+"""Changes of each arm to the paper's settings; evolution uses those of `recipes.get_search_settings`. Random search draws every
+candidate without a parent. All arms share the rejection protocol and the budget of trainings."""
 
 
-def parser(doc: str, *, evaluations: int, seeds: int, quick: str) -> argparse.ArgumentParser:
-    """Return what all of these scripts ask for."""
-    found = argparse.ArgumentParser(description=doc.splitlines()[0])
+def make_search_parser(doc: str, *, evaluations: int, seeds: int) -> argparse.ArgumentParser:
+    """Return a parser with the arguments of every script that searches."""
+    found = make_parser(doc)
     found.add_argument("--evaluations", type=int, default=evaluations, help="trainings of each search")
     found.add_argument("--seeds", type=int, default=seeds, help="searches of each arm")
-    found.add_argument("--workers", type=int, default=2)
-    found.add_argument("--quick", action="store_true", help=quick)
-    found.add_argument("--json", action="store_true", help="print one JSON document")
-    found.add_argument("--out", type=Path, help="a file to write")
+    found.add_argument("--workers", type=int, default=2, help="worker processes; 0 works in this process")
     return found
 
 
@@ -47,12 +45,12 @@ def searched(
     settings: Mapping[str, Any] | None = None,
     final: bool = True,
 ) -> Search:
-    """Search in a folder, or go on with the search that the folder holds.
+    """Start a search in a folder, or resume the one that it holds.
 
     Raises:
         RequestError: The folder holds a search with other settings, or one with more trainings.
     """
-    chosen = {**(recipes.search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
+    chosen = {**(recipes.get_search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
     if store.exists(directory):
         wanted = Configuration().changed({**chosen, "seed": seed, "evaluations": arguments.evaluations})
         kept = open_run(directory).configuration
@@ -79,5 +77,5 @@ def searched(
 
 
 def tell(text: str) -> None:
-    """Say how far it is, where it does not mix with the result."""
+    """Print progress to standard error, so that it does not mix with the result."""
     print(text, file=sys.stderr, flush=True)

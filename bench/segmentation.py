@@ -1,4 +1,4 @@
-"""The published segmentation losses on real samples: g of each on its own metric (Section 3.2), and what training with it reaches.
+"""The published segmentation losses on real samples: g of each on its own metric (Section 3.2), and the score of a training.
 
 Rows {loss, metric, g, g_relative, score}: g is the protocol's correlation score in the metric's unit, on samples of an untrained
 network on digits-seg; score is the metric on the valid split after one proxy training. Cross entropy stands beside each, and every
@@ -12,24 +12,30 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 import autoloss
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
+from autoloss.rejection.engines import make_engine
+from autoloss.rejection.protocol import measure_reference
 from autoloss.settings import ProtocolSettings
-from autoloss.space.branch import Branch
-from autoloss.space.expression import Expression, build
+from autoloss.space.expression import build
 from autoloss.tasks.task import Scored, Task, Training
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 CROSS_ENTROPY = "baseline/ce"
 SCENES = 40
+FIGURES = {
+    "mIoU: g": Figure(("rows", {"loss": "seg/miou"}, "g"), digits=3),
+    "mIoU: g of −L": Figure(("rows", {"loss": "seg/miou"}, "g_negated"), digits=3),
+    "mIoU: score": Figure(("rows", {"loss": "seg/miou"}, "score"), digits=4),
+    "mIoU: score of cross entropy": Figure(("rows", {"loss": "baseline/ce", "metric": "miou"}, "score"), digits=4),
+    "BF1: g": Figure(("rows", {"loss": "seg/bf1"}, "g"), digits=3),
+    "BF1: score": Figure(("rows", {"loss": "seg/bf1"}, "score"), digits=4),
+}
 COLUMNS = {
     "initial": ("ξ₀", 3),
     "g": ("g", 3),
@@ -40,26 +46,26 @@ COLUMNS = {
 """Figure of a row → its title, and its digits."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two metrics, no training")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
+    parser.add_argument("--samples", type=int, default=5, help="B of the protocol")
+    parser.add_argument("--steps", type=int, default=ProtocolSettings().steps, help="T of the protocol")
+    parser.add_argument("--untrained", action="store_true", help="train nothing")
     parser.add_argument("--engine", choices=("reference", "fast"), default="reference")
     parser.add_argument("--voc", action="store_true", help="samples of DeepLabv3+ at the paper's size; half an hour")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, argv, metrics=["miou", "bf1"], samples=2)
     torch.set_num_threads(1)
-    metrics = METRICS[::5] if arguments.quick else METRICS
     name = "voc-seg" if arguments.voc else "digits-seg"
     with tempfile.TemporaryDirectory() as place:
         options = {"data": str(_scenes(Path(place)))} if arguments.voc else {}
         rows = []
-        for metric in metrics:
+        for metric in arguments.metrics:
             for row in _rows(autoloss.tasks.get(name, metric, **options), metric, arguments):
                 rows.append(row)
                 if not arguments.json:
                     print(_line(row, header=len(rows) == 1), flush=True)
-    result = {"machine": machine(), "task": name, "engine": arguments.engine, "rows": rows}
+    result = {"task": name, "engine": arguments.engine, "rows": rows}
     # The rows were printed one by one: the reference takes a while for each.
     emit(result, arguments, lambda result: None)
 
@@ -83,15 +89,15 @@ def _scenes(place: Path) -> Path:
 
 
 def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[dict]:
-    train, negate = not (arguments.quick or arguments.voc), not arguments.voc
+    train, negate = not (arguments.untrained or arguments.voc), not arguments.voc
     branch = task.branches["main"]
-    reference = measure_reference(branch, task.samples(5, seed=0)["main"])
-    settings = ProtocolSettings(unit="absolute")
-    judge = _judge(branch, reference, settings, arguments.engine)
+    reference = measure_reference(branch, task.samples(arguments.samples, seed=0)["main"])
+    settings = ProtocolSettings(unit="absolute", steps=arguments.steps, engine=arguments.engine)
+    engine = make_engine(branch, reference, settings)
     for name in (f"seg/{metric}", CROSS_ENTROPY):
         tree = autoloss.zoo.get(name)["main"]
-        verdict = judge(tree)
-        negated = judge(build("neg", tree)).score if negate else None
+        (verdict,) = engine.verdicts([tree])
+        negated = engine.verdicts([build("neg", tree)])[0].score if negate else None
         outcome = task.train(autoloss.bind({"main": tree}, task.branches), Training(seed=0)) if train else None
         yield {
             "loss": name,
@@ -104,14 +110,6 @@ def _rows(task: Task, metric: str, arguments: argparse.Namespace) -> Iterator[di
             "g_negated": negated,
             "score": outcome.score if isinstance(outcome, Scored) else None,
         }
-
-
-def _judge(
-    branch: Branch, reference: Reference, settings: ProtocolSettings, engine: str
-) -> Callable[[Expression], Verdict]:
-    if engine == "fast":
-        return Engine(branch, reference, settings).verdict
-    return lambda tree: simulate(tree, branch, reference, settings)
 
 
 if __name__ == "__main__":

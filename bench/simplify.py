@@ -1,13 +1,12 @@
-"""How long simplifying takes, on trees as a search makes them, and what it saves; times are of the processor, not of the wall.
+"""How long simplifying takes on trees as a search draws them, and how much it shortens them; times are processor times.
 
 python bench/simplify.py --out results/simplify.json
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from random import Random
 from statistics import fmean, quantiles
 from typing import Any
@@ -18,24 +17,25 @@ from autoloss.search.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.zoo.entries import ENTRIES
-from machine import machine
-from output import emit
+from output import Figure, emit, make_parser, parse_arguments
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
 DEPTH = 3
 """D of Appendix A."""
+FIGURES = {
+    "milliseconds, mean": Figure(("mean_ms",), digits=1),
+    "milliseconds, median": Figure(("median_ms",), digits=1),
+    "nodes before": Figure(("nodes",), digits=1),
+    "nodes after": Figure(("nodes_left",), digits=1),
+    "shortened": Figure(("shortened",), digits=0, percent=True),
+}
 LARGEST = 64
 """Operators: the search's own limit."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=int, default=10_000)
-    parser.add_argument("--quick", action="store_true", help="a hundred trees")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    emit(measured(100 if arguments.quick else arguments.trees), arguments, show)
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parse_arguments(make_parser(__doc__, trees=10_000), argv, trees=100)
+    emit(measured(arguments.trees), arguments, show)
 
 
 def measured(count: int) -> dict[str, Any]:
@@ -64,7 +64,6 @@ def measured(count: int) -> dict[str, Any]:
             for name, row in ENTRIES.items()
             if row.formula and (term := simplify(row.formula, row.activation))
         },
-        "machine": machine(),
     }
 
 

@@ -10,9 +10,10 @@ import hashlib
 from dataclasses import dataclass
 
 from autoloss.rejection.reasons import Reason
-from autoloss.search.evolution import Plan, attempt
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
@@ -38,11 +39,11 @@ class Answers:
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         settings, seed = self.configuration.evolution, self.configuration.seed
-        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
+        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else parse(job.parent)
         found = []
         for number in range(job.first, job.first + job.count):
-            tree = attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
+            tree = draw_attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
             if len(tree.operators) > settings.maximum_operators:
                 found.append(Attempt(number, str(tree), Reason.SIZE.name))
             elif not tree.holds(ALPHABET.leaves_and_roles):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from autoloss.search.jobs import Train
-from autoloss.workers.pool import Outcome, Perform, Workers
-from autoloss.workers.worker import attempt
+from autoloss.workers.messages import Finished, JobOutcome
+from autoloss.workers.pool import JobFunction, Workers
+from autoloss.workers.worker import run_job
 
 
 class VirtualWorkers(Workers):
@@ -19,7 +21,7 @@ class VirtualWorkers(Workers):
         seconds: (payload, result) → how long it takes by the clock.
     """
 
-    def __init__(self, slots: int, perform: Perform, seconds: Callable[[Any, Any], float]) -> None:
+    def __init__(self, slots: int, perform: JobFunction, seconds: Callable[[Any, Any], float]) -> None:
         self._slots = slots
         self._perform = perform
         self._seconds = seconds
@@ -39,9 +41,9 @@ class VirtualWorkers(Workers):
         return {job: self.clock - began for job, began in self._began.items()}
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        found = attempt(self._perform, job, payload)
-        seconds = self._seconds(payload, getattr(found, "value", None))
-        self._results[job] = type(found)(**{**_fields(found), "seconds": seconds})
+        found = run_job(self._perform, job, payload)
+        seconds = self._seconds(payload, found.value if isinstance(found, Finished) else None)
+        self._results[job] = replace(found, seconds=seconds)
         self._began[job] = self.clock
         heapq.heappush(self._ends, (self.clock + seconds, job))
         if isinstance(payload, Train):
@@ -49,7 +51,7 @@ class VirtualWorkers(Workers):
         else:
             self.testing_seconds += seconds
 
-    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
         while self._ends:
             self.clock, job = heapq.heappop(self._ends)
             if self._began.pop(job, None) is not None:
@@ -63,7 +65,3 @@ class VirtualWorkers(Workers):
         self._ends.clear()
         self._began.clear()
         self._results.clear()
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    return {name: getattr(outcome, name) for name in type(outcome).__dataclass_fields__}

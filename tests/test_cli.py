@@ -15,8 +15,8 @@ import pytest
 
 import autoloss
 from autoloss.cli import main
-from autoloss.run.naming import TaskReference
 from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
@@ -41,7 +41,7 @@ def tabular_directory(directory, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(directory, path)
     with Store(path, write=True) as store:
-        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}).to_json())
+        store.change_setting("task", TaskReference("tabular", {"data": "iris", "steps": "20"}))
     return path
 
 
@@ -173,8 +173,11 @@ def test_a_csv_is_checked(csv, capsys):
         (["search", "digits-seg", "--evaluations", "0"], "evaluations is 0"),
         (["search", "nothing.py:task"], "There is no file"),
         (["search", "digits-seg", "--inject", "hangs=0.1"], "There is no fault to inject named 'hangs'. Did you mean"),
-        (["search", "digits-seg", "--inject", "hang=0.1", "--workers", "0"], "--inject needs worker processes"),
-        (["resume", "runs/x", "--ray", "ray://head:10001"], "--ray takes auto, or host:port of a cluster"),
+        (
+            ["search", "digits-seg", "--inject", "hang=0.1", "--workers", "0"],
+            "inject needs at least one worker process",
+        ),
+        (["resume", "runs/x", "--ray", "ray://head:10001"], "expected auto, or host:port of a cluster"),
         (["score", "digits-seg", "--loss", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
         (["score", "digits-seg", "--loss", "seg/mio"], "Did you mean 'seg/miou'?"),
         (["score", "digits-seg", "--loss", "y"], "does not depend on the prediction"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import autoloss
 from autoloss.cli import main
 from autoloss.errors import RunError
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
 
@@ -49,12 +50,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kept(whole: Path) -> dict[str, str]:
+def kept(whole: Path) -> RunSettings:
     with Store(whole) as store:
         return store.settings()
 
 
-def made(directory: Path, settings: dict[str, str], formula: str = CHILD.loss, reason: str = "") -> Path:
+def made(directory: Path, settings: RunSettings, formula: str = CHILD.loss, reason: str = "") -> Path:
     """Write a run of one loss, every row with its checksum."""
     directory.mkdir()
     child = Candidate(**{**{name: getattr(CHILD, name) for name in CHILD.__dataclass_fields__}, "loss": formula})
@@ -70,8 +71,8 @@ def made(directory: Path, settings: dict[str, str], formula: str = CHILD.loss, r
     "words", [["top"], ["show", "0"], ["export", "0"], ["export", "0", "--to", "json"]], ids=" ".join
 )
 def test_names_and_figures_give_no_orders(words, kept, tmp_path, capsys):
-    task = json.dumps({"name": ORDERS, "options": {ORDERS: ORDERS, "metric": ORDERS}})
-    directory = made(tmp_path / "[red]run\x1b[2J", {**kept, "title": ORDERS, "task": task})
+    task = TaskReference(ORDERS, {ORDERS: ORDERS, "metric": ORDERS})
+    directory = made(tmp_path / "[red]run\x1b[2J", replace(kept, title=ORDERS, task=task))
     code, said = run(capsys, words[0], directory, *words[1:])
     assert code in (0, 2)
     assert all(character.isprintable() or character == "\n" for character in said)

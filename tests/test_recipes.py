@@ -7,6 +7,7 @@ import pytest
 from autoloss import recipes, tasks, zoo
 from autoloss.errors import RequestError
 from autoloss.settings import Configuration
+from autoloss.space.loss_text import split_branches
 
 
 def test_the_search_on_voc_is_the_papers():
@@ -69,12 +70,11 @@ def test_options_and_settings_exist():
         with pytest.raises(RequestError, match="folder"):
             tasks.get(recipe.task, **recipe.options)
         for row in recipe.published:
-            assert row.name is None or row.name in zoo.names() or set(named(row.name).values()) <= set(zoo.names())
-
-
-def named(text: str) -> dict[str, str]:
-    """Return the name of each branch's loss."""
-    return dict(part.split(": ") for part in text.split("; "))
+            assert (
+                row.name is None
+                or row.name in zoo.names()
+                or set(split_branches(row.name).values()) <= set(zoo.names())
+            )
 
 
 @pytest.mark.parametrize("task", ["coco-det", "voc-det"])
@@ -136,7 +136,9 @@ def test_the_losses_of_published_detectors_are_those_that_a_task_can_be_given():
         for row in recipes.get(name).published:
             if row.name is not None:
                 assert set(zoo.resolve(row.name, task.branches)[1]) == set(task.branches)
-    usual, with_iou = (named(row.name) for row in recipes.get("coco-r50-faster-rcnn").published[:2] if row.name)
+    usual, with_iou = (
+        split_branches(row.name) for row in recipes.get("coco-r50-faster-rcnn").published[:2] if row.name
+    )
     assert usual == task.standard
     assert {branch for branch in usual if usual[branch] != with_iou[branch]} == {"rcnn_reg"}
 
@@ -171,10 +173,10 @@ def test_published_figures_are_the_papers():
 
 
 def test_only_searches_of_the_catalogues_tasks_have_settings():
-    assert recipes.search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
-    assert recipes.search_settings("coco-det")["rejection.unit"] == "relative"
-    assert recipes.search_settings("voc-r101-pspnet") == recipes.search_settings("worst_digit.py:task") == {}
-    assert recipes.search_settings(object()) == {}
+    assert recipes.get_search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert recipes.get_search_settings("coco-det")["rejection.unit"] == "relative"
+    assert recipes.get_search_settings("voc-r101-pspnet") == recipes.get_search_settings("worst_digit.py:task") == {}
+    assert recipes.get_search_settings(object()) == {}
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):
         recipes.get("voc-sge")
 
@@ -183,5 +185,5 @@ def test_small_tasks_set_what_a_search_of_tens_of_trainings_needs():
     assert not set(recipes.SMALL) & set(recipes.RECIPES)
     for task in recipes.SMALL:
         assert task in tasks.names()
-        assert recipes.search_settings(task) == recipes.SMALL[task]
+        assert recipes.get_search_settings(task) == recipes.SMALL[task]
         assert Configuration().changed(recipes.SMALL[task]) != Configuration()

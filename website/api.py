@@ -1,45 +1,44 @@
-"""The page of the Python interface, from the public names and their docstrings."""
+"""Write the page of the Python interface from the public names and their docstrings."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import autoloss
 from autoloss import tasks, zoo
-from website.documented import EXAMPLE, Docstring, docstring
+from website.documented import Docstring, docstring
 
 INTRODUCTION = """\
 # Python
 
 `import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
 """
-GROUPS = {
-    "autoloss.run": "Search",
-    "autoloss.space": "Losses",
-    "autoloss.tasks": "Tasks",
-    "autoloss.zoo": "Named losses",
-    "autoloss.search": "Proposals",
-    "autoloss.rejection": "Rejection protocol",
-    "autoloss.formulas": "Formulas",
-    "autoloss.errors": "Errors",
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Search": ("autoloss.run.",),
+    "Losses": ("autoloss.space.", "autoloss.formulas."),
+    "Tasks": ("autoloss.tasks.",),
+    "Named losses": ("autoloss.zoo.",),
+    "Parts of the algorithm": ("autoloss.rejection.", "autoloss.search."),
+    "Errors": ("autoloss.errors.",),
 }
+"""Heading → the packages whose public names are listed below it."""
 
 
 def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    for package, title in GROUPS.items():
+    for title, packages in GROUPS.items():
         parts.append(f"## {title}")
         for name, thing in _public():
-            if thing.__module__.startswith(package):
+            if f"{thing.__module__}.".startswith(packages):
                 parts.extend(_entry(name, thing))
     return "\n\n".join(parts) + "\n"
 
 
 def _public() -> Iterator[tuple[str, Any]]:
-    """Give every public name with what it names, those of the two packages among them."""
+    """Yield every public name with its object, including the functions of `autoloss.tasks` and `autoloss.zoo`."""
     # Functions before classes: what people call comes first.
     for name in sorted(autoloss.__all__, key=lambda name: inspect.isclass(getattr(autoloss, name))):
         thing = getattr(autoloss, name)
@@ -53,17 +52,17 @@ def _public() -> Iterator[tuple[str, Any]]:
 def _entry(name: str, thing: Any) -> Iterator[str]:
     yield f"### {name}"
     yield f"```python\n{_signature(name, thing)}\n```"
-    yield from _told(docstring(thing))
+    yield from _render_docstring(docstring(thing))
     if inspect.isclass(thing) and not issubclass(thing, BaseException):
         for method, function in _methods(thing):
             yield f"#### {name}.{method}"
             if callable(function):
                 yield f"```python\n{_signature(method, function)}\n```"
-            yield from _told(docstring(function))
+            yield from _render_docstring(docstring(function))
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Give a class's own public methods and properties that say something."""
+    """Yield the public methods and properties that a class defines and documents."""
     for name, member in vars(kind).items():
         member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         shown = inspect.isfunction(member) or isinstance(member, property)
@@ -90,22 +89,22 @@ def _parameters(thing: Any) -> Iterator[str]:
             yield "*"
         default = parameter.default
         text = str(parameter.replace(default=parameter.empty)).replace("'", "")
-        yield text if default is parameter.empty else f"{text} = {_value(default)}"
+        yield text if default is parameter.empty else f"{text} = {_format_default(default)}"
 
 
-def _value(default: Any) -> str:
+def _format_default(default: Any) -> str:
     text = repr(default)
     return text if len(text) < 40 and "<" not in text else f"{type(default).__name__}()"
 
 
-def _told(said: Docstring) -> Iterator[str]:
-    yield said.text
-    for section in ("Args", "Returns", "Yields", "Raises"):
-        entries = said.entries(section)
-        if entries and section in ("Args", "Raises"):
+def _render_docstring(parts: Docstring) -> Iterator[str]:
+    yield parts.text
+    for section in ("Attributes", "Args", "Returns", "Yields", "Raises"):
+        entries = parts.entries(section)
+        if entries and section in ("Attributes", "Args", "Raises"):
             yield f"{section}:"
             yield "\n".join(f"- `{name}`: {text}" for name, text in entries.items())
-        elif section in said.sections:
-            yield f"{section}: {' '.join(said.sections[section].split())}"
-    if EXAMPLE in said.sections:
-        yield f"```python\n{said.sections[EXAMPLE]}\n```"
+        elif section in parts.sections:
+            yield f"{section}: {' '.join(parts.sections[section].split())}"
+    if parts.example:
+        yield f"```pycon\n{parts.example}\n```"

@@ -10,9 +10,10 @@ from inspect import Parameter
 from typing import Any
 
 from autoloss.tasks import catalogue
+from autoloss.tasks.segmentation.task import SegmentationFactory
 from autoloss.tasks.stages import PREFIXES
 from autoloss.tasks.training.recipe import Recipe
-from website.documented import cell, code, docstring, fields_of, table, written
+from website.documented import cell, code, docstring, fields_of, format_value, table
 
 INTRODUCTION = """\
 # Tasks and their options
@@ -37,7 +38,7 @@ def _options(name: str) -> str:
     factory = catalogue.find_factory(name)
     listed = inspect.signature(factory).parameters
     options = {key: value for key, value in listed.items() if _is_option(value)}
-    said = _said(factory)
+    said = _find_meanings(factory)
     rows = [
         [code(key), _default(option), _default(options.get(FULL + key)), cell(said.get(key, ""))]
         for key, option in options.items()
@@ -51,23 +52,24 @@ def _is_option(parameter: Parameter) -> bool:
 
 
 def _default(parameter: Parameter | None) -> str:
-    return "" if parameter is None else code(written(parameter.default))
+    return "" if parameter is None else code(format_value(parameter.default))
 
 
-def _said(factory: Any) -> Mapping[str, str]:
-    """Return what is said of each option where it is declared: the last of these places counts."""
+def _find_meanings(factory: Any) -> Mapping[str, str]:
+    """Return the meaning of each option; of several declarations the last one counts."""
     said: dict[str, str] = fields_of(Recipe)
-    for entries in _declared(factory):
+    for entries in _find_declarations(factory):
         said |= {name: text for name, text in entries.items() if text}
     return said
 
 
-def _declared(factory: Any) -> Iterator[Mapping[str, str]]:
+def _find_declarations(factory: Any) -> Iterator[Mapping[str, str]]:
     module = import_module(factory.__module__)
     for kind in vars(module).values():
         own = isinstance(kind, type) and kind.__module__ == module.__name__
         if own and dataclasses.is_dataclass(kind) and kind is not type(factory):
             yield fields_of(kind)
-    functions = [factory.parts] if hasattr(factory, "parts") else [factory] if inspect.isfunction(factory) else []
-    for function in functions:
-        yield docstring(function).entries("Args")
+    if isinstance(factory, SegmentationFactory):
+        yield docstring(factory.parts).entries("Args")
+    elif inspect.isfunction(factory):
+        yield docstring(factory).entries("Args")

@@ -13,7 +13,7 @@ from website.documented import cell, code, table
 INTRODUCTION = """\
 # Commands
 
-What `autoloss COMMAND --help` says. TASK is a name of [the catalogue](tasks.md) or `file.py:name`, DIR the folder of a run. A
+The output of `autoloss COMMAND --help`. TASK is a name of [the catalogue](tasks.md) or `file.py:name`, DIR the folder of a run. A
 loss is a formula, [a name](losses.md) or a file.
 
 Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 another process owns the run, 130 or 143 interrupted with

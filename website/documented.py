@@ -1,4 +1,4 @@
-"""What the code says of itself: docstrings, those below fields, and the arguments that a docstring lists."""
+"""Parse docstrings: their sections, the arguments that they list, and the docstrings below the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 
-SECTIONS = ("Args", "Returns", "Yields", "Raises", "Source")
-EXAMPLE = "Example"
-"""The section of what begins with `>>>`; it has no heading."""
+SECTIONS = ("Attributes", "Args", "Returns", "Yields", "Raises", "Source")
 _HEAD = re.compile(rf"^(?P<name>{'|'.join(SECTIONS)}):(?P<rest>.*)$")
 _ENTRY = re.compile(r"^(?P<names>[\w*]+(?:, [\w*]+)*): (?P<text>.*)$", re.DOTALL)
 
@@ -27,41 +25,43 @@ class Docstring:
     Args:
         text: All paragraphs before the first section.
         sections: Name → its text, without indentation.
+        example: The lines from the first `>>>` on, with what they print; empty without one.
     """
 
     text: str
     sections: Mapping[str, str]
+    example: str = ""
 
     def entries(self, section: str) -> dict[str, str]:
         """Return what a section lists, as name → text on one line."""
         found: dict[str, str] = {}
-        for part in _listed(self.sections.get(section, "")):
+        for part in _list_entries(self.sections.get(section, "")):
             if match := _ENTRY.match(part):
                 found[match["names"]] = match["text"]
         return found
 
 
 def docstring(thing: Any) -> Docstring:
-    """Take a docstring apart."""
-    text, sections, current = [], {}, None
+    """Parse a docstring into its parts."""
+    text, sections, example, current = [], {}, [], None
     for line in (inspect.getdoc(thing) or "").splitlines():
-        if head := _HEAD.match(line):
+        # An example is the last part of a docstring.
+        if example or line.startswith(">>>"):
+            example.append(line)
+        elif head := _HEAD.match(line):
             current = head["name"]
             sections[current] = [head["rest"].strip()]
-        elif line.startswith(">>>") and current != EXAMPLE:
-            current = EXAMPLE
-            sections[current] = ["", line]
         elif current is None:
             text.append(line)
         else:
             sections[current].append(line)
     joined = {name: textwrap.dedent("\n".join(lines[1:])) for name, lines in sections.items()}
     whole = {name: f"{sections[name][0]}\n{joined[name]}".strip() for name in sections}
-    return Docstring("\n".join(text).strip(), whole)
+    return Docstring("\n".join(text).strip(), whole, "\n".join(example).strip())
 
 
 def fields_of(kind: type) -> dict[str, str]:
-    """Return the fields of a dataclass with what is said below each, or of each among its arguments."""
+    """Return the fields of a dataclass with their meanings, from the docstring below each or from its `Args`."""
     said = docstring(kind).entries("Args")
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
@@ -71,7 +71,7 @@ def fields_of(kind: type) -> dict[str, str]:
     return {setting.name: said.get(setting.name, "") for setting in dataclasses.fields(kind)}
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as `--set` takes it."""
     match value:
         case None:
@@ -79,14 +79,14 @@ def written(value: Any) -> str:
         case bool():
             return str(value).lower()
         case tuple() | list():
-            return ",".join(map(written, value)) or "none"
+            return ",".join(map(format_value, value)) or "none"
         case float():
             return f"{value:.6g}"
         case _:
             return str(value) or "none"
 
 
-def named(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return the name of an annotation as readers of the command line know it."""
     names = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "None": "none"}
     text = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
@@ -117,8 +117,8 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _listed(text: str) -> Iterator[str]:
-    """Give the entries of a section, each on one line."""
+def _list_entries(text: str) -> Iterator[str]:
+    """Yield the entries of a section, each on one line."""
     current: list[str] = []
     for line in text.splitlines():
         if line and not line[0].isspace() and current:

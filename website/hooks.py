@@ -1,4 +1,4 @@
-"""What mkdocs calls: pages written from the code join the site, and so do the pages that lie outside of docs/."""
+"""Hooks of mkdocs: add the pages that are generated from the code, and those outside docs/, to the site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITTEN: Mapping[str, Callable[[], str]] = {
     "reference/losses.md": losses.page,
     "reference/python.md": api.page,
 }
-"""Page of the site → what writes it."""
+"""Page of the site → the function that writes it."""
 OUTSIDE = {"README.md": "quick-start.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Page of the repository → its place in the site."""
 
@@ -40,7 +40,7 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links out of docs/ to the pages of the site, and set code in tables as this Markdown wants it."""
+    """Rewrite links to files outside docs/ as links to pages of the site, and remove escapes from code in tables."""
     # Where a table is read on GitHub, a bar within code needs a backslash, which would be shown here.
     markdown = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)
     for name, place in OUTSIDE.items():

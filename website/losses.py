@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from autoloss.formulas.mathml import mathml
 from autoloss.formulas.simplify import simplify
-from autoloss.formulas.terms import Term, translated
+from autoloss.formulas.terms import Term, to_term
 from autoloss.space.operators import EPSILON, OPERATORS
 from autoloss.space.parsing import parse
 from autoloss.zoo import ENTRIES
@@ -16,7 +15,7 @@ from website.documented import cell, code, table
 INTRODUCTION = f"""\
 # Operators and named losses
 
-`p` is the prediction after the activation, `y` the target; losses of boxes are made of the areas of intersection `i`, union `u` and
+`p` is the prediction after the activation, `y` the target; losses of boxes use the areas of intersection `i`, union `u` and
 enclosing box `e`. A formula may use the operators by name, and `+ - * / **`.
 
 ## Operators
@@ -26,8 +25,8 @@ enclosing box `e`. A formula may use the operators by name, and `+ - * / **`.
 LOSSES = """\
 ## Losses by name
 
-Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. Below each formula, which
-can be copied, stands what `autoloss simplify` makes of it: shorter, with the same value and gradient.
+Wherever a command takes a loss it takes such a name, and `autoloss.zoo.get(name)` returns it. Each formula can be
+copied; below it is the output of `autoloss simplify`: a shorter form with the same value and gradient.
 """
 FAMILIES = {
     "seg": "Published for segmentation",
@@ -50,7 +49,7 @@ def page() -> str:
 def _operators() -> str:
     operands = {1: "p", 2: "p, y"}
     rows = [
-        [code(f"{name}({operands[row.arity]})"), _set(f"{name}({operands[row.arity]})")]
+        [code(f"{name}({operands[row.arity]})"), _render(f"{name}({operands[row.arity]})")]
         for name, row in OPERATORS.items()
     ]
     return table(["text", "formula"], rows)
@@ -58,7 +57,7 @@ def _operators() -> str:
 
 def _formula(entry: Entry) -> str:
     if entry.members:
-        return "one for each branch: " + ", ".join(map(code, entry.members.values()))
+        return "one for each branch: " + ", ".join(code(member.name) for member in entry.members.values())
     if not entry.formula:
         return "written by hand"
     return f"{code(entry.formula)}<br>{_html(simplify(entry.formula, entry.activation))}"
@@ -69,11 +68,11 @@ def _about(entry: Entry) -> str:
     return cell(f"{entry.description}{target}. {entry.source}")
 
 
-def _set(formula: str) -> str:
-    """Return a formula as the browser sets it, unchanged."""
-    return _html(translated(parse(formula, None)))
+def _render(formula: str) -> str:
+    """Return a formula as MathML, unchanged."""
+    return _html(to_term(parse(formula, None)))
 
 
 def _html(term: Term) -> str:
     # In Markdown's tables a bar ends a cell.
-    return str(mathml(term)).replace("|", "&#124;")
+    return str(term.mathml).replace("|", "&#124;")

@@ -7,7 +7,7 @@ import typing
 
 from autoloss import recipes, tasks
 from autoloss.settings import Configuration
-from website.documented import cell, code, docstring, fields_of, named, table, written
+from website.documented import cell, code, describe_type, docstring, fields_of, format_value, table
 
 INTRODUCTION = """\
 # Settings of a run
@@ -39,16 +39,16 @@ def page() -> str:
 
 def _of_tasks() -> str:
     rows = [
-        [code(task), ", ".join(code(f"{name}={written(value)}") for name, value in changed.items())]
+        [code(task), ", ".join(code(f"{name}={format_value(value)}") for name, value in changed.items())]
         for task in tasks.names()
-        if (changed := recipes.search_settings(task))
+        if (changed := recipes.get_search_settings(task))
     ]
     return table(["task", "settings"], rows)
 
 
 def _table(prefix: str, said: dict[str, str], values: object, hints: dict[str, object]) -> str:
     rows = [
-        [code(prefix + name), code(written(getattr(values, name))), named(hints[name]), cell(text)]
+        [code(prefix + name), code(format_value(getattr(values, name))), describe_type(hints[name]), cell(text)]
         for name, text in said.items()
     ]
     return table(["setting", "default", "takes", "meaning"], rows)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autoloss import tasks, zoo
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.formulas.simplify import simplify
-    from autoloss.rejection.protocol import correlation_score
+    from autoloss.rejection.engines import correlation_score
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search
     from autoloss.run.retraining import retrain
@@ -37,7 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "autoloss.search.initialization": ("initial_expression",),
     "autoloss.search.mutation": ("offspring",),
-    "autoloss.rejection.protocol": ("correlation_score",),
+    "autoloss.rejection.engines": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.replay": ("Replay", "replay"),
     "autoloss.run.results": ("Search",),

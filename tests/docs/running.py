@@ -19,7 +19,6 @@ from torch.distributed.run import parse_args
 
 from autoloss.cli import main
 from autoloss.report.page.serving import Server
-from autoloss.run.naming import TaskReference
 from autoloss.run.results import open_run
 from tests.docs import smaller
 from tests.docs.pages import ROOT, SHELL, Block
@@ -110,7 +109,7 @@ def small(words: list[str], folder: Path) -> list[str]:
 def beside(words: list[str], folder: Path) -> dict[str, str]:
     """Return the settings and options that a command gets beside its own."""
     if words[0] == "retrain":
-        task = TaskReference.from_json(open_run(folder / words[1]).settings["task"]).name or ""
+        task = open_run(folder / words[1]).settings.task.name or ""
         return dict(smaller.RETRAINED.get(task, {}))
     options = smaller.TASKS.get(words[1], {}) if words[0] in ("search", "check", "score") else {}
     return {**(smaller.QUICK if words[0] == "search" else {}), **options}

@@ -16,7 +16,7 @@ OPTIONS: Mapping[str, str | None] = {
     "--device": "cpu",
     # In 16 bits a CPU convolves slowly; tests/tasks/training/test_execution.py does.
     "--precision": "float32",
-    # tests/run/test_ray.py starts a cluster.
+    # tests/workers/test_ray.py starts a cluster.
     "--ray": None,
     "--inject": None,
 }

@@ -97,8 +97,8 @@ MUTANTS = {
         kills("outcome-told"),
     ),
     "outcome not kept": Mutant(
-        "autoloss.run.pipeline:_Search.receive",
-        {"self.record.add_outcome(child, done.result)": "pass"},
+        "autoloss.run.loop:_Search.receive",
+        {"self.record.add_outcome(number, done.result)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
@@ -108,7 +108,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.training.atomic_files:settle",
+        "autoloss.tasks.training.atomic_files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",
@@ -134,25 +134,25 @@ MUTANTS = {
         },
         readers,
     ),
-    "attempts keyed without their child": Mutant(
-        "autoloss.search.evolution:attempt",
-        {'"attempt", plan.child, branch, number': '"attempt", branch, number'},
+    "attempts keyed without their candidate": Mutant(
+        "autoloss.search.attempts:draw_attempt",
+        {'"attempt", plan.candidate, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.search.evolution:Evolution.population",
-        {"child - self._settings.lag": "len(self._told)"},
+        "autoloss.search.ageing_population:AgeingPopulation.members",
+        {"k - self._lag": "len(self._scores)"},
         replayed,
     ),
     "trainings keyed by their driver": Mutant(
-        "autoloss.run.pipeline:_Search.train",
+        "autoloss.run.loop:_Search.train",
         {'seed, "training")': 'seed, "training", self.charged_before)'},
         kills_of_one_code("outcome-received"),
     ),
     "keys forgotten by a resumed run": Mutant(
         "autoloss.search.history:History.restore",
-        {'self.learn(branch, child.rejected.get(branch, b""), False)': "pass"},
+        {'verdicts.record_all(candidate.rejected.get(branch, b""), False)': "pass"},
         kills("outcome-told", "outcome-told"),
     ),
     "checksums not looked at": Mutant(

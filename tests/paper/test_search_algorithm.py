@@ -1,4 +1,4 @@
-"""The search algorithm of Section 3.2 and Appendix A, claim by claim; operators of change are tested in tests/algorithm."""
+"""The search algorithm of Section 3.2 and Appendix A, claim by claim; operators of change are tested in tests/search."""
 
 from collections import Counter
 
@@ -6,8 +6,11 @@ import pytest
 
 from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
 from autoloss.rejection.reasons import Reason
-from autoloss.search.evolution import Evolution, Plan, attempt
+from autoloss.search.attempts import draw_attempt
+from autoloss.search.evolution import Evolution, make_evolution
 from autoloss.search.mutation import MUTATIONS, Kind
+from autoloss.search.proposer import Plan
+from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -41,23 +44,31 @@ def test_mutations_are_insertion_deletion_and_replacement():
     assert [change.__name__ for change in MUTATIONS] == ["insert", "delete", "replace"]
 
 
+def evolve(branches, scores, seed, evolution=None, offspring=None) -> Evolution:
+    """The paper's evolution, told the scores of the first candidates; None for one that diverged."""
+    settings = Configuration(
+        seed=seed, evolution=evolution or EvolutionSettings(), offspring=offspring or OffspringSettings()
+    )
+    found = make_evolution(branches, settings)
+    for candidate, score in enumerate(scores):
+        found.tell(candidate, Outcome(state=State.DIVERGED if score is None else State.SCORED, score=score))
+    return found
+
+
 def population(scores, seed=0, **settings):
-    evolution = Evolution(("main",), EvolutionSettings(**settings), OffspringSettings(), seed)
-    for child, score in enumerate(scores):
-        evolution.tell(child, score)
-    return evolution
+    return evolve(("main",), scores, seed, EvolutionSettings(**settings))
 
 
-def parents(scores, child, **settings):
-    """The parents that a child gets under many seeds."""
-    found = [population(scores, seed, **settings).ask(child).parent for seed in range(600)]
+def parents(scores, candidate, **settings):
+    """The parents that a candidate gets under many seeds."""
+    found = [population(scores, seed, **settings).ask(candidate).parent for seed in range(600)]
     return Counter(parent for parent in found if parent is not None)
 
 
-def test_the_first_k_children_are_drawn_from_nothing():
+def test_the_first_k_candidates_are_drawn_from_nothing():
     evolution = population([0.5] * 19)
-    for child in range(20):
-        assert evolution.ask(child) == Plan(child, None, {"main": Kind.FRESH})
+    for candidate in range(20):
+        assert evolution.ask(candidate) == Plan(candidate, None, {"main": Kind.FRESH})
 
 
 def test_with_20_losses_a_tournament_is_one_contestant_so_anyone_may_be_parent():
@@ -78,36 +89,40 @@ def test_ties_are_broken_at_random():
     assert set(parents([1.0, 1.0, 1.0], 24, tournament=1.0)) == {0, 1, 2}
 
 
-def test_the_population_is_the_most_recent_scored_losses():
+def test_parents_are_among_the_most_recent_scored_losses():
     scores = [0.9, None, 0.1, 0.2, None, 0.3]
-    evolution = population(scores, population=3)
-    assert list(evolution.population(9)) == [2, 3, 5]
-    # Child 6 does not see those after 6 − 4.
-    assert list(evolution.population(6)) == [0, 2]
+    settings = {"population": 3, "initial": 1}
+    assert set(parents(scores, 9, **settings)) == {2, 3, 5}
+    # Candidate 6 does not see those after 6 − 4.
+    assert set(parents(scores, 6, **settings)) == {0, 2}
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
 def test_what_has_no_finite_score_is_never_selected(score):
-    with pytest.raises(ValueError, match="only finite scores"):
+    with pytest.raises(ValueError, match="cannot have the score"):
         population([score])
 
 
-def test_without_a_scored_loss_children_are_drawn_from_nothing():
+def test_an_outcome_is_told_once():
+    with pytest.raises(ValueError, match="Candidate 0 has an outcome already"):
+        population([0.5]).tell(0, Outcome(state=State.SCORED, score=0.5))
+
+
+def test_without_a_scored_loss_candidates_are_drawn_from_nothing():
     assert population([None] * 30).ask(30) == Plan(30, None, {"main": Kind.FRESH})
 
 
-def test_parent_and_kinds_are_drawn_once_for_a_child():
+def test_parent_and_kinds_are_drawn_once_for_a_candidate():
     evolution = population(range(30))
     assert evolution.ask(33) == evolution.ask(33)
-    assert {evolution.ask(child).kinds["main"] for child in range(20, 34)} >= {Kind.FRESH, Kind.MUTATION}
+    assert {evolution.ask(candidate).kinds["main"] for candidate in range(20, 34)} >= {Kind.FRESH, Kind.MUTATION}
 
 
 def test_each_branch_draws_its_own_kind():
     branches = ("a", "b")
     kinds = Counter()
     for seed in range(2000):
-        evolution = Evolution(branches, EvolutionSettings(initial=1, lag=1), OffspringSettings(), seed)
-        evolution.tell(0, 1.0)
+        evolution = evolve(branches, [1.0], seed, EvolutionSettings(initial=1, lag=1))
         kinds[tuple(evolution.ask(1).kinds[branch] for branch in branches)] += 1
     # Four standard errors of independent draws, 0.45² and 0.1².
     assert kinds[Kind.FRESH, Kind.MUTATION] / 2000 == pytest.approx(0.2025, abs=0.036)
@@ -119,8 +134,7 @@ def test_as_a_setting_one_random_branch_changes_and_the_others_are_copied():
     changed = Counter()
     for seed in range(300):
         settings = EvolutionSettings(initial=1, lag=1, one_branch=True)
-        evolution = Evolution(branches, settings, OffspringSettings(copy=0.0), seed)
-        evolution.tell(0, 1.0)
+        evolution = evolve(branches, [1.0], seed, settings, OffspringSettings(copy=0.0))
         found = [branch for branch, kind in evolution.ask(1).kinds.items() if kind is not Kind.COPY]
         assert len(found) == 1
         changed[found[0]] += 1
@@ -129,7 +143,7 @@ def test_as_a_setting_one_random_branch_changes_and_the_others_are_copied():
 
 def tried(kind, number, parent="-y * log(p)"):
     plan = Plan(30, 3, {"main": kind})
-    return attempt(plan, "main", number, parse(parent), ALPHABET, EvolutionSettings(), 0)
+    return draw_attempt(plan, "main", number, parse(parent), ALPHABET, EvolutionSettings(), 0)
 
 
 def test_what_is_repeated_is_only_the_tree_or_the_mutations():

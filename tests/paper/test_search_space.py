@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.rejection.protocol import descend
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch, activate
@@ -16,7 +15,7 @@ from autoloss.space.expression import Alphabet
 from autoloss.space.loss import Loss, bind
 from autoloss.space.operators import EPSILON, OPERATORS
 from autoloss.space.parsing import parse
-from tests.algorithm.scenes import samples
+from tests.rejection.scenes import descend, samples
 
 ARITIES = {
     "add": 2,

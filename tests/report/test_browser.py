@@ -12,7 +12,7 @@ import pytest
 
 from autoloss.report.page.serving import Live, Server
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskReference
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import Store
 from tests.report.written import CE, POOLED, add, child, compared, scored, searched
 

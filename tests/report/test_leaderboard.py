@@ -17,8 +17,8 @@ from autoloss.report.individual import print_show, show_values, sparkline
 from autoloss.report.leaderboard import hall_of_fame, top_rows
 from autoloss.report.lineage import lineage
 from autoloss.run.reading import read_once
-from autoloss.search.chance import keyed
-from autoloss.search.mutation import MUTATIONS, mutate, mutated
+from autoloss.search.chance import derive_generator
+from autoloss.search.mutation import MUTATIONS, mutate, trace_mutations
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
@@ -98,9 +98,9 @@ def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
     directory = begin(tmp_path / "run", seed=seed)
-    rng = keyed(seed, "attempt", 1, "main", 3)
-    tree, names = mutated(parse(ROOT), ALPHABET, rng)
-    assert tree == mutate(parse(ROOT), ALPHABET, keyed(seed, "attempt", 1, "main", 3))
+    rng = derive_generator(seed, "attempt", 1, "main", 3)
+    tree, names = trace_mutations(parse(ROOT), ALPHABET, rng)
+    assert tree == mutate(parse(ROOT), ALPHABET, derive_generator(seed, "attempt", 1, "main", 3))
     add(directory, (child(0, ROOT), scored(0.3)), (child(1, str(tree), parent=0), scored(0.5)))
     reading = read_once(directory)
     itself, root = lineage(reading.search, reading.children, 1)

@@ -18,14 +18,12 @@ import torch
 import autoloss
 from autoloss.cli import main as command
 from autoloss.errors import RequestError
-from autoloss.formulas.mathml import mathml
 from autoloss.formulas.simplify import simplify
 from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
-from autoloss.run.naming import TaskReference
 from autoloss.run.reading import Reading
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
@@ -33,7 +31,9 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
+from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
+from autoloss.tasks.task import Training
 from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
 
 
@@ -232,18 +232,18 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
 def test_scenes_show_what_a_training_predicts():
     task = autoloss.tasks.get("digits-seg", **SMALL)
     criterion = autoloss.bind(autoloss.Loss(CE), task.branches)
-    pictures = task.pictures(criterion, 3, 2)
+    pictures = task.pictures(criterion, Training(seed=3), 2)
     assert [picture.prediction.shape for picture in pictures] == [(16, 16)] * 2
-    again = task.pictures(criterion, 3, 2)
+    again = task.pictures(criterion, Training(seed=3), 2)
     assert all(torch.equal(one.prediction, other.prediction) for one, other in zip(pictures, again, strict=True))
     assert int(pictures[0].target.max()) < 11
     with pytest.raises(RequestError, match="split"):
-        task.pictures(criterion, 3, 2, split="train")
+        task.pictures(criterion, Training(seed=3, split="train"), 2)
 
 
 def test_scenes_of_a_task_that_is_not_at_hand_or_draws_none_are_a_sentence(tmp_path):
     directory = searched(tmp_path / "run", task=TaskReference(None))
-    with pytest.raises(RequestError, match="handed over in Python"):
+    with pytest.raises(RequestError, match="given as an object"):
         write_report(directory, scenes=True)
     directory = searched(tmp_path / "table", task=TaskReference("tabular", {"data": "iris", "steps": "2"}))
     with pytest.raises(RequestError, match="no class for each pixel"):
@@ -322,7 +322,7 @@ def test_an_axis_has_some_round_numbers_that_are_all_different(ends):
     ],
 )
 def test_mathematics_is_well_formed_and_says_the_same(text, expected):
-    found = ElementTree.fromstring(str(mathml(simplify(text))))
+    found = ElementTree.fromstring(str(simplify(text).mathml))
     assert found.tag == "math"
     if expected is not None:
         plain = "".join(found.itertext())
@@ -333,7 +333,7 @@ def test_the_mathematics_of_any_tree_is_well_formed():
     alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
     for seed in range(60):
         tree = initial_expression(alphabet, 3, Random(seed))
-        found = ElementTree.fromstring(str(mathml(simplify(tree))))
+        found = ElementTree.fromstring(str(simplify(tree).mathml))
         assert len(found.get("alttext", "")) > 0
         for fraction in found.iter("mfrac"):
             assert len(fraction) == 2

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
-from autoloss.run.naming import TaskReference
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
+from autoloss.store.run_settings import Comparison, RunSettings, TaskReference
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, Entrant, seeds
+from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
 COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}
@@ -33,13 +32,7 @@ def begin(
     configuration = Configuration().changed({"evaluations": 6, **settings})
     with Store(directory, write=True) as store:
         store.write_settings(
-            {
-                "configuration": configuration.to_json(),
-                "task": task.to_json(),
-                "title": title,
-                "branches": json.dumps({name: form.to_dict() for name, form in forms.items()}),
-                "release": __version__,
-            }
+            RunSettings(configuration=configuration, task=task, title=title, branches=forms, release=__version__)
         )
     return directory
 
@@ -94,13 +87,13 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
     """Write what follows a search whose winner is loss 1: fresh seeds, and the comparison on the test split."""
     entrants = [Entrant("#1", POOLED), Entrant("baseline/ce", "baseline/ce", baseline=True)]
     with Store(directory, write=True) as store:
-        for seed in seeds(0, CONFIRMATION, 5):
+        for seed in training_seeds(0, CONFIRMATION, 5):
             for loss, score in ((POOLED, 0.8), (CE, 0.5), (ROOT, 0.2)):
                 store.add_trial(Entrant("", loss).job(seed, "valid"), scored(score))
         store.add_trial(entrants[1].job(1, "valid"), scored(0.55))
         listed = [{"label": entrant.label, "loss": entrant.loss, "baseline": entrant.baseline} for entrant in entrants]
-        store.change_setting(COMPARISON, json.dumps({"seeds": len(found), "entrants": listed}))
-        for at, seed in enumerate(seeds(0, COMPARISON, len(found))):
+        store.change_setting("comparison", Comparison(len(found), listed))
+        for at, seed in enumerate(training_seeds(0, COMPARISON, len(found))):
             store.add_trial(entrants[0].job(seed, "test"), scored(found[at]))
             store.add_trial(entrants[1].job(seed, "test"), scored(standard[at]))
     return directory

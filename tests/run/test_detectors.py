@@ -9,12 +9,12 @@ import pytest
 import autoloss
 from autoloss import recipes
 from autoloss.report.retrained import markdown
-from autoloss.run.naming import TaskReference
-from autoloss.run.progress import Pace
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
+from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
-from autoloss.trainings.retrained import RESULT
+from autoloss.trainings.retrain import Pace
+from autoloss.trainings.retraining import RESULT
 
 pytest.importorskip("autoloss.tasks.detection.task")
 

@@ -8,8 +8,7 @@ import faults
 import faults_driver
 import faults_file
 import faults_sharing
-from autoloss.errors import RequestError
-from autoloss.store.crash_points import POINTS, VARIABLE, crash_point
+from autoloss.store.crash_points import POINTS
 from promise import Shown
 
 
@@ -34,17 +33,6 @@ def test_a_kill_at_every_named_point_loses_nothing(known, tmp_path):
     shown = faults_driver.kills_at_points(tmp_path, known)
     assert_kept(shown)
     assert shown.trials == len(POINTS)
-
-
-def test_a_point_is_nothing_without_the_variable_and_must_have_a_name(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    crash_point("child-committed")
-    monkeypatch.setenv(VARIABLE, "child-comitted")
-    with pytest.raises(RequestError, match=r"no crash point named 'child-comitted'. Did you mean 'child-committed'"):
-        crash_point("child-begun")
-    monkeypatch.setenv(VARIABLE, "child-committed:often")
-    with pytest.raises(RequestError, match="how many times it is passed: child-committed:3"):
-        crash_point("child-begun")
 
 
 def test_of_two_drivers_one_runs_and_the_other_names_it(tmp_path):

@@ -16,7 +16,7 @@ from autoloss.search.history import History, as_text
 from autoloss.search.records import Origin, State
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
-from autoloss.workers.job_runner import RejectionTester
+from autoloss.workers.rejection_tester import make_tester
 
 from .quick import SETTINGS, TASK, QuickTask
 
@@ -99,13 +99,13 @@ def test_the_golden_search_is_unchanged(clean):
 
 
 def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "TOLD", 1)
+    monkeypatch.setattr(ahead, "KEYS_PER_BATCH", 1)
     assert searched(tmp_path / "run", QuickTask()) == clean
 
 
 def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
     reference = measure_reference(TASK.branches["main"], TASK.samples(2, 0)["main"])
-    tested = RejectionTester(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
+    tested = make_tester(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
     keys = [bytes([number] * 8) for number in range(6)]
     tested.learn(b"".join(keys[:2]), 0)
     tested.learn(b"".join(keys[1:3]), 8)

@@ -116,7 +116,7 @@ def test_a_full_replay_tests_what_a_plain_one_believes(directory, tmp_path):
 
 
 def test_a_full_replay_asks_for_the_task_of_a_run_of_an_object(directory):
-    with pytest.raises(RequestError, match="was handed over in Python"):
+    with pytest.raises(RequestError, match="was given as an object"):
         autoloss.replay(directory, full=True)
 
 
@@ -135,4 +135,4 @@ def test_the_command_says_what_it_found_and_fails_where_something_differs(direct
     assert command("replay", copy, "--json") == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["difference"]["child"] == 3
-    assert "child 3 differs in parent: stored is 0" in said.err
+    assert "candidate 3 differs in parent: stored is 0" in said.err

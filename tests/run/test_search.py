@@ -18,20 +18,20 @@ from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
 from autoloss.run.columns import Columns
-from autoloss.run.frozen import with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
-from autoloss.run.search import _idle
-from autoloss.search.chance import derived_seed
+from autoloss.run.start import describe_idle_workers
+from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
-from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
-from autoloss.trainings.evidence import Entrant, Row
-from autoloss.trainings.trials import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.baselines import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.entrant import Entrant
+from autoloss.trainings.table import Row
 from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
@@ -62,7 +62,7 @@ def own_copy(run_directory, tmp_path):
 def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_directory):
     found = open_run(run_directory)
     task = QuickTask()
-    seed = derived_seed(1, "training")
+    seed = derive_seed(1, "training")
     for best in found.top(10):
         outcome = task.train(bind(autoloss.Loss.parse(best.formula), task.branches), Training(seed=seed))
         assert isinstance(outcome, Scored)
@@ -105,7 +105,7 @@ def test_the_search_never_measured_the_test_split(run_directory):
         trials = store.trials()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
     fresh = {job.training.seed for job in trials if job.training.split == "test"}
-    assert derived_seed(1, "training") not in fresh
+    assert derive_seed(1, "training") not in fresh
     assert not fresh & {job.training.seed for job in trials if job.training.split == "valid"}
 
 
@@ -161,7 +161,7 @@ def test_all_baselines_of_a_segmentation_task():
 )
 def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
     task = autoloss.tasks.get("digits-det", train=2, valid=1, test=1, size=64)
-    task = with_frozen(task, dict.fromkeys(frozen, ""))
+    task = freeze_branches(task, dict.fromkeys(frozen, ""))
     every = baselines(task, every=True)
     assert [entrant.label for entrant in every] == labels
     assert baselines(task) == every[:1]
@@ -195,7 +195,7 @@ def test_a_budget_cannot_shrink(run_directory):
 
 
 def test_a_task_object_is_asked_for_on_resume(run_directory):
-    with pytest.raises(RequestError, match=r"resume it with autoloss.resume\(directory, task=…\)"):
+    with pytest.raises(RequestError, match=r"give it again, as in autoloss.resume\(directory, task=…\)"):
         autoloss.resume(run_directory, workers=0)
 
 
@@ -244,7 +244,7 @@ class Raising(QuickTask):
 
 
 def test_a_task_that_only_raises_ends_the_run_with_its_message(tmp_path):
-    with pytest.raises(RunError, match=r"(?s)None of the first 3 losses came to a score.*no such disk"):
+    with pytest.raises(RunError, match=r"(?s)None of the first 3 candidates has a score.*no such disk"):
         autoloss.search(Raising(), evaluations=5, workers=0, directory=tmp_path / "run", settings=SETTINGS)
 
 
@@ -295,7 +295,7 @@ def test_a_search_of_copies_ends_and_says_so(tmp_path):
     found = autoloss.search(
         QuickTask(), evaluations=50, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
-    assert "20 children in a row were copies or twins" in found.end
+    assert "20 candidates in a row were copies or twins" in found.end
 
 
 def test_the_explored_limit_ends_a_search_at_the_same_child_for_any_workers(tmp_path):
@@ -426,7 +426,8 @@ def test_another_task_is_not_mixed_into_a_run(run_directory):
 
 
 def row(label: str, *scores: float, baseline: bool = False) -> Row:
-    return Row(Entrant(label, label, baseline=baseline), scores)
+    outcomes = tuple(Outcome(state=State.SCORED, score=score) for score in scores)
+    return Row(Entrant(label, label, baseline=baseline), outcomes)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +481,7 @@ class StartingTask(QuickTask):
     """Tells where its trainings begin."""
 
     def untrained(self, seed: int) -> float:
-        assert seed == derived_seed(1, "training")
+        assert seed == derive_seed(1, "training")
         return -0.25
 
 
@@ -508,8 +509,7 @@ def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
 
 
 def test_workers_that_will_never_train_are_told_of():
-    configuration = Configuration().changed({"evolution.lag": 4})
-    assert _idle(4, configuration) == []
-    (told,) = _idle(8, configuration)
-    assert told.startswith("At most 4 of the 8 workers will train at a time")
-    assert "--set evolution.lag=16" in told
+    assert describe_idle_workers(4, lag=4) == []
+    (told,) = describe_idle_workers(8, lag=4)
+    assert told.startswith("At most 4 of the 8 workers train at a time")
+    assert "Set evolution.lag=16" in told

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import Tensor
 
 import autoloss
+from autoloss.cli.arguments import parse_frozen
 from autoloss.errors import RequestError
 from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
-from autoloss.report.take_home import exported
-from autoloss.run.frozen import asked, with_frozen
+from autoloss.report.take_home import export_loss
+from autoloss.run.frozen import freeze_branches
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
-from autoloss.search.chance import derived_seed
+from autoloss.search.chance import derive_seed
 from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
@@ -83,9 +82,9 @@ class TestStart:
     def test_the_run_keeps_what_it_started_from(self, run):
         found, _ = run
         assert found.configuration.evolution.start[:2] == (CE, INVERTED)
-        kept = json.loads(found.settings["start"])
-        assert [row["label"] for row in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
-        assert [row["reason"] is None for row in kept] == [True, False, True]
+        kept = found.settings.start
+        assert [verdict.label for verdict in kept] == ["baseline/ce", INVERTED, "-log(p) * y"]
+        assert [verdict.reason is None for verdict in kept] == [True, False, True]
 
     def test_a_resumed_run_has_the_same_history(self, run, tmp_path):
         found, _ = run
@@ -112,7 +111,7 @@ def test_names_and_formulas_stand_with_commas_between(tmp_path):
         ("baseline/ce,-y * lgo(p)", "lgo"),
         ("baseline/ce,-y * log(p)", "-y \\* log\\(p\\) is the loss baseline/ce once more"),
         (["baseline/ce", "-y * log(p)"], "-y \\* log\\(p\\) is the loss baseline/ce once more"),
-        ("baseline/dice", "baseline/dice is written by hand; a search can start from trees only"),
+        ("baseline/dice", "baseline/dice is written by hand; a search can start from formulas only"),
         ("baseline/cee", "no loss named 'baseline/cee'"),
         (["p - y", "y - p", "p * y", "p / y", "y / p", "p + y"], "starts from 6 losses, but evolution.initial is 5"),
     ],
@@ -155,7 +154,7 @@ class TestSpace:
         assert Loss(run.top(1)[0].loss) == run.top(1)[0].loss
 
     def test_a_run_with_operators_that_were_handed_over_asks_for_them(self, run):
-        with pytest.raises(RequestError, match=r"'squash' of this run was handed over in Python.*operators=\["):
+        with pytest.raises(RequestError, match=r"'squash' of this run was given as an object.*operators=\["):
             autoloss.resume(run.directory, QuickTask(), workers=0)
         sine = autoloss.Operator("sine", 1, torch.sin)
         with pytest.raises(RequestError, match="no operators named sine"):
@@ -175,7 +174,7 @@ class TestSpace:
         longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
         assert list(as_text(longer.history)) == list(as_text(run.history))
         best = next(found for found in longer.history if "squash(" in found.formula and found.outcome.score is not None)
-        assert "def squash(x):" in exported(tmp_path / "run", best.id, "python")
+        assert "def squash(x):" in export_loss(tmp_path / "run", best.id, "python")
         assert f"--operators {file}:OPERATORS" in training_command(open_run(tmp_path / "run"), best.formula)
 
     @pytest.mark.parametrize(
@@ -183,7 +182,7 @@ class TestSpace:
         [
             ({"without": ["maxpool"]}, "no operator named 'maxpool'"),
             ({"operators": ["nowhere.py:x"]}, "There is no file .*nowhere.py. An operator of your own is named"),
-            ({"operators": ["squash"]}, "'squash' of this run was handed over"),
+            ({"operators": ["squash"]}, "'squash' of this run was given as an object"),
             ({"operators": [SQUASH, SQUASH]}, "The name 'squash' is taken"),
             ({"settings": {"evolution.maximum_operators": "2"}}, "at least evolution.depth = 3"),
             ({"settings": {"space.without": "log,lgo"}}, "no operator named 'lgo'"),
@@ -200,7 +199,7 @@ class TestFrozen:
         assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
-        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derived_seed(3, "training")))
+        outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derive_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)
@@ -209,15 +208,15 @@ class TestFrozen:
 
     def test_a_name_stands_for_all_branches_that_begin_with_it(self):
         task = QuickTask(("rpn_cls", "rpn_reg", "rcnn_cls"))
-        kept = with_frozen(task, asked(["rpn=baseline/ce"]))
+        kept = freeze_branches(task, parse_frozen(["rpn=baseline/ce"]))
         assert list(kept.branches) == ["rcnn_cls"]
         assert set(kept.samples(2, 0)) == {"rcnn_cls"}
 
     def test_without_a_loss_the_standard_one_is_kept(self):
         task = QuickTask(("main", "other"))
-        assert list(with_frozen(task, asked(["main"])).branches) == ["other"]
+        assert list(freeze_branches(task, parse_frozen(["main"])).branches) == ["other"]
         with pytest.raises(RequestError, match="no standard loss for the branch 'other'"):
-            with_frozen(task, asked(["other"]))
+            freeze_branches(task, parse_frozen(["other"]))
 
     @pytest.mark.parametrize(
         ("texts", "message"),
@@ -231,21 +230,21 @@ class TestFrozen:
     )
     def test_what_cannot_be_frozen_is_refused(self, texts, message):
         with pytest.raises(RequestError, match=message):
-            with_frozen(BOTH, asked(texts))
+            freeze_branches(BOTH, parse_frozen(texts))
 
 
 class TestAlso:
     def test_a_further_metric_has_a_column(self, tmp_path):
         found = searched(tmp_path / "run", evaluations=2, also=["digest"])
         assert "digest" in [column.header for column in top_table(found, top_rows(found, 3)).columns]
-        assert columns_of(None, found) == ["digest"]
+        assert list(columns_of(None, found)) == ["digest"]
         assert "digest" not in [column.header for column in top_table(found, top_rows(found, 3), (), []).columns]
         with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
             columns_of(["miou"], found)
 
     def test_a_comparison_shows_its_mean(self):
         rows = score(QuickTask(), ["baseline/ce", "(p - y)**2"], seeds=2, workers=0, also=["digest"])
-        assert all(0 <= row.further["digest"] <= 1 for row in rows if None not in row.scores)
+        assert all(0 <= row.also["digest"] <= 1 for row in rows if None not in row.scores)
         assert any(row["also"] for row in comparison_rows(rows))
         assert "digest" in [column.header for column in comparison_table("x", rows, ["digest"]).columns]
 
@@ -269,7 +268,7 @@ def test_a_run_without_any_of_it_is_as_before(tmp_path):
     found = searched(tmp_path / "run", evaluations=1)
     assert found.configuration.space == type(found.configuration.space)()
     with Store(tmp_path / "run") as store:
-        assert store.settings()["start"] == "[]"
+        assert store.settings().start == ()
 
 
 def test_a_run_with_all_of_it_is_derived_again(tmp_path):
@@ -279,5 +278,5 @@ def test_a_run_with_all_of_it_is_derived_again(tmp_path):
         found = replay(tmp_path / "run", task=BOTH, full=full, operators=[SQUASH])
         assert found.difference is None
         assert found.children >= 3
-    with pytest.raises(RequestError, match="handed over in Python"):
+    with pytest.raises(RequestError, match="given as an object"):
         replay(tmp_path / "run", task=BOTH)

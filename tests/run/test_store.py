@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 
 from autoloss.errors import RequestError, RunError
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.settings import Configuration
+from autoloss.space.form import BranchForm
 from autoloss.store import samples
 from autoloss.store.rows import CHECKSUM, Template, checksum, intact
+from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError
 from autoloss.store.tally import FILE as TALLY
 from autoloss.tasks.task import Training
 from faults_file import synced
+
+SETTINGS = RunSettings(
+    configuration=Configuration(), task=TaskReference(None), title="quick", branches={"main": BranchForm()}, release="1"
+)
 
 
 def child(number: int, **changes) -> Candidate:
@@ -109,7 +118,7 @@ def test_nothing_is_written_twice(tmp_path):
 )
 def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.write_settings({"configuration": "{}"})
+        store.write_settings(SETTINGS)
         store.add_child(child(0), {})
         store.add_outcome(0, OUTCOMES[0])
         store.add_trial(Train("baseline/ce", Training(seed=3)), OUTCOMES[0])
@@ -118,7 +127,7 @@ def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     connection.commit()
     connection.close()
     with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
-        [list(read()) for read in (store.settings, store.children, store.outcomes, store.trials)]
+        _ = store.settings(), list(store.children()), store.outcomes(), store.trials()
 
 
 def test_a_missing_child_is_named(tmp_path):
@@ -229,9 +238,46 @@ def test_a_torn_tally_says_nothing(content, tmp_path):
 
 def test_a_missing_setting_is_named(tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.write_settings({"configuration": "{}", "title": "quick", "branches": "{}"})
-        with pytest.raises(StoreError, match="the row of setting with name 'task' is missing"):
-            store.started()
+        store.write_settings(SETTINGS)
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("DELETE FROM setting WHERE name = 'task'")
+    (tmp_path / TALLY).unlink()
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="the row of setting with name 'task' is missing"):
+        store.settings()
+
+
+UNREADABLE = {
+    "configuration": ["", "{", "[1]", '{"evolution": {"lagg": 1}}', '{"seed": -1}'],
+    "task": ["null", "[]", '{"name": "x", "colour": 1}'],
+    "branches": ["[]", '{"main": 3}', '{"main": {"leaves": ["p q"]}}', '{"main": {"activation": "tanh"}}'],
+    "comparison": ["{", '{"seed": 3}'],
+    "start": ['["x"]'],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in UNREADABLE.items() for text in texts])
+def test_a_setting_that_cannot_be_read_is_named(name, text):
+    rows = {**SETTINGS.to_rows(), name: text}
+    with pytest.raises(StoreError, match=rf"run: the setting '{name}' cannot be read \(.*Restore the file from a copy"):
+        RunSettings.from_rows(rows, Path("run"))
+
+
+def test_settings_survive_the_store(tmp_path):
+    changed = dataclasses.replace(
+        SETTINGS,
+        task=TaskReference("tabular", {"data": "iris"}, {"main": "baseline/ce"}),
+        samples_digest="d",
+        untrained=0.25,
+        start=(StartVerdict("ce", "p", {"main": None}, "too little gain"),),
+        also=("auc",),
+        comparison=Comparison(2, ({"label": "#1", "loss": "p"},)),
+    )
+    with Store(tmp_path, write=True) as store:
+        store.write_settings(SETTINGS)
+        assert store.settings() == SETTINGS
+        for setting in dataclasses.fields(changed):
+            store.change_setting(setting.name, getattr(changed, setting.name))
+        assert store.settings() == changed
 
 
 def test_a_full_disk_is_told_once_and_waited_for(tmp_path):

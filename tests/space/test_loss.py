@@ -9,7 +9,8 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
-from autoloss.space.loss import Loss, bind, mean_over_positions, plain_sum, texts_in
+from autoloss.space.loss import Loss, bind, mean_over_positions, plain_sum
+from autoloss.space.loss_text import split_branches
 from autoloss.space.parsing import FormulaError, parse
 
 CE = parse("-y * log(p)")
@@ -68,7 +69,7 @@ class TestText:
     def test_text_parses_back(self, trees):
         loss = Loss(trees)
         assert Loss.parse(str(loss)) == loss
-        assert texts_in(str(loss)) == {name: str(tree) for name, tree in loss.items()}
+        assert split_branches(str(loss)) == {name: str(tree) for name, tree in loss.items()}
 
     def test_spaces_lines_and_a_last_semicolon_do_not_matter(self):
         assert Loss.parse(" a : y*p ;\n b: y ; ") == Loss({"a": "y * p", "b": "y"})
@@ -79,7 +80,7 @@ class TestText:
             ("a: y; p", 6, "expected 'branch: formula'"),
             ("a: y; : p", 6, "expected 'branch: formula'"),
             ("a: y; b c: p", 6, "expected 'branch: formula'"),
-            ("a:y;a:y", 4, "branch 'a' comes twice"),
+            ("a:y;a:y", 4, "branch 'a' is given twice"),
             ("a: y; b: q", 1, "no leaf named 'q'"),
             ("a:", 0, "found nothing"),
         ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from autoloss.run.frozen import with_frozen
+from autoloss.run.frozen import freeze_branches
 from autoloss.tasks import get
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
@@ -43,7 +43,7 @@ def tiny_digits(metric: str) -> Task:
 def tiny_detection(frozen: str) -> Task:
     options = {"train": 8, "valid": 4, "test": 4, "epochs": 2, "batch_size": 4, "size": 64, "learning_rate": 1e-5}
     task = get("digits-det", **options)
-    return with_frozen(task, {frozen: ""}) if frozen else task
+    return freeze_branches(task, {frozen: ""}) if frozen else task
 
 
 TASKS: dict[str, Callable[[], Task]] = {

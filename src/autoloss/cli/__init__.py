@@ -13,11 +13,13 @@ from autoloss.cli import searching, readings, trainings, catalogues, formulas  #
 
 # isort: on
 from autoloss.cli.application import app
-from autoloss.cli.interruption import Stopped, terminate
-from autoloss.errors import OwnedError, RequestError, RunError, visible
+from autoloss.cli.interruption import Interrupted, terminate
+from autoloss.errors import OwnedError, RequestError, RunError, mask_unprintable
 
 LINE = 1_000
 """Characters of one line of a message; the rest of it would push the beginning off the screen."""
+OPTIONS = {"directory": "--out", "settings": "--set", "options": "--set"}
+"""Arguments of Python whose option has another name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         app(args=words, obj=words, standalone_mode=True)
     except RequestError as error:
-        _fail(error, 2)
+        _fail(_name_option(error), 2)
     except OwnedError as error:
         _fail(error, 3)
     except RunError as error:
@@ -36,15 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()
         sys.exit(0)
-    except Stopped as stopped:
-        _fail(stopped, stopped.code)
+    except Interrupted as interruption:
+        _fail(interruption, interruption.code)
     sys.exit(0)
 
 
 def _screen(text: str) -> str:
     """Return a message without anything that a terminal would obey, and no line longer than a few of its own."""
-    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in visible(text).splitlines())
+    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in mask_unprintable(text).splitlines())
     return "\n".join(lines)
+
+
+def _name_option(error: RequestError) -> RequestError:
+    """Return an error that names the option for the argument that has to change."""
+    if error.argument is None:
+        return error
+    option = OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
+    return RequestError(f"{str(error).removesuffix('.')} ({option}).")
 
 
 def _fail(error: Exception, code: int) -> NoReturn:

@@ -30,15 +30,15 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-def speaks() -> bool:
-    """Say whether this process prints: of those that torchrun starts, the first."""
+def is_first_process() -> bool:
+    """Say whether this process prints; of those that torchrun starts, only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def console_of(to_stderr: bool = False) -> Console:
     from autoloss.report.terminal import console
 
-    return console(to_stderr=to_stderr, quiet=not speaks())
+    return console(to_stderr=to_stderr, quiet=not is_first_process())
 
 
 def print_json(value: Any) -> None:

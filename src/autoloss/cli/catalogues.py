@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import AsJson, Assignments, Data, Metric, TaskName, Workers, assigned, refuse_early
+from autoloss.cli.arguments import (
+    AsJson,
+    Assignments,
+    Data,
+    Metric,
+    TaskName,
+    Workers,
+    check_task_name,
+    parse_assignments,
+)
+from autoloss.space.loss_text import join_branches
 
 
 @app.command()
@@ -33,9 +43,9 @@ def zoo(
 ) -> None:
     """List the published losses and the baselines, or show one."""
     from autoloss.report.leaderboard import table
-    from autoloss.zoo import ENTRIES, entry
+    from autoloss.zoo import ENTRIES, get_entry
 
-    entries = [entry(name)] if name else list(ENTRIES.values())
+    entries = [get_entry(name)] if name else list(ENTRIES.values())
     rows = [
         {
             "name": e.name,
@@ -66,9 +76,7 @@ def zoo(
 
 
 def _formulas(formulas: dict[str, str]) -> str:
-    if not formulas:
-        return "(hand-written)"
-    return formulas["main"] if set(formulas) == {"main"} else "; ".join(f"{b}: {text}" for b, text in formulas.items())
+    return join_branches(formulas) if formulas else "(hand-written)"
 
 
 @app.command()
@@ -82,10 +90,10 @@ def check(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look a task over before a search: its samples, its standard loss, the time a search will take."""
-    settings, options = assigned(assignments, data)
-    refuse_early(task, metric)
-    from autoloss.run.checking import check as checked
+    """Check a task before a search: its samples, its standard loss, the time a search will take."""
+    settings, options = parse_assignments(assignments, data)
+    check_task_name(task, metric)
+    from autoloss.run.check import check as checked
 
     report = checked(
         task, metric=metric, options=options, settings=settings, evaluations=evaluations, workers=workers, seed=seed

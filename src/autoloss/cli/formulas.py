@@ -1,4 +1,4 @@
-"""`simplify`: a formula made shorter, for people and for papers."""
+"""`simplify`: shortens a formula, for people and for papers."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def simplify(
     as_json: AsJson = False,
 ) -> None:
     """Make a formula shorter, with the same value and gradient."""
-    from autoloss.formulas.simplify import latex, unicode
-    from autoloss.space.loss import MAIN
+    from autoloss.formulas.notations import LATEX, TEXT, UNICODE
+    from autoloss.formulas.simplify import write_loss
 
     loss = _read(formula)
     terms = shortened(formula, activation, one_hot=one_hot)
     nodes, left = sum(len(tree.symbols) for tree in loss.values()), sum(term.size for term in terms.values())
-    text = str(terms[MAIN]) if set(terms) == {MAIN} else "; ".join(f"{name}: {term}" for name, term in terms.items())
+    text, unicode, latex = (write_loss(terms, notation) for notation in (TEXT, UNICODE, LATEX))
     if as_json:
         print_json(
             {
                 "formula": str(loss),
                 "simplified": text,
-                "unicode": unicode(terms),
-                "latex": latex(terms),
+                "unicode": unicode,
+                "latex": latex,
                 "nodes": nodes,
                 "simplified_nodes": left,
             }
         )
         return
-    for line in [latex(terms)] if as_latex else [unicode(terms), text, f"{nodes} → {left} nodes"]:
+    for line in [latex] if as_latex else [unicode, text, f"{nodes} → {left} nodes"]:
         console_of().print(line, soft_wrap=True)
 
 
@@ -57,26 +57,26 @@ def shortened(text: str, activation: str | None = None, *, one_hot: bool = False
     Raises:
         RequestError: No formula, a hand-written loss, or an unknown activation.
     """
-    from autoloss.formulas.simplify import simplify as simplified
+    from autoloss.formulas.simplify import simplify as simplify_formula
     from autoloss.zoo import ENTRIES
 
     found: dict[str, Term] = {}
     for branch, tree in _read(text).items():
         entry = ENTRIES.get(text)
-        own = (ENTRIES[entry.members[branch]] if entry.members else entry).activation if entry else "softmax"
+        own = (entry.members.get(branch, entry)).activation if entry else "softmax"
         # `simplify` itself refuses what it does not know.
-        found[branch] = simplified(tree, cast("Activation", activation or own), one_hot=one_hot)
+        found[branch] = simplify_formula(tree, cast("Activation", activation or own), one_hot=one_hot)
     return found
 
 
 def _read(text: str) -> Loss:
     from autoloss.space.loss import Loss
-    from autoloss.zoo import ENTRIES, entry
+    from autoloss.zoo import ENTRIES, get_entry
 
     family, slash, _ = text.partition("/")
     if text not in ENTRIES and not (slash and any(name.startswith(f"{family}/") for name in ENTRIES)):
         return Loss.parse(text)
-    formulas = entry(text).formulas
+    formulas = get_entry(text).formulas
     if not formulas:
         raise RequestError(f"{text} is written by hand; only formulas can be simplified. `autoloss zoo` lists them.")
     return Loss(formulas)

@@ -1,4 +1,4 @@
-"""A command that is interrupted: everything finished is saved, and how to go on is printed."""
+"""How an interrupted command ends: it prints how to resume the run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end by a signal other than Ctrl-C."""
 
 
-class Stopped(Exception):
-    """A run that was interrupted, with everything finished saved; its text says how to go on."""
+class Interrupted(Exception):
+    """An interrupted command; its text says how to resume."""
 
     def __init__(self, interruption: KeyboardInterrupt) -> None:
         self.code = 143 if isinstance(interruption, Terminated) else 130
@@ -21,14 +21,19 @@ class Stopped(Exception):
 
 
 @contextmanager
-def stoppable(note: str | None = None) -> Iterator[None]:
-    # The framework below would turn an interrupt into a bare exit.
+def interruptible(note: str | None = None) -> Iterator[None]:
+    """Turn an interrupt into `Interrupted`.
+
+    Args:
+        note: Says how to resume; the run's own note otherwise.
+    """
+    # Typer would turn an interrupt into a bare exit.
     try:
         yield
     except KeyboardInterrupt as interruption:
         if note is not None:
             interruption.add_note(note)
-        raise Stopped(interruption) from None
+        raise Interrupted(interruption) from None
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import Also, AsJson, Directory, listed
+from autoloss.cli.arguments import Also, AsJson, Directory, parse_list
 from autoloss.errors import RequestError, RunError
 
 
@@ -35,7 +35,7 @@ def top(
     if as_json:
         print_json(rows)
     else:
-        console_of().print(top_table(found, rows, reading.running, None if also is None else listed(also)))
+        console_of().print(top_table(found, rows, reading.running, None if also is None else parse_list(also)))
 
 
 @app.command()
@@ -55,7 +55,7 @@ def show(
 
 @app.command()
 def failures(directory: Directory, as_json: AsJson = False) -> None:
-    """Show what went no further, grouped by reason: trainings without a score, and rejected losses."""
+    """Show trainings without a score and rejected losses, grouped by reason."""
     from autoloss.report.failures import failures as found
     from autoloss.report.failures import print_failures
     from autoloss.run.reading import read_once
@@ -73,7 +73,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
     scenes: Annotated[bool, typer.Option("--scenes", help="Train twice more, to draw test images.")] = False,
 ) -> None:
-    """Write one HTML file that says what the search found, how sure that is and what it is; also while it runs."""
+    """Write one HTML file with what the search found and how certain it is; also while it runs."""
     from autoloss.report.page.writing import write_report
 
     console = console_of(to_stderr=True)
@@ -90,7 +90,7 @@ def watch(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Where to listen (8642); 0 takes a free one.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="127.0.0.1, this machine alone, unless told otherwise.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1, this machine alone).")] = None,
 ) -> None:
     """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
     from autoloss.report.page.serving import HOST, PORT, Live, Server
@@ -104,10 +104,10 @@ def watch(
 @app.command()
 def replay(
     directory: Directory,
-    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, the rejected ones too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, also the rejected ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Derive every child of a run again from the recorded scores; nothing is trained."""
+    """Derive every candidate of a run again from the recorded scores; nothing is trained."""
     from autoloss.run.replay import replay as replayed
 
     found = replayed(directory, full=full)
@@ -127,9 +127,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
-    from autoloss.report.take_home import exported
+    from autoloss.report.take_home import export_loss
 
-    text = exported(directory, individual, to)
+    text = export_loss(directory, individual, to)
     if out is None:
         sys.stdout.write(text)
         return

@@ -24,12 +24,13 @@ from autoloss.cli.arguments import (
     RayInsecure,
     TaskName,
     Workers,
-    assigned,
-    budget_of,
-    listed,
-    refuse_early,
+    check_task_name,
+    parse_assignments,
+    parse_budget,
+    parse_frozen,
+    parse_list,
 )
-from autoloss.cli.interruption import stoppable
+from autoloss.cli.interruption import interruptible
 
 if TYPE_CHECKING:
     from autoloss.run.results import Search
@@ -50,7 +51,7 @@ def search(
     start: Annotated[
         list[str] | None,
         typer.Option(
-            help="Losses you know: a file with one on each line, or names of the zoo and formulas, with commas."
+            help="Losses to start from: a file with one on each line, or names of the zoo and formulas, with commas."
         ),
     ] = None,
     frozen: Frozen = None,
@@ -63,19 +64,18 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search a loss for a task."""
-    settings, options = assigned(assignments, data)
+    settings, options = parse_assignments(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
-    refuse_early(task, metric)
+    check_task_name(task, metric)
     from autoloss.store.lock import refuse_owned
 
     if out is not None:
         refuse_owned(out)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
-    from autoloss.run.frozen import asked
 
     console = console_of(to_stderr=as_json)
-    with stoppable(), Status(console) as status:
+    with interruptible(), Status(console) as status:
         found = runs.search(
             task,
             metric=metric,
@@ -89,10 +89,10 @@ def search(
             settings=settings,
             options=options,
             start=start or (),
-            frozen=asked(frozen or ()),
-            without=listed(without or ""),
+            frozen=parse_frozen(frozen or ()),
+            without=parse_list(without or ""),
             operators=operators or (),
-            also=listed(also or ""),
+            also=parse_list(also or ""),
             final=final,
             observe=status.observe,
             say=status.say,
@@ -111,16 +111,16 @@ def resume(
     final: Final = True,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run where it stopped."""
+    """Resume a run where it stopped."""
     from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
-    budget = budget_of(evaluations, directory)
+    budget = parse_budget(evaluations, directory)
     console = console_of(to_stderr=as_json)
-    with stoppable(), Status(console) as status:
+    with interruptible(), Status(console) as status:
         found = runs.resume(
             directory,
             evaluations=budget,
@@ -136,7 +136,7 @@ def resume(
 
 
 def _conclude(found: Search, as_json: bool) -> None:
-    """Print what a run came to."""
+    """Print the result of a run."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
     from autoloss.report.verdict import verdict
 
@@ -156,7 +156,9 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
-        console.print(comparison_table("On the test split, fresh seeds", found.comparison, columns_of(None, found)))
+        console.print(
+            comparison_table("On the test split, new training seeds", found.comparison, columns_of(None, found))
+        )
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)

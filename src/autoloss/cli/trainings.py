@@ -1,4 +1,4 @@
-"""`score`, `compare` and `retrain`: commands that train beside a search."""
+"""`score`, `compare` and `retrain`: commands that train without searching."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autoloss.cli.application import app, console_of, print_json, speaks
+from autoloss.cli.application import app, console_of, is_first_process, print_json
 from autoloss.cli.arguments import (
     Also,
     AsJson,
@@ -20,11 +20,12 @@ from autoloss.cli.arguments import (
     Operators,
     TaskName,
     Workers,
-    assigned,
-    listed,
-    refuse_early,
+    check_task_name,
+    parse_assignments,
+    parse_frozen,
+    parse_list,
 )
-from autoloss.cli.interruption import stoppable
+from autoloss.cli.interruption import interruptible
 from autoloss.errors import RequestError
 
 
@@ -47,13 +48,12 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Train a task with given losses and show how well each does."""
-    settings, options = assigned(assignments, data)
-    refuse_early(task, metric)
+    settings, options = parse_assignments(assignments, data)
+    check_task_name(task, metric)
     from autoloss.report.leaderboard import comparison_rows, comparison_table
-    from autoloss.run.frozen import asked
     from autoloss.run.scoring import score as scored
 
-    with stoppable():
+    with interruptible():
         rows = scored(
             task,
             loss,
@@ -63,35 +63,35 @@ def score(
             seeds=seeds,
             seed=seed,
             split=split,
-            frozen=asked(frozen or ()),
+            frozen=parse_frozen(frozen or ()),
             operators=operators or (),
-            also=listed(also or ""),
+            also=parse_list(also or ""),
             workers=workers,
         )
     if as_json:
         print_json(comparison_rows(rows))
     else:
-        console_of().print(comparison_table(f"{task}, {split} split", rows, listed(also or "")))
+        console_of().print(comparison_table(f"{task}, {split} split", rows, parse_list(also or "")))
 
 
 @app.command()
 def compare(
     directory: Directory,
-    top: Annotated[int, typer.Option(min=1, help="So many of the best losses.")] = 3,
-    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on fresh seeds.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of best losses.")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new seeds.")] = 5,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: Also = None,
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
+    """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
     from autoloss.report.verdict import verdict
     from autoloss.run.results import open_run
     from autoloss.run.scoring import compare as compared
 
-    further = columns_of(None if also is None else listed(also), open_run(directory))
-    with stoppable():
+    further = columns_of(None if also is None else parse_list(also), open_run(directory))
+    with interruptible():
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     if as_json:
         print_json(comparison_rows(rows))
@@ -106,7 +106,9 @@ def retrain(
     context: typer.Context,
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="One of the paper's retrainings; its rows stand beside.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="One of the paper's retrainings; its published rows are shown too.")
+    ] = None,
     data: Data = None,
     baselines: Annotated[
         str | None,
@@ -120,14 +122,12 @@ def retrain(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the task's own by default.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the loss is in float32.")] = None,
     channels_last: Annotated[bool | None, typer.Option(help="The memory format that GPUs convolve faster.")] = None,
-    checkpoint_seconds: Annotated[
-        float | None, typer.Option(min=0, help="A killed training loses at most so much (120).")
-    ] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds between checkpoints (120).")] = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a found loss and baselines with the full schedule; a killed retraining goes on when asked again."""
-    settings, options = assigned(assignments, data)
+    """Train a found loss and baselines with the full schedule; a killed retraining is resumed by the same command."""
+    settings, options = parse_assignments(assignments, data)
     if settings:
         raise RequestError(
             f"A retraining takes options of the task; found the setting {', '.join(settings)} of a search."
@@ -138,13 +138,13 @@ def retrain(
 
     console = console_of(to_stderr=as_json)
     again = f"Go on with: autoloss {shlex.join(context.obj)}"
-    with stoppable(again), Status(console) as status:
+    with interruptible(again), Status(console) as status:
         found = retrained(
             directory,
             individual,
             recipe=recipe,
             options=options,
-            against=None if baselines is None else listed(baselines),
+            against=None if baselines is None else parse_list(baselines),
             training_seeds=seeds,
             split=split,
             out=out,
@@ -155,11 +155,11 @@ def retrain(
             observe=status.observe,
             say=status.say,
         )
-    if not speaks():
+    if not is_first_process():
         return
     written = write(found)
     if as_json:
-        print_json(found.values())
+        print_json(found.to_dict())
     else:
         console.print(retraining_table(found))
         console.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

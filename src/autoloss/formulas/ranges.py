@@ -52,7 +52,7 @@ AREAS = ("i", "u", "e")
 """One number for each box: a tree of these alone has one channel and no space."""
 
 
-def known_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -> Mapping[str, Range]:
+def find_leaf_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -> Mapping[str, Range]:
     """Return what is known of leaves by their names: areas are never negative, p and y depend on the activation."""
     bounded = activation in ("softmax", "sigmoid")
     known = {"p": UNIT if bounded else REAL, "y": BINARY if one_hot else UNIT if bounded else REAL}
@@ -60,18 +60,18 @@ def known_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -
     return {leaf: known.get(leaf, REAL) for leaf in sorted(leaves)}
 
 
-def of_boxes(leaves: Iterable[str]) -> bool:
+def are_areas(leaves: Iterable[str]) -> bool:
     """Say whether all leaves are areas, and there are some."""
     found = set(leaves)
     return bool(found) and found <= set(AREAS)
 
 
-def usual(known: Range) -> Range:
+def limit_to_usual(known: Range) -> Range:
     """Return the values that an unbounded leaf has in practice, by which overflows are judged: logits, areas in pixels."""
     return Range(max(known.low, -30), min(known.high, 1e6 if known == POSITIVE else 30))
 
 
-def bounds(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> Range:
+def bound_node(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> Range:
     """Return the range of a node from those of its parts."""
     match term.head:
         case "leaf":
@@ -83,111 +83,111 @@ def bounds(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> Range
             # An overflow's ∞ − ∞ says nothing.
             return REAL if math.isnan(low) or math.isnan(high) else Range(low, high)
         case "product":
-            return reduce(_times, parts)
+            return reduce(_bound_product, parts)
         case "power":
-            return _power(parts[0], term.exponent)
+            return _bound_power(parts[0], term.exponent)
         case _:
             assert term.operator is not None
             known = _CALLS.get(term.operator.name)
             return known(parts[0]) if known and term.is_call(term.operator.name) else REAL
 
 
-def _times(left: Range, right: Range) -> Range:
-    corners = [_finite(a * b) for a in (left.low, left.high) for b in (right.low, right.high)]
+def _bound_product(left: Range, right: Range) -> Range:
+    corners = [_drop_nan(a * b) for a in (left.low, left.high) for b in (right.low, right.high)]
     return Range(min(corners), max(corners), left.binary and right.binary)
 
 
-def _finite(corner: float) -> float:
+def _drop_nan(corner: float) -> float:
     # 0·∞ stands for 0 times values as large as you like.
     return 0.0 if math.isnan(corner) else corner
 
 
-def _power(base: Range, exponent: int) -> Range:
-    ends = [_raised(base.low, exponent), _raised(base.high, exponent)]
+def _bound_power(base: Range, exponent: int) -> Range:
+    ends = [_raise(base.low, exponent), _raise(base.high, exponent)]
     if exponent % 2 == 0 and base.low < 0 < base.high:
         ends.append(0.0)
     return Range(min(ends), max(ends), base.binary)
 
 
-def _raised(base: float, exponent: int) -> float:
+def _raise(base: float, exponent: int) -> float:
     try:
         return base**exponent
     except OverflowError:
         return math.inf if base > 0 or exponent % 2 == 0 else -math.inf
 
 
-def _exp(inner: Range) -> Range:
-    return Range(_exponential(inner.low), _exponential(inner.high))
+def _bound_exp(inner: Range) -> Range:
+    return Range(_evaluate_exp(inner.low), _evaluate_exp(inner.high))
 
 
-def _exponential(value: float) -> float:
+def _evaluate_exp(value: float) -> float:
     try:
         return math.exp(value)
     except OverflowError:
         return math.inf
 
 
-def _abs(inner: Range) -> Range:
+def _bound_abs(inner: Range) -> Range:
     if inner.low >= 0:
         return inner
     ends = (abs(inner.low), abs(inner.high))
     return Range(0 if inner.high > 0 else min(ends), max(ends))
 
 
-def _inv(inner: Range) -> Range:
+def _bound_inv(inner: Range) -> Range:
     if inner.low >= 0 or inner.high <= -AWAY:
-        return Range(_reciprocal(inner.high), _reciprocal(inner.low))
+        return Range(_evaluate_inv(inner.high), _evaluate_inv(inner.low))
     return REAL
 
 
-def _reciprocal(value: float) -> float:
+def _evaluate_inv(value: float) -> float:
     return 1 / (value + EPSILON)
 
 
-def _log(inner: Range) -> Range:
+def _bound_log(inner: Range) -> Range:
     """Bound sign(x)·log(|x| + ε), which is 0 at 0 and falls from a large value just below 0 to −27.6 just above."""
     if inner.low < 0 and inner.high <= 0:
-        mirrored = _log(Range(-inner.high, -inner.low))
+        mirrored = _bound_log(Range(-inner.high, -inner.low))
         return Range(-mirrored.high, -mirrored.low)
     if inner.low < 0:
-        largest = max(_logarithm(max(-inner.low, inner.high)), -_logarithm(0))
+        largest = max(_evaluate_log(max(-inner.low, inner.high)), -_evaluate_log(0))
         return Range(-largest, largest)
-    high = _logarithm(inner.high)
+    high = _evaluate_log(inner.high)
     if inner.low > 0:
-        return Range(_logarithm(inner.low), high)
-    return Range(_logarithm(0), max(0.0, high))
+        return Range(_evaluate_log(inner.low), high)
+    return Range(_evaluate_log(0), max(0.0, high))
 
 
-def _logarithm(value: float) -> float:
+def _evaluate_log(value: float) -> float:
     # log(1 + ε) is 0 in single precision, and no more than ε in double.
     return 0.0 if value == 1 else math.log(value + EPSILON)
 
 
-def _sqrt(inner: Range) -> Range:
-    return Range(_root(inner.low), _root(inner.high), inner.binary)
+def _bound_sqrt(inner: Range) -> Range:
+    return Range(_evaluate_sqrt(inner.low), _evaluate_sqrt(inner.high), inner.binary)
 
 
-def _root(value: float) -> float:
+def _evaluate_sqrt(value: float) -> float:
     return math.copysign(math.sqrt(abs(value) + EPSILON), value) if value else 0.0
 
 
-def _mean(inner: Range) -> Range:
+def _bound_mean(inner: Range) -> Range:
     return Range(inner.low, inner.high)
 
 
-def _pooled(inner: Range) -> Range:
+def _bound_pool(inner: Range) -> Range:
     return inner
 
 
 _CALLS: Mapping[str, Callable[[Range], Range]] = {
-    "abs": _abs,
-    "inv": _inv,
-    "log": _log,
-    "exp": _exp,
+    "abs": _bound_abs,
+    "inv": _bound_inv,
+    "log": _bound_log,
+    "exp": _bound_exp,
     "tanh": lambda inner: Range(math.tanh(inner.low), math.tanh(inner.high)),
-    "sqrt": _sqrt,
-    "mean_nhw": _mean,
-    "mean_c": _mean,
-    "max_pool": _pooled,
-    "min_pool": _pooled,
+    "sqrt": _bound_sqrt,
+    "mean_nhw": _bound_mean,
+    "mean_c": _bound_mean,
+    "max_pool": _bound_pool,
+    "min_pool": _bound_pool,
 }

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import final
 
-from autoloss.formulas.ranges import LARGE, Range, bounds, of_boxes, usual
+from autoloss.formulas.ranges import LARGE, Range, are_areas, bound_node, limit_to_usual
 from autoloss.formulas.rules import rules_for
 from autoloss.formulas.terms import Term, call, fold, power, product, total
-from autoloss.formulas.verification import Dual, Scene, agree, computed, scenes
+from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual, draw_scenes
 
 KEPT = 20_000
 """Terms that a rewriter remembers before it starts anew; about 5 kB each."""
@@ -21,9 +21,9 @@ class Rewriter:
 
     def __init__(self, leaves: Mapping[str, Range]) -> None:
         self._leaves = leaves
-        self._usual = {name: usual(known) for name, known in leaves.items()}
-        self._scenes: tuple[Scene, ...] = scenes(leaves)
-        self.has_space = not of_boxes(leaves)
+        self._usual = {name: limit_to_usual(known) for name, known in leaves.items()}
+        self._scenes: tuple[Scene, ...] = draw_scenes(leaves)
+        self.has_space = not are_areas(leaves)
         self.forget()
 
     def forget(self) -> None:
@@ -32,54 +32,54 @@ class Rewriter:
         self._sizes: dict[str, tuple[Range, bool]] = {}
         self._simple: dict[str, Term] = {}
 
-    def shortest(self, term: Term) -> Term:
+    def simplify(self, term: Term) -> Term:
         """Return the simplified term; it has no more nodes, and its value and gradient are those of the given one."""
         if len(self._duals) > KEPT:
             self.forget()
-        found = self.simplified(term)
+        found = self._simplify_term(term)
         if not self.agree(term, found):
             # Every step held by itself; what follows, such as the logarithm of nearly 0, made a rounding error large.
-            found = self._settled(term, lambda part: part, term)
+            found = self._simplify_safely(term, lambda part: part, term)
         return found if found.size <= term.size else term
 
-    def simplified(self, term: Term) -> Term:
+    def _simplify_term(self, term: Term) -> Term:
         """Simplify the parts, then the node."""
         known = self._simple.get(term.key)
         if known is None:
-            parts = tuple(self.simplified(part) for part in term.parts)
-            known = self._rewritten(_rebuilt(term, parts) if parts != term.parts else term)
+            parts = tuple(self._simplify_term(part) for part in term.parts)
+            known = self._apply_rules(_rebuild(term, parts) if parts != term.parts else term)
             self._simple[term.key] = self._simple[known.key] = known
         return known
 
-    def _rewritten(self, term: Term) -> Term:
+    def _apply_rules(self, term: Term) -> Term:
         for rule in rules_for(term):
             found = rule(term, self)
             if found is not None and found != term and self.agree(term, found):
-                return self.simplified(found)
+                return self._simplify_term(found)
         return term
 
-    def _settled(self, term: Term, put_back: Callable[[Term], Term], whole: Term) -> Term:
+    def _simplify_safely(self, term: Term, put_back: Callable[[Term], Term], whole: Term) -> Term:
         """Simplify the largest parts that leave the whole as it is; `put_back` gives the whole with another term here."""
-        found = self.simplified(term)
+        found = self._simplify_term(term)
         if found != term and self.agree(whole, put_back(found)):
             return found
         parts = list(term.parts)
         for place, part in enumerate(term.parts):
 
             def inside(other: Term, place: int = place) -> Term:
-                return put_back(_rebuilt(term, (*parts[:place], other, *parts[place + 1 :])))
+                return put_back(_rebuild(term, (*parts[:place], other, *parts[place + 1 :])))
 
-            parts[place] = self._settled(part, inside, whole)
-        return _rebuilt(term, tuple(parts))
+            parts[place] = self._simplify_safely(part, inside, whole)
+        return _rebuild(term, tuple(parts))
 
-    def range(self, term: Term) -> Range:
-        return fold(term, lambda node, parts: bounds(node, parts, self._leaves), self._ranges)
+    def bound(self, term: Term) -> Range:
+        return fold(term, lambda node, parts: bound_node(node, parts, self._leaves), self._ranges)
 
     def may_overflow(self, term: Term) -> bool:
         """Say whether the term, or what it is made of, can become infinite on usual leaves."""
 
         def join(node: Term, parts: list[tuple[Range, bool]]) -> tuple[Range, bool]:
-            found = bounds(node, [known for known, _ in parts], self._usual)
+            found = bound_node(node, [known for known, _ in parts], self._usual)
             return found, not found.within(-LARGE, LARGE) or any(large for _, large in parts)
 
         return fold(term, join, self._sizes)[1]
@@ -92,24 +92,24 @@ class Rewriter:
         return term.head != "leaf" and own and all(self.is_constant_over(part, mean) for part in term.parts)
 
     def agree(self, first: Term, second: Term) -> bool:
-        return all(agree(one, other) for one, other in zip(self._dual(first), self._dual(second), strict=True))
+        return all(are_equal(one, other) for one, other in zip(self._dual(first), self._dual(second), strict=True))
 
     def _dual(self, term: Term) -> tuple[Dual, ...]:
         def join(node: Term, parts: list[tuple[Dual, ...]]) -> tuple[Dual, ...]:
             return tuple(
-                computed(node, [part[place] for part in parts], scene) for place, scene in enumerate(self._scenes)
+                compute_dual(node, [part[place] for part in parts], scene) for place, scene in enumerate(self._scenes)
             )
 
         return fold(term, join, self._duals)
 
 
 @lru_cache(maxsize=8)
-def rewriter(leaves: tuple[tuple[str, Range], ...]) -> Rewriter:
+def shared_rewriter(leaves: tuple[tuple[str, Range], ...]) -> Rewriter:
     """Return the rewriter of these leaves, one and the same at each call."""
     return Rewriter(dict(leaves))
 
 
-def _rebuilt(term: Term, parts: tuple[Term, ...]) -> Term:
+def _rebuild(term: Term, parts: tuple[Term, ...]) -> Term:
     match term.head:
         case "sum":
             return total(*parts)

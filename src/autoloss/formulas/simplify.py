@@ -1,37 +1,29 @@
-"""What the paper's authors did by hand (Appendix B): a shorter formula with the same value and the same gradient.
-
-term = simplify(parse("neg(mul(abs(y), log(p)))"))
-str(term)       # "-y * log(p)", which `parse` reads
-unicode(term)   # "−y·log(p)"
-latex(term)     # r"-y \\cdot \\log\\left(p\\right)"
-"""
+"""What the paper's authors did by hand (Appendix B): a shorter formula with the same value and the same gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from autoloss.errors import unknown
-from autoloss.formulas import notation
-from autoloss.formulas.ranges import known_ranges
-from autoloss.formulas.rewriting import Rewriter, rewriter
-from autoloss.formulas.terms import Term, own_operators, translated
-from autoloss.space.activated import ACTIVATIONS
-from autoloss.space.branch import Activation
+from autoloss.formulas.notations import LATEX, TEXT
+from autoloss.formulas.ranges import find_leaf_ranges
+from autoloss.formulas.rewriting import Rewriter, shared_rewriter
+from autoloss.formulas.terms import Term, find_own_operators, to_term
+from autoloss.formulas.writing import Notation
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
-from autoloss.space.loss import MAIN
+from autoloss.space.loss_text import MAIN, join_branches
+from autoloss.space.options import ACTIVATIONS, Activation
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")
 
-Formula = Expression | Term | str
 
-
-def simplify(formula: Formula, activation: Activation = "softmax", *, one_hot: bool = False) -> Term:
+def simplify(formula: Expression | Term | str, activation: Activation = "softmax", *, one_hot: bool = False) -> Term:
     """Return a formula of no more nodes with the same value, and the same gradient with respect to the prediction.
 
-    Each step is checked in double precision where leaves are 0, 1, nearly 0, and between, and so is the whole. The gradient is
-    that of the raw prediction: where an activation has no slope, at p = 0 and 1, nothing that is finite passes.
+    Each step is checked in double precision where leaves are 0, 1, nearly 0, and between, and so is the result. The gradient is
+    that of the raw prediction: where an activation has slope 0, at p = 0 and 1, every finite gradient counts as equal.
 
     Args:
         formula: A tree, its text, or a term.
@@ -40,55 +32,49 @@ def simplify(formula: Formula, activation: Activation = "softmax", *, one_hot: b
         one_hot: `y` is exactly 0 or 1 everywhere: classes, not soft labels.
 
     Returns:
-        The same for equal arguments, and unchanged when simplified again. A tree deeper than text can be is returned as it is.
+        Equal terms for equal arguments; simplifying one again changes nothing. A tree deeper than text can be is returned
+        unchanged.
 
     Raises:
-        FormulaError: The text is no formula.
+        FormulaError: The text is not a formula.
         RequestError: The activation is unknown.
+
+    >>> from autoloss import simplify
+    >>> term = simplify("neg(mul(abs(y), log(p)))")
+    >>> print(term, "|", term.unicode, "|", term.latex)
+    -y * log(p) | −y·log(p) | -y \\cdot \\log\\left(p\\right)
     """
     if activation not in KNOWN_ACTIVATIONS:
         raise unknown("activation", str(activation), KNOWN_ACTIVATIONS)
-    term = _term(formula)
-    if term.depth > MAXIMUM_DEPTH:
-        return term
-    leaves = known_ranges(term.leaves, activation, one_hot)
-    # An operator of the user is known by its name, which may mean another function the next time.
-    kept = not own_operators(term)
-    return (rewriter(tuple(leaves.items())) if kept else Rewriter(leaves)).shortest(term)
+    if not isinstance(formula, Term):
+        formula = to_term(parse(formula) if isinstance(formula, str) else formula)
+    if formula.depth > MAXIMUM_DEPTH:
+        return formula
+    ranges = find_leaf_ranges(formula.leaves, activation, one_hot)
+    # A person's own operator is known by its name, which may mean another function the next time.
+    is_shared = not find_own_operators(formula)
+    return (shared_rewriter(tuple(ranges.items())) if is_shared else Rewriter(ranges)).simplify(formula)
 
 
-def simplified(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:
-    """Simplify each branch of a loss, with what its form says of the leaves; softmax where there is no form."""
+def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:
+    """Simplify each branch of a loss with what its form says of the leaves; without a form, p is a softmax."""
     known = forms or {}
-    return {name: simplify(tree, _activation(known.get(name, BranchForm()))) for name, tree in loss.items()}
+    return {name: simplify(tree, _find_activation(known.get(name, BranchForm()))) for name, tree in loss.items()}
 
 
-def _activation(form: BranchForm) -> Activation:
-    """Return what is known of p and y: nothing where a branch makes its leaves in a way of its own."""
+def _find_activation(form: BranchForm) -> Activation:
+    """Return `none`, of which nothing is known, where a branch does not make its leaves from a prediction."""
     return form.activation if form.from_prediction else "none"
 
 
-def latex(formula: Formula | Mapping[str, Formula]) -> str:
-    """Write a formula as it is, without simplifying it, for a formula environment of LaTeX; several branches line by line."""
-    if isinstance(formula, Mapping):
-        return _branches(formula, r"\text{{{0}: }} {1}", " \\\\\n", notation.latex)
-    return notation.latex(_term(formula))
+def write_loss(terms: Mapping[str, Term], notation: Notation = TEXT) -> str:
+    """Write the formula of each branch, `rpn_cls: −y·log(p); rpn_reg: e / u`; a branch named `main` alone has no label."""
+    texts = {name: term.write(notation) for name, term in terms.items()}
+    if notation is LATEX and set(texts) != {MAIN}:
+        return " \\\\\n".join(rf"\text{{{escape_latex(name)}: }} {text}" for name, text in texts.items())
+    return join_branches(texts)
 
 
-def unicode(formula: Formula | Mapping[str, Formula]) -> str:
-    """Write a formula as it is, without simplifying it, as one line for readers; several branches with semicolons between."""
-    if isinstance(formula, Mapping):
-        return _branches(formula, "{0}: {1}", "; ", notation.unicode)
-    return notation.unicode(_term(formula))
-
-
-def _term(formula: Formula) -> Term:
-    if isinstance(formula, Term):
-        return formula
-    return translated(parse(formula) if isinstance(formula, str) else formula)
-
-
-def _branches(formulas: Mapping[str, Formula], template: str, separator: str, write: Callable[[Term], str]) -> str:
-    if set(formulas) == {MAIN}:
-        return write(_term(formulas[MAIN]))
-    return separator.join(template.format(name, write(_term(formula))) for name, formula in formulas.items())
+def escape_latex(name: str) -> str:
+    """Escape an identifier for LaTeX's text mode."""
+    return name.replace("_", r"\_")

@@ -1,175 +1,167 @@
-"""A tree as Python: statements in the order in which the tree is evaluated, and one last expression."""
+"""A tree as Python statements, in the order in which the tree is evaluated.
+
+Autograd adds up gradients in the order in which operations ran, and a tree evaluates its right operands first. Statements
+keep that order, and subtrees that carry a gradient are not merged, so value and gradient agree to the last bit. Constants
+are plain numbers for the reader's sake. Subtrees of the target alone are computed once.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from keyword import iskeyword
 
 import torch
 
-from autoloss.formulas.infix import ATOM, POWER, PRODUCT, SIGN, SUM, Piece, constant_value, summed
-from autoloss.formulas.own_source import call, is_own
+from autoloss.formulas.constants import evaluate_exactly
+from autoloss.formulas.functions import RESERVED, get_call_name, is_own
+from autoloss.formulas.writing import SIGN, Notation, Written, call_by_name
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.operators import Operator
 
 INLINE = 52
 """Characters of a formula that still stands in one statement, so that no statement needs a second line."""
+EXACT = 2**24
+"""Natural numbers up to here are exact in float32."""
 
-_NOUNS = {
-    "add": "total",
-    "mul": "product",
-    "neg": "negated",
-    "abs": "magnitude",
-    "inv": "reciprocal",
-    "log": "logarithm",
-    "exp": "exponential",
-    "tanh": "squashed",
-    "square": "squared",
-    "sqrt": "root",
-    "mean_nhw": "mean",
-    "mean_c": "channel_mean",
-    "max_pool": "maximum",
-    "min_pool": "minimum",
-}
-"""What a statement calls the result of an operator."""
+
+def _write_rational(value: Fraction) -> str:
+    decimal = repr(float(value))
+    is_short = len(decimal) <= 8 and Fraction(decimal) == value
+    return decimal if is_short else f"{value.numerator} / {value.denominator}"
+
+
+def _write_power(base: str, exponent: int) -> str:
+    return f"{base}**{exponent}" if base.isidentifier() else f"{base} ** {exponent}"
+
+
+PYTHON = Notation(
+    sign=SIGN,
+    times=" * ",
+    rational=_write_rational,
+    divides_by=lambda operand: False,
+    power=_write_power,
+    call=lambda operator: call_by_name(get_call_name(operator), operator.arity),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A subtree as code.
+
+    Args:
+        name: What a variable that holds it is called.
+        is_inline: It is an operation, which can get a statement of its own.
+        builds: To evaluate the code adds to autograd's graph.
+    """
+
+    code: Written
+    name: str = ""
+    is_inline: bool = False
+    builds: bool = False
+
+
+def compute_number(operator: Operator, operands: Sequence[Written]) -> Fraction | None:
+    """Return the rational number that an operator makes of numbers; None if there is none, or float32 may lack it."""
+    values = [operand.number for operand in operands if isinstance(operand.number, Fraction)]
+    if len(values) < len(operands) or is_own(operator):
+        return None
+    value = evaluate_exactly(operator.name, values)
+    return None if value is None or max(abs(value.numerator), value.denominator) > EXACT else value
 
 
 class Statements:
-    """Writes a tree as Python: statements in the order in which the tree is evaluated, and one last expression.
+    """Writes a tree as assignments, `lines`, and one last expression, `result`.
 
     Args:
-        constant: Leaves that carry no gradient.
+        fixed: Leaves that carry no gradient.
         like: The leaf whose shape constants take.
     """
 
-    def __init__(self, tree: Expression, constant: Iterable[str], like: str) -> None:
-        self.tree = tree
-        constant = {*constant, CONSTANT}
-        self.carries = [
-            any(isinstance(symbol, str) and symbol not in constant for symbol in tree.symbols[node : tree.end(node)])
-            for node in range(len(tree.symbols))
-        ]
-        self.like = like
-        self.statements: list[str] = []
-        self.taken = Counter([*tree.leaves, *(call(operator) for operator in tree.operators if is_own(operator))])
-        self.stack: list[Piece] = []
+    def __init__(self, tree: Expression, fixed: Iterable[str], like: str) -> None:
+        self.lines: list[str] = []
+        self._tree, self._fixed, self._like = tree, {*fixed, CONSTANT}, like
+        self._used = Counter([*map(get_variable, tree.leaves), *map(get_call_name, filter(is_own, tree.operators))])
+        self._times = Counter(key for node in range(len(tree.symbols)) if (key := self._find_key(node)))
+        self._known: dict[str, _Piece] = {}
+        self._stack: list[_Piece] = []
+        for node in reversed(range(len(tree.symbols))):
+            self._stack.append(self._write(node))
+        self.result = self._as_tensor(self._stack.pop()).code.text
 
-    def expression(self) -> str:
-        """Write all statements; return the expression that is left."""
-        repeated = self.repeated()
-        ends = {self.tree.end(node) - 1: node for node in repeated}
-        known: dict[str, Piece] = {}
-        node = len(self.tree.symbols) - 1
-        while node >= 0:
-            start = ends.get(node)
-            if start is not None and repeated[start] in known:
-                self.stack.append(known[repeated[start]])
-                node = start
-            else:
-                piece = self.piece(node)
-                if node in repeated and piece.number is None:
-                    piece = known[repeated[node]] = self.stored(piece)
-                self.stack.append(piece)
-            node -= 1
-        return self.tensor(self.stack.pop()).text
+    def _find_key(self, node: int) -> str:
+        """Return the text of a subtree that carries no gradient; empty for others and for leaves."""
+        subtree = self._tree.subtree(node)
+        return str(subtree) if subtree.operators and subtree.leaves <= self._fixed else ""
 
-    def repeated(self) -> dict[int, str]:
-        """Return the largest subtrees without gradient that come more than once: position → text."""
-        texts: dict[int, str] = {}
-        parents: dict[int, int] = {}
-        for node, symbol in enumerate(self.tree.symbols):
-            if isinstance(symbol, Operator):
-                position = node + 1
-                for _ in range(symbol.arity):
-                    parents[position] = node
-                    position = self.tree.end(position)
-                if not self.carries[node]:
-                    texts[node] = str(self.tree.subtree(node))
-        times = Counter(texts.values())
-        above = {node: texts.get(parents.get(node, -1), "") for node in texts}
-        return {node: text for node, text in texts.items() if times[text] > max(1, times[above[node]])}
-
-    def piece(self, node: int) -> Piece:
-        symbol = self.tree.symbols[node]
+    def _write(self, node: int) -> _Piece:
+        symbol = self._tree.symbols[node]
+        if symbol == CONSTANT:
+            return _Piece(PYTHON.write_number(Fraction(1)))
         if isinstance(symbol, str):
-            return _literal(Fraction(1)) if symbol == CONSTANT else Piece(variable(symbol), ATOM, name=symbol)
-        parts = [self.stack.pop() for _ in range(symbol.arity)]
-        number = constant_value(symbol, parts)
-        if number is not None and self.is_exact(node, number):
-            return _literal(number)
-        if is_own(symbol):
-            parts = [self.tensor(part) for part in parts]
-        elif all(part.number is not None for part in parts):
-            parts[0] = self.tensor(parts[0])
-        if len(parts) == 2 and parts[0].builds and parts[1].builds:
-            parts[1] = self.stored(parts[1])
-        for position in reversed(range(len(parts))):
-            if len(_code(symbol, parts)[0]) > INLINE and parts[position].operator:
-                parts[position] = self.stored(parts[position])
-        text, level = _code(symbol, parts)
-        short = f"{symbol.name}_{parts[0].name}" if len(parts) == 1 and parts[0].name else ""
-        name = short if 0 < len(short) <= 16 else _NOUNS.get(symbol.name, f"{symbol.name}_value")
-        return Piece(text, level, None, symbol.name, tuple(parts), self.carries[node], name)
+            name = get_variable(symbol)
+            return _Piece(PYTHON.write_leaf(name), name)
+        operands = [self._stack.pop() for _ in range(symbol.arity)]
+        number = self._compute(node, symbol, operands)
+        if number is not None:
+            return _Piece(PYTHON.write_number(number))
+        key = self._find_key(node)
+        if key in self._known:
+            return self._known[key]
+        piece = self._combine(symbol, operands, builds=not key)
+        if self._times[key] > 1:
+            piece = self._known[key] = self._assign(piece)
+        return piece
 
-    def is_exact(self, node: int, number: Fraction) -> bool:
-        """Say whether the tree too arrives at this number in float32, step by step."""
-        reached = self.tree.subtree(node).evaluate({self.like: torch.ones(1, 1, 1, 1)})
-        return bool(reached == torch.tensor(float(number)))
+    def _compute(self, node: int, operator: Operator, operands: list[_Piece]) -> Fraction | None:
+        """Return the number that a constant subtree is, if the tree too arrives at it in float32, step by step."""
+        value = compute_number(operator, [piece.code for piece in operands])
+        if value is None:
+            return None
+        reached = self._tree.subtree(node).evaluate({self._like: torch.ones(1, 1, 1, 1)})
+        return value if bool(reached == torch.tensor(float(value))) else None
 
-    def tensor(self, piece: Piece) -> Piece:
-        if piece.number is None:
+    def _combine(self, operator: Operator, operands: list[_Piece], *, builds: bool) -> _Piece:
+        if is_own(operator):
+            operands = [self._as_tensor(piece) for piece in operands]
+        elif all(piece.code.number is not None for piece in operands):
+            operands[0] = self._as_tensor(operands[0])
+        if all(piece.builds for piece in operands[-2:]) and len(operands) == 2:
+            operands[1] = self._store(operands[1])
+        for place in reversed(range(len(operands))):
+            if len(_write_code(operator, operands).text) > INLINE and operands[place].is_inline:
+                operands[place] = self._store(operands[place])
+        name = f"{operator.name}_{operands[0].name}"
+        if len(operands) > 1 or not operands[0].name or len(name) > 16:
+            name = {"add": "total", "mul": "product"}.get(operator.name, f"{operator.name}_value")
+        return _Piece(_write_code(operator, operands), name, is_inline=True, builds=builds)
+
+    def _as_tensor(self, piece: _Piece) -> _Piece:
+        if piece.code.number is None:
             return piece
-        return Piece(
-            f"torch.full_like({variable(self.like)}, {piece.text})", ATOM, operator="constant", name="constant"
-        )
+        text = f"torch.full_like({get_variable(self._like)}, {piece.code.text})"
+        return _Piece(PYTHON.write_leaf(text), "constant", is_inline=True)
 
-    def stored(self, piece: Piece) -> Piece:
-        """Give the piece a statement of its own, after all that the tree evaluates before it."""
+    def _store(self, piece: _Piece) -> _Piece:
+        """Give a piece a statement of its own, after all that the tree evaluates before it."""
         if piece.builds:
-            self.stack[:] = [self.assigned(earlier) if earlier.builds else earlier for earlier in self.stack]
-        return self.assigned(piece)
+            self._stack[:] = [self._assign(earlier) if earlier.builds else earlier for earlier in self._stack]
+        return self._assign(piece)
 
-    def assigned(self, piece: Piece) -> Piece:
-        self.taken[piece.name] += 1
-        times = self.taken[piece.name]
+    def _assign(self, piece: _Piece) -> _Piece:
+        self._used[piece.name] += 1
+        times = self._used[piece.name]
         name = piece.name if times == 1 else f"{piece.name}_{times}"
-        self.statements.append(f"{name} = {piece.text}")
-        return Piece(name, ATOM, name=name)
+        self.lines.append(f"{name} = {piece.code.text}")
+        return _Piece(PYTHON.write_leaf(name), name)
 
 
-RESERVED = frozenset(
-    {"self", "torch", "nn", "F", "math", "Tensor", "EPSILON", "raised", "spatial", "fitting", "inner_band"}
-    | {row.function.__name__ for row in OPERATORS.values()}
-)
-"""Names that mean something else in an exported file."""
+def _write_code(operator: Operator, operands: list[_Piece]) -> Written:
+    return PYTHON.write_operation(operator, [piece.code for piece in operands])
 
 
-def variable(leaf: str) -> str:
+def get_variable(leaf: str) -> str:
     """Return the variable of a leaf."""
     return f"{leaf}_" if iskeyword(leaf) or leaf in RESERVED else leaf
-
-
-def _literal(number: Fraction) -> Piece:
-    decimal = str(number) if number.denominator == 1 else repr(float(number))
-    if len(decimal) <= 8 and Fraction(decimal) == number:
-        return Piece(decimal, ATOM if number >= 0 else SIGN, number)
-    return Piece(f"{number.numerator} / {number.denominator}", PRODUCT, number)
-
-
-def _code(operator: Operator, parts: Sequence[Piece]) -> tuple[str, int]:
-    first, last = parts[0], parts[-1]
-    match operator.name:
-        case "add":
-            return summed(first, last, _literal(-last.number).text if last.number is not None else ""), SUM
-        case "mul":
-            return f"{first.within(PRODUCT)} * {last.within(SIGN)}", PRODUCT
-        case "neg":
-            return f"-{first.within(POWER)}", SIGN
-        case "square":
-            return f"{first.text}**2" if first.text.isidentifier() else f"{first.within(ATOM)} ** 2", POWER
-        case "abs" | "exp" | "tanh":
-            return f"torch.{operator.name}({first.text})", ATOM
-        case _:
-            return f"{call(operator)}({', '.join(part.text for part in parts)})", ATOM

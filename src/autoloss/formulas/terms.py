@@ -13,10 +13,14 @@ from functools import reduce
 from typing import Literal, TypeVar, final
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
+from autoloss.formulas.functions import is_own
+from autoloss.formulas.notations import LATEX, MATHML, TEXT, UNICODE
+from autoloss.formulas.writing import Notation, Written, opposite
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_NUMBER, parse
 
 T = TypeVar("T")
@@ -55,7 +59,7 @@ class Term:
         if self.operator is not None:
             label = f"{'@' if self.is_call(self.operator.name) else '~'}{self.operator.name}"
         own = self.name or (str(self.value) if self.head == "number" else f"({label} {below})")
-        object.__setattr__(self, "size", _size(self))
+        object.__setattr__(self, "size", _count_nodes(self))
         object.__setattr__(self, "depth", 1 + max((part.depth for part in self.parts), default=0))
         object.__setattr__(self, "key", own)
 
@@ -67,25 +71,28 @@ class Term:
 
     def __str__(self) -> str:
         """Return text that `autoloss.parse` reads, wherever its limits on numbers and length allow."""
-        from autoloss.formulas.notation import text
+        return self.write(TEXT)
 
-        return text(self)
+    def __repr__(self) -> str:
+        return f"Term({str(self)!r})"
 
     @property
     def latex(self) -> str:
-        from autoloss.formulas.notation import latex
-
-        return latex(self)
+        return self.write(LATEX)
 
     @property
     def unicode(self) -> str:
         """One line for readers, `−y·log(p)`."""
-        from autoloss.formulas.notation import unicode
+        return self.write(UNICODE)
 
-        return unicode(self)
+    @property
+    def mathml(self) -> Markup:
+        """A `math` element, which browsers display by themselves and screen readers read as its line of text."""
+        inner = Markup(self.write(MATHML))
+        return Markup('<math displaystyle="true" alttext="{}">{}</math>').format(self.unicode, inner)
 
-    def __repr__(self) -> str:
-        return f"Term({str(self)!r})"
+    def write(self, notation: Notation) -> str:
+        return fold(self, lambda term, parts: _write(term, parts, notation)).text
 
     @property
     def leaves(self) -> frozenset[str]:
@@ -102,13 +109,15 @@ class Term:
         Raises:
             FormulaError: The text is beyond the parser's limits.
         """
-        return parse(str(self), leaves=self.leaves, operators={**OPERATORS, **own_operators(self)})
+        return parse(str(self), leaves=self.leaves, operators={**OPERATORS, **find_own_operators(self)})
 
     def evaluate(self, leaves: Mapping[str, Tensor]) -> Tensor:
         """Compute the output tensor (N, C, H, W), as `Expression.evaluate` does."""
-        tensors = {name: raised(tensor) for name, tensor in leaves.items()}
+        tensors = {name: upcast(tensor) for name, tensor in leaves.items()}
         like = next(iter(tensors.values()))
-        return fold(self, lambda term, parts: tensors[term.name] if term.head == "leaf" else apply(term, parts, like))
+        return fold(
+            self, lambda term, parts: tensors[term.name] if term.head == "leaf" else evaluate_node(term, parts, like)
+        )
 
 
 def number(value: Fraction | int | float, name: str = "") -> Term:
@@ -148,7 +157,7 @@ def call(operator: Operator | str, *parts: Term) -> Term:
     return Term("call", parts, operator=OPERATORS[operator] if isinstance(operator, str) else operator)
 
 
-def translated(expression: Expression) -> Term:
+def to_term(expression: Expression) -> Term:
     """Return the tree as a term, node by node."""
     stack: list[Term] = []
     for symbol in reversed(expression.symbols):
@@ -156,13 +165,12 @@ def translated(expression: Expression) -> Term:
             stack.append(ONE if symbol == CONSTANT else variable(symbol))
             continue
         parts = [stack.pop() for _ in range(symbol.arity)]
-        stack.append(_translated(symbol, parts))
+        stack.append(_convert_node(symbol, parts))
     return stack.pop()
 
 
-def _translated(operator: Operator, parts: list[Term]) -> Term:
-    row = OPERATORS.get(operator.name)
-    if row is None or row.function is not operator.function:
+def _convert_node(operator: Operator, parts: list[Term]) -> Term:
+    if is_own(operator):
         return call(operator, *parts)
     match operator.name:
         case "add":
@@ -174,7 +182,7 @@ def _translated(operator: Operator, parts: list[Term]) -> Term:
         case "square":
             return power(parts[0], 2)
         case _:
-            return call(row, *parts)
+            return call(operator.name, *parts)
 
 
 def fold(term: Term, join: Callable[[Term, list[T]], T], known: dict[str, T] | None = None) -> T:
@@ -195,7 +203,7 @@ def fold(term: Term, join: Callable[[Term, list[T]], T], known: dict[str, T] | N
     return known[term.key]
 
 
-def apply(term: Term, parts: list[Tensor], like: Tensor) -> Tensor:
+def evaluate_node(term: Term, parts: list[Tensor], like: Tensor) -> Tensor:
     """Compute one node, which is no leaf, from the values of its parts."""
     match term.head:
         case "number":
@@ -211,7 +219,7 @@ def apply(term: Term, parts: list[Tensor], like: Tensor) -> Tensor:
             return term.operator.function(*parts)
 
 
-def split(term: Term) -> tuple[Term, Term]:
+def split_coefficient(term: Term) -> tuple[Term, Term]:
     """Return the numerical factor and the rest."""
     if term.head == "number":
         return term, ONE
@@ -220,34 +228,50 @@ def split(term: Term) -> tuple[Term, Term]:
     return ONE, term
 
 
-def factors(term: Term) -> tuple[Term, ...]:
+def list_factors(term: Term) -> tuple[Term, ...]:
     return term.parts if term.head == "product" else (term,)
 
 
-def negative(term: Term) -> bool:
+def is_negative(term: Term) -> bool:
     """Say whether the term is written with a minus in front."""
-    return split(term)[0].value < 0
+    return split_coefficient(term)[0].value < 0
 
 
-def negated(term: Term) -> Term:
+def negate(term: Term) -> Term:
     """Return −term: signs change in its numbers, in those of each part of a sum."""
     if term.head == "sum":
-        return total(*map(negated, term.parts))
-    coefficient, rest = split(term)
+        return total(*map(negate, term.parts))
+    coefficient, rest = split_coefficient(term)
     if isinstance(coefficient.value, Fraction):
-        return product(number(-coefficient.value), *factors(rest))
-    inner = coefficient.name.removeprefix("neg(")
-    name = inner.removesuffix(")") if inner != coefficient.name else f"neg({inner})"
-    return product(number(-coefficient.value, name), *factors(rest))
+        return product(number(-coefficient.value), *list_factors(rest))
+    return product(number(-coefficient.value, opposite(coefficient.name)), *list_factors(rest))
 
 
-def _size(term: Term) -> int:
+def _write(term: Term, parts: list[Written], notation: Notation) -> Written:
+    match term.head:
+        case "number":
+            return notation.write_number(term.value, term.name)
+        case "leaf":
+            return notation.write_leaf(term.name)
+        case "sum":
+            # A part without a minus comes first.
+            return notation.write_sum(sorted(parts, key=lambda part: part.unsigned is not None))
+        case "product":
+            return notation.write_product(parts)
+        case "power":
+            return notation.write_power(parts[0], term.exponent)
+        case _:
+            assert term.operator is not None
+            return notation.write_call(term.operator, parts)
+
+
+def _count_nodes(term: Term) -> int:
     match term.head:
         case "number" | "leaf":
             return 1
         case "sum":
-            signs = sum(_has_own_minus(part) for part in term.parts)
-            lonely = all(map(negative, term.parts))
+            signs = sum(_has_sign(part) for part in term.parts)
+            lonely = all(map(is_negative, term.parts))
             return len(term.parts) - 1 + sum(part.size for part in term.parts) - signs + lonely
         case "product":
             below = [part for part in term.parts if part.is_call("inv")]
@@ -258,11 +282,11 @@ def _size(term: Term) -> int:
             return 1 + sum(part.size for part in term.parts)
 
 
-def _has_own_minus(term: Term) -> bool:
+def _has_sign(term: Term) -> bool:
     return term.head == "product" and term.parts[0] == MINUS
 
 
-def own_operators(term: Term) -> dict[str, Operator]:
+def find_own_operators(term: Term) -> dict[str, Operator]:
     """Return the operators that are not of Table 1, by name."""
     found: dict[str, Operator] = {}
 

@@ -14,8 +14,8 @@ from typing import cast, final
 import torch
 from torch import Tensor
 
-from autoloss.formulas.ranges import BINARY, POSITIVE, UNIT, Range, of_boxes
-from autoloss.formulas.terms import Term, apply
+from autoloss.formulas.ranges import BINARY, POSITIVE, UNIT, Range, are_areas
+from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.operators import Operator
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
@@ -53,30 +53,30 @@ class Scene:
     like: Tensor
 
 
-def scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
+def draw_scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
     """Draw the positions, always the same ones: inside the ranges, and at their ends.
 
     They are apart, since what is large at an end would swamp the rest in a mean.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    like = torch.zeros(SHAPE_OF_BOXES if of_boxes(leaves) else SHAPE, dtype=torch.float64, device="cpu")
+    like = torch.zeros(SHAPE_OF_BOXES if are_areas(leaves) else SHAPE, dtype=torch.float64, device="cpu")
     return tuple(
-        Scene({name: _drawn(name, known, like.shape, at_ends, generator) for name, known in leaves.items()}, like)
+        Scene({name: _draw_leaf(name, known, like.shape, at_ends, generator) for name, known in leaves.items()}, like)
         for at_ends in (False, True)
     )
 
 
-def _drawn(name: str, known: Range, shape: torch.Size, at_ends: bool, generator: torch.Generator) -> Dual:
+def _draw_leaf(name: str, known: Range, shape: torch.Size, at_ends: bool, generator: torch.Generator) -> Dual:
     if at_ends or known == BINARY:
         ends = torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
         value = ends[torch.randint(len(ends), shape, generator=generator, device="cpu")]
     elif known == UNIT:
-        value = 0.02 + 0.96 * _uniform(shape, generator)
+        value = 0.02 + 0.96 * _draw_uniform(shape, generator)
     elif known == POSITIVE:
-        value = 0.2 * 100 ** _uniform(shape, generator)
+        value = 0.2 * 100 ** _draw_uniform(shape, generator)
     else:
-        value = 6 * _uniform(shape, generator) - 3
-    slope = 0.5 + _uniform(shape, generator)
+        value = 6 * _draw_uniform(shape, generator) - 3
+    slope = 0.5 + _draw_uniform(shape, generator)
     if name in TARGETS:
         return value, None
     # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.
@@ -87,18 +87,18 @@ def _drawn(name: str, known: Range, shape: torch.Size, at_ends: bool, generator:
     return value, slope
 
 
-def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
+def _draw_uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
-def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+def compute_dual(term: Term, parts: list[Dual], scene: Scene) -> Dual:
     """Return value and derivative of a node from those of its parts."""
     if term.head == "leaf":
         return scene.leaves[term.name]
     if term.head == "call":
-        return _called(term, parts, scene)
+        return _compute_call(term, parts, scene)
     values = [value for value, _ in parts]
-    value = apply(term, values, scene.like)
+    value = evaluate_node(term, values, scene.like)
     sloping = [(at, slope) for at, (_, slope) in enumerate(parts) if slope is not None]
     if not sloping:
         return value, None
@@ -106,13 +106,13 @@ def computed(term: Term, parts: list[Dual], scene: Scene) -> Dual:
         case "sum":
             each = [slope for _, slope in sloping]
         case "product":
-            each = [apply(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in sloping]
+            each = [evaluate_node(term, [*values[:at], slope, *values[at + 1 :]], scene.like) for at, slope in sloping]
         case _:
             each = [term.exponent * values[0].pow(term.exponent - 1) * sloping[0][1]]
     return value, sum(each[1:], start=each[0])
 
 
-def _called(term: Term, parts: list[Dual], scene: Scene) -> Dual:
+def _compute_call(term: Term, parts: list[Dual], scene: Scene) -> Dual:
     assert term.operator is not None
     operator = term.operator
     value, slope = parts[0]
@@ -122,23 +122,23 @@ def _called(term: Term, parts: list[Dual], scene: Scene) -> Dual:
         return operator.function(value), operator.function(slope)
     with torch.inference_mode(False), torch.enable_grad():
         if slope is not None and any(term.is_call(name) for name in ELEMENTWISE):
-            return _elementwise(operator, value, slope)
+            return _differentiate_elementwise(operator, value, slope)
         try:
-            return _of_any_operator(operator, parts)
+            return _differentiate_twice(operator, parts)
         except RuntimeError:
             # An operator of the user that cannot be differentiated twice: nothing around it can be verified.
             unknown = torch.full_like(scene.like, torch.nan)
             return unknown, unknown
 
 
-def _elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
+def _differentiate_elementwise(operator: Operator, value: Tensor, slope: Tensor) -> Dual:
     inner = value.clone().requires_grad_()
     found = operator.function(inner)
     (factor,) = torch.autograd.grad(found, inner, torch.ones_like(found))
     return found.detach(), factor * slope
 
 
-def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
+def _differentiate_twice(operator: Operator, parts: list[Dual]) -> Dual:
     """Differentiate twice: what backward passes on is linear in what it is given, and its factor is the derivative."""
     inputs = [value.clone().requires_grad_(slope is not None) for value, slope in parts]
     value = operator.function(*inputs)
@@ -153,17 +153,17 @@ def _of_any_operator(operator: Operator, parts: list[Dual]) -> Dual:
     return value.detach(), slopes[0]
 
 
-def agree(first: Dual, second: Dual) -> bool:
+def are_equal(first: Dual, second: Dual) -> bool:
     """Say whether value and derivative are the same, also where they are not finite; nothing can be said where none is."""
     (value, slope), (other_value, other_slope) = first, second
-    if not _close(value, other_value):
+    if not _are_close(value, other_value):
         return False
     if slope is None and other_slope is None:
         return True
     still = torch.zeros_like(value)
-    return _close(still if slope is None else slope, still if other_slope is None else other_slope)
+    return _are_close(still if slope is None else slope, still if other_slope is None else other_slope)
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _are_close(one: Tensor, other: Tensor) -> bool:
     near = torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
     return near and bool(one.isfinite().any())

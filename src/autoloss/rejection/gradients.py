@@ -1,7 +1,7 @@
-"""The gradient-equivalence check (Section 3.2), and the direction-aware keys that may be used before the protocol.
+"""The gradient-equivalence check (Section 3.2), and the direction-aware keys that are compared before the protocol runs.
 
-The paper's signature, the norms of the gradient, cannot tell L from −L, so it decides only among losses that passed. What is
-looked up before the 500 steps holds, besides each norm, the inner product with a fixed random direction.
+The paper's signature, the norms of the gradient, is the same for L and −L, so it is compared only among losses that passed. The
+key that is looked up before the 500 steps also holds the inner product of each gradient with a fixed random direction.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ PRODUCT_DIGITS = 3
 """Significant digits, with the sign, of its inner product with the fixed direction."""
 
 EXPLODING = 1e6
-"""A norm beyond which a key is a tree's own. The first step then throws the prediction far off, and what follows depends on more
-than the gradient: of 358 trees that shared the verdict of an equal key, the reference decided two otherwise, both of norm 1e18.
+"""Norm above which a tree's key is unique to its text. The first step then moves the prediction so far that the rest of the
+descent depends on more than the first gradient: of 358 trees that took over the verdict of an equal key, the reference decided
+two differently, both with a norm of 1e18.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What a loss does to the initial predictions of a branch: one figure per sample, of ∂L/∂prediction in float64.
+    """The gradient ∂L/∂prediction at the initial predictions of a branch, in float64, as two numbers per sample.
 
     Args:
         norms: ‖∂L/∂prediction_b‖₂.
@@ -51,42 +52,44 @@ class Gradient:
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """The paper's: the norms, rounded."""
-        return tuple(_rounded(norm, NORM_DIGITS) for norm in self.norms)
+        """The paper's signature: the rounded norms."""
+        return tuple(_format_digits(norm, NORM_DIGITS) for norm in self.norms)
 
     def key(self, text: str) -> bytes:
-        """Return eight bytes that tell direction as well as size.
+        """Return eight bytes that identify the gradient's norms and its direction.
 
         Args:
-            text: The tree's canonical text, which counts where the gradient explodes.
+            text: The tree's canonical text; part of the key where a norm is above `EXPLODING`.
         """
-        parts = [*self.signature, *(_rounded(product, PRODUCT_DIGITS) for product in self.products)]
+        parts = [*self.signature, *(_format_digits(product, PRODUCT_DIGITS) for product in self.products)]
         if max(self.norms) > EXPLODING:
             parts.append(text)
         return hashlib.blake2b(" ".join(parts).encode(), digest_size=8).digest()
 
 
-def _rounded(value: float, digits: int) -> str:
+def _format_digits(value: float, digits: int) -> str:
     return f"{value:.{digits - 1}e}" if value else "0"
 
 
-def directions(samples: Sequence[Sample], seed: int) -> tuple[Tensor, ...]:
-    """Return one fixed random direction per sample, float64, of the prediction's shape."""
+def draw_directions(samples: Sequence[Sample], seed: int) -> tuple[Tensor, ...]:
+    """Draw one fixed random direction per sample, float64, of the prediction's shape."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(sample.prediction.shape, generator=generator, dtype=torch.float64) for sample in samples)
 
 
-def gradient(expression: Expression, branch: Branch, samples: Sequence[Sample], towards: Sequence[Tensor]) -> Gradient:
+def compute_gradient(
+    expression: Expression, branch: Branch, samples: Sequence[Sample], directions: Sequence[Tensor]
+) -> Gradient:
     """Differentiate the plain sum with respect to the raw initial predictions, in float64 on the CPU.
 
     Args:
-        towards: The fixed `directions` of the samples.
+        directions: One fixed direction per sample, from `draw_directions`.
 
     Source: Section 3.2, gradient-equivalence check.
     """
     norms: list[float] = []
     products: list[float] = []
-    for sample, direction in zip(samples, towards, strict=True):
+    for sample, direction in zip(samples, directions, strict=True):
         prediction = sample.prediction.detach().double().cpu().requires_grad_(True)
         value = plain_sum(output(expression, branch, prediction, sample.context), branch.mask(sample.context))
         if not value.requires_grad:

@@ -1,33 +1,34 @@
-"""The loss-rejection protocol (Section 3.2, Eq. 5 and 6) in plain autograd: the reference that defines what is right.
+"""The loss-rejection protocol (Section 3.2, Eq. 5 and 6): how much a loss must raise the metric of B samples to pass.
 
-A loss is tried without a network: the predictions of B samples are descended on directly, and the loss is promising when
-their metric rises enough.
+A loss is tested without training a network. The predictions of the samples are optimised directly by gradient descent on the
+loss, and the loss passes when their metric rises enough. `reference.py` defines the descent in plain autograd.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.rejection.reasons import Reason
-from autoloss.settings import EngineName, ProtocolSettings, Threshold
+from autoloss.settings import ProtocolSettings, Threshold
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.expression import Expression
-from autoloss.space.loss import output, plain_sum
+
+ROUNDING = 1e-9
+"""Tolerance on g. A bound this close to the threshold decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the protocol says of one loss on one branch.
+    """The protocol's result for one loss on one branch.
 
     Args:
-        reason: Why it was rejected, or None when it passed.
-        score: g, the correlation score; None when something was not finite or there was no gradient.
+        reason: Why the loss was rejected, or None when it passed.
+        score: The correlation score g; None when something was not finite, without a gradient, or after an early rejection.
         gains: ξ(p*) − ξ(p) of each sample that was optimised.
     """
 
@@ -42,7 +43,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the samples of a branch start from and could reach.
+    """The samples of a branch, with the metric they start from and the metric of the target.
 
     Args:
         samples: B samples of an untrained network.
@@ -55,17 +56,17 @@ class Reference:
     best: tuple[float, ...]
 
     @property
-    def room(self) -> float:
+    def attainable_gain(self) -> float:
         """Σ (ξ_best − ξ₀): what all samples together can gain."""
         return sum(best - initial for best, initial in zip(self.best, self.initial, strict=True))
 
     def score(self, gains: Sequence[float], unit: Threshold) -> float:
-        """Return g of the gains of all samples, in the unit asked for."""
-        return sum(gains) / (self.room if unit == "relative" else len(self.samples))
+        """Compute g from the gains of all samples, in the unit asked for."""
+        return sum(gains) / (self.attainable_gain if unit == "relative" else len(self.samples))
 
 
 def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
-    """Measure where the samples start and what they could reach.
+    """Measure the metric of the samples' predictions and of their targets.
 
     Raises:
         RequestError: A metric is not finite, or no sample can gain anything.
@@ -78,7 +79,7 @@ def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
             "for every sample; return NaN only where a sample should be redrawn, or raise rows_per_sample."
         )
     reference = Reference(tuple(samples), initial, best)
-    if reference.room <= 0:
+    if reference.attainable_gain <= 0:
         raise RequestError(
             f"No sample can gain anything: the metric is {initial} before training and {best} at the target itself. "
             "Check that higher is better, and that the metric understands the target as a prediction."
@@ -86,25 +87,68 @@ def measure_reference(branch: Branch, samples: Sequence[Sample]) -> Reference:
     return reference
 
 
-def simulate(expression: Expression, branch: Branch, reference: Reference, settings: ProtocolSettings) -> Verdict:
-    """Descend on the predictions themselves and see how far the metric rises.
+class Descent(ABC):
+    """The predictions of all samples of a branch while they descend on one loss.
 
-    Each sample is optimised alone, so that means and pools never cross samples.
+    Each sample is optimised alone, so that means and pools never mix samples; samples may be advanced in any order. The state
+    of a sample after `step` steps depends on the loss, the sample and `step` only: neither on the other samples nor on the
+    number of calls that took it there. `prediction` and `gain` are called only for samples whose last `advance` returned None.
+
+    Args:
+        branch: Its metric is evaluated on the predictions.
+        reference: The samples.
+    """
+
+    def __init__(self, branch: Branch, reference: Reference) -> None:
+        self.branch = branch
+        self.reference = reference
+
+    @abstractmethod
+    def advance(self, sample: int, step: int) -> Reason | None:
+        """Advance a sample, by its index, until it has taken `step` steps in total.
+
+        Returns:
+            None, or why the descent ended before: `NOT_FINITE`, or `NO_GRADIENT` at the first step. Once ended, it stays ended.
+        """
+
+    @abstractmethod
+    def prediction(self, sample: int, extrapolation: float = 1.0) -> Tensor:
+        """Return the current raw prediction of a sample, float32, in the sample's own shape.
+
+        Args:
+            extrapolation: Multiple of the displacement so far: initial + extrapolation · (current − initial).
+        """
+
+    def gain(self, sample: int, extrapolation: float = 1.0) -> float:
+        """Measure the rise of a sample's metric, ξ − ξ₀; infinite where an extrapolated prediction is not finite."""
+        prediction = self.prediction(sample, extrapolation)
+        # 0·x is NaN unless x is finite; torch.isfinite takes four times as long.
+        if extrapolation != 1.0 and not math.isfinite((0 * prediction).sum().item()):
+            return math.inf
+        return self.branch.metric(prediction, self.reference.samples[sample].context) - self.reference.initial[sample]
+
+
+def conclude(descent: Descent, settings: ProtocolSettings, bounds: Sequence[float] | None = None) -> Verdict:
+    """Run all steps on all samples and compare g with the threshold.
+
+    Args:
+        bounds: The largest possible gain of each sample. When given, the run ends with `LOW_GAIN` and no score as soon as the
+            threshold is out of reach, unless no sample so far had a gradient.
 
     Source: Section 3.2, Eq. 5 and 6; Appendix A.
     """
+    reference = descent.reference
     gains: list[float] = []
-    silent = 0
-    for sample, initial in zip(reference.samples, reference.initial, strict=True):
-        optimised = descend(expression, branch, sample, settings)
-        if isinstance(optimised, Reason):
-            if optimised is Reason.NOT_FINITE:
-                return Verdict(optimised)
-            silent += 1
-            gains.append(0.0)
-            continue
-        gains.append(branch.metric(optimised, sample.context) - initial)
-    if silent == len(reference.samples):
+    without_gradient = 0
+    for sample in range(len(reference.samples)):
+        if bounds is not None and without_gradient < sample and misses_threshold(gains, bounds, reference, settings):
+            return Verdict(Reason.LOW_GAIN)
+        end = descent.advance(sample, settings.steps)
+        if end is Reason.NOT_FINITE:
+            return Verdict(Reason.NOT_FINITE)
+        without_gradient += end is Reason.NO_GRADIENT
+        gains.append(descent.gain(sample) if end is None else 0.0)
+    if without_gradient == len(gains):
         return Verdict(Reason.NO_GRADIENT)
     score = reference.score(gains, settings.unit)
     if not math.isfinite(score):
@@ -112,77 +156,9 @@ def simulate(expression: Expression, branch: Branch, reference: Reference, setti
     return Verdict(None if score >= settings.threshold else Reason.LOW_GAIN, score, tuple(gains))
 
 
-class Descent:
-    """One sample's prediction on its way down a loss, so many steps at a time."""
-
-    def __init__(self, expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> None:
-        self.prediction = sample.prediction.detach().float().clone()
-        self._expression = expression
-        self._branch = branch
-        self._context = sample.context
-        self._settings = settings
-        self._mask = branch.mask(sample.context)
-        self._velocity = torch.zeros_like(self.prediction)
-        self._steps = 0
-        self._end: Reason | None = None
-
-    def advance(self, step: int) -> Reason | None:
-        """Go as far as `step`; return why it ended before: not finite, or no gradient to begin with."""
-        while self._end is None and self._steps < step:
-            self._end = self._advance()
-            self._steps += 1
-        return self._end
-
-    def _advance(self) -> Reason | None:
-        prediction = self.prediction.requires_grad_(True)
-        value = plain_sum(output(self._expression, self._branch, prediction, self._context), self._mask)
-        self.prediction = prediction.detach()
-        if not value.requires_grad:
-            return Reason.NO_GRADIENT
-        (gradient,) = torch.autograd.grad(value, prediction)
-        if not math.isfinite(value.item()) or not bool(torch.isfinite(gradient).all()):
-            return Reason.NOT_FINITE
-        if self._steps == 0 and not bool(gradient.any()):
-            return Reason.NO_GRADIENT
-        self._velocity = self._settings.momentum * self._velocity + gradient
-        self.prediction = self.prediction - self._settings.learning_rate * self._velocity
-        return None
-
-
-def descend(expression: Expression, branch: Branch, sample: Sample, settings: ProtocolSettings) -> Tensor | Reason:
-    """Return the prediction p* after all steps, or why there is none: not finite, or no gradient to begin with."""
-    descent = Descent(expression, branch, sample, settings)
-    end = descent.advance(settings.steps)
-    return descent.prediction if end is None else end
-
-
-def correlation_score(
-    expression: Expression,
-    branch: Branch,
-    samples: Sequence[Sample],
-    engine: EngineName = "reference",
-    threshold: Threshold = "relative",
-) -> float | None:
-    """Measure how much descending `expression` on the predictions raises the branch's metric.
-
-    Args:
-        samples: B samples of an untrained network; predictions are raw, (N, C, H, W).
-        engine: `reference` is plain autograd; `fast` is the compiled engine.
-        threshold: The unit of g: `absolute`, the metric's own, or `relative` to what the samples can gain.
-
-    Returns:
-        g, or None if the loss or its gradient became non-finite or there was no gradient at all.
-
-    Raises:
-        RequestError: An unknown unit or engine, or samples that can gain nothing.
-
-    Source: Section 3.2, Eq. 5 and 6.
-    """
-    settings = ProtocolSettings(samples=len(samples), unit=threshold, engine=engine)
-    reference = measure_reference(branch, samples)
-    if engine == "reference":
-        return simulate(expression, branch, reference, settings).score
-    # The compiled engine stands on this module.
-    from autoloss.rejection.compiled.engine import Engine
-
-    return Engine(branch, reference, settings).verdict(expression).score
+def misses_threshold(
+    gains: Sequence[float], bounds: Sequence[float], reference: Reference, settings: ProtocolSettings
+) -> bool:
+    """Check whether the first samples' gains leave the threshold out of reach, given the bounds of the other samples."""
+    most = reference.score([*gains, *bounds[len(gains) :]], settings.unit)
+    return most < settings.threshold - ROUNDING

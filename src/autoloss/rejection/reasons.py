@@ -1,4 +1,4 @@
-"""Why candidates go no further (Section 3.2); reading a run needs these words, and no torch."""
+"""Why a candidate is rejected (Section 3.2). Readers of a run import these names, so this file does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a candidate went no further, in the order in which it is looked for."""
+    """Why a candidate was rejected, in the order of the checks."""
 
     SIZE = "too large"
     STRUCTURE = "no prediction or no target"

@@ -1,8 +1,8 @@
-"""What decides before the loss-rejection protocol (Section 3.2) has run to its end: a candidate that goes nowhere is dropped.
+"""Early rejection in the loss-rejection protocol (Section 3.2): a loss that improves no metric early is not run to the end.
 
-Many metrics stand still until a decision changes, so that a gain of 0 says little. What says much is the way that the
-predictions have taken after a few steps: when the metric rises nowhere along it, however far it is followed, the other steps
-do not help. Every loss that passes has run all steps on all samples; screening can only reject.
+Many metrics stay constant until a decision changes, so a gain of 0 after a few steps is weak evidence. The direction in which the
+predictions move is strong evidence: when the metric rises nowhere along it, however far it is extrapolated, the remaining steps
+do not help. A loss that passes has run all steps on all samples; the screen can only reject.
 """
 
 from __future__ import annotations
@@ -11,137 +11,151 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoloss.rejection.compiled.engine import Attempt, Engine
-from autoloss.rejection.compiled.interpreter import DONE, NOT_FINITE
-from autoloss.rejection.protocol import Reference, Verdict
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.uncompiled import UncompiledAttempt
+from autoloss.settings import ProtocolSettings
 from autoloss.space.expression import Expression
 
-STEPS = 500
-"""Appendix A's steps, for which the looks were measured; with others, a look comes after the same share of them."""
-LEAST_STEPS = 100
-"""With fewer steps nothing is looked at: a run is too short to tell, and cheap."""
-CEILING = 1.0
-"""No metric is expected to rise above this and above its value at the target."""
+PAPER_STEPS = 500
+"""Appendix A's number of steps, for which the early stops were measured; with another number they come at the same fraction."""
+MIN_STEPS = 100
+"""With fewer steps there are no early stops: such a run is too short to judge, and cheap."""
+METRIC_CEILING = 1.0
+"""No metric is assumed to rise above this value and above its value at the target."""
 
-THROWN = 1.0
-"""Of the metric: predictions that fell by more are not judged. A metric without a floor, such as R², falls by millions when a
-singularity throws them far off, and they may come back all the same: 15 of 58 losses accepted for R² did so."""
+MAX_DROP = 1.0
+"""A loss whose metric has fallen by more is not judged early. A metric without a lower bound, such as R², falls by millions when a
+singularity moves the predictions far away, and may recover: this happened to 15 of 58 losses that pass for R²."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A candidate is dropped when all that the metric can be made to rise is too little.
+class EarlyStop:
+    """A step at which a loss is rejected when its metric rises too little along the direction taken so far.
 
     Args:
-        step: Of 500, after which the predictions are looked at.
-        samples: So many of the B are looked at, the first ones.
-        reaches: The metric is measured at so many times the way gone; the best counts.
-        share: Of η, the rise over those samples that must be exceeded.
+        step: The step, out of 500.
+        samples: The number of samples that are evaluated, the first of the B.
+        extrapolations: Multiples of the displacement so far at which the metric is measured; the largest value counts.
+        fraction: Fraction of η that the gain of these samples must exceed.
     """
 
     step: int
     samples: int
-    reaches: tuple[float, ...]
-    share: float
+    extrapolations: tuple[float, ...]
+    fraction: float
 
 
-LARGE = 1024
-"""Elements of a raw prediction from which on it is looked at more than once: its run is long, and its metric fine-grained."""
+LARGE_PREDICTION = 1024
+"""Elements of a raw prediction from which on there are several early stops: its run is long, and its metric fine-grained."""
 
-OF_IMAGES = (
-    Look(step=10, samples=2, reaches=(1, 100), share=1 / 20),
-    Look(step=100, samples=2, reaches=(1, 10), share=4 / 25),
-    Look(step=200, samples=2, reaches=(1, 3), share=6 / 25),
+IMAGE_STOPS = (
+    EarlyStop(step=10, samples=2, extrapolations=(1, 100), fraction=1 / 20),
+    EarlyStop(step=100, samples=2, extrapolations=(1, 10), fraction=4 / 25),
+    EarlyStop(step=200, samples=2, extrapolations=(1, 3), fraction=6 / 25),
 )
-"""Measured on losses that pass, fresh and mutated as in a search: scenes of discs (mIoU, 21 classes, 32×32) 243, digits-seg at
-16×16 (mIoU) 123, (BF1) 160. The least rise of any was 2.6, 2.0 and 2.0 times what the three looks ask for. Of 664 fresh losses on
-discs that do not pass 90 % are dropped, 84 % at the first look. `bench/agreement.py` holds them against the reference.
+"""For images. Measured on losses that pass, fresh and mutated as in a search: 243 on scenes of discs (mIoU, 21 classes, 32×32), 123
+on digits-seg at 16×16 (mIoU), 160 (BF1). The smallest gain of any of them was 2.6, 2.0 and 2.0 times what the three stops require.
+Of 664 fresh losses on discs that do not pass, 90 % are rejected early, 84 % at the first stop. `bench/agreement.py` compares the
+decisions with the reference's.
 
-One sample will not do, although it would on discs: a sample with little to gain (BF1, 0.33 instead of 1) hid 37 of 45 losses
-that pass. Nor will a look after 30 or 50 steps, which lost one of the 123.
+One sample is not enough, although it would be on discs: a sample with little to gain (BF1, 0.33 instead of 1) hid 37 of 45 losses
+that pass. A stop after 30 or 50 steps would have lost one of the 123.
 """
 
-OF_ROWS = (Look(step=10, samples=3, reaches=(1, 100, 10), share=1 / 20),)
-"""Measured on 3,897 losses, fresh and mutated as in a search, against the engine's full run: of 1,398 that pass none is
-dropped. Of the rejected are dropped: tabular (F1 of a rare class) 84 %, (AUC) 99 %, (balanced accuracy) 86 %, (R²) 47 %.
+ROW_STOPS = (EarlyStop(step=10, samples=3, extrapolations=(1, 100, 10), fraction=1 / 20),)
+"""For small predictions. Measured on 3,897 losses, fresh and mutated as in a search, against the engine's full run: none of the
+1,398 that pass is rejected. Of those that do not pass, the stop rejects for tabular (F1 of a rare class) 84 %, (AUC) 99 %,
+(balanced accuracy) 86 %, (R²) 47 %.
 
-The metric where the predictions are (reach 1) will not do alone: after 250 steps 29 of 774 losses that pass for F1 still
-showed no gain at all. Of reaches up to 30 at step 10, 57 of the 1,398 would have been lost. On other samples for F1 later
-looks lost 2 of 290, which move all rows alike before they tell them apart: hence none here.
+The metric of the current predictions (extrapolation 1) is not enough: after 250 steps, 29 of 774 losses that pass for F1 still had
+no gain at all. With extrapolations up to 30 at step 10, 57 of the 1,398 would have been lost. On other samples for F1, later stops
+lost 2 of 290, which move all rows alike before they separate them: hence there are none here.
 """
 
-OF_BOXES = (
-    *OF_ROWS,
-    Look(step=100, samples=3, reaches=(1, 10, 3), share=1 / 4),
-    Look(step=200, samples=3, reaches=(1, 3), share=2 / 5),
+BOX_STOPS = (
+    *ROW_STOPS,
+    EarlyStop(step=100, samples=3, extrapolations=(1, 10, 3), fraction=1 / 4),
+    EarlyStop(step=200, samples=3, extrapolations=(1, 3), fraction=2 / 5),
 )
-"""Of many rows, such as all boxes of an image. On the box branches of digits-det none of 10 losses that pass was dropped, and
-67 of 79 others; that is little evidence.
+"""For many rows, such as all boxes of an image. On the box branches of digits-det, none of 10 losses that pass was rejected, and 67
+of 79 others were; this is little evidence.
 """
 
 
-def screened(engine: Engine, expression: Expression, looks: Sequence[Look] | None = None) -> Verdict:
-    """Decide as `Engine.verdict` does, most rejections much sooner.
+def screen_losses(
+    engine: Engine, expressions: Sequence[Expression], early_stops: Sequence[EarlyStop] | None = None
+) -> list[Verdict]:
+    """Decide as `Engine.verdicts` does, most rejections much sooner.
 
     Args:
-        looks: Those measured for predictions of this size when left out.
+        early_stops: By default those measured for predictions of this size.
 
     Returns:
-        A pure function of the tree. What is rejected before its end has the reason `LOW_GAIN` and no score.
+        One verdict per tree, in order, each a pure function of its tree. Early rejections have the reason `LOW_GAIN` and no
+        score.
 
     Raises:
-        RequestError: The tree has too many operators, or a leaf that the branch does not have.
+        RequestError: A tree has too many operators, or a leaf that the branch does not have.
     """
-    attempt = Attempt(engine, expression) if engine.compiles(expression) else engine.uncompiled(expression)
-    if engine.settings.steps >= LEAST_STEPS and engine.settings.threshold > 0:
-        for look in fitting_looks(engine.reference) if looks is None else looks:
-            reason = _dropped(engine, attempt, look)
-            if reason is not None:
-                return Verdict(reason)
-    return engine.conclude(attempt, limits(engine.reference))
+    stops = select_early_stops(engine.reference) if early_stops is None else early_stops
+    if engine.settings.steps < MIN_STEPS or engine.settings.threshold <= 0:
+        stops = ()
+    bounds = bound_gains(engine.reference)
+    return [
+        _screen_descent(engine.start_descent(expression), engine.settings, stops, bounds) for expression in expressions
+    ]
 
 
-def fitting_looks(reference: Reference) -> Sequence[Look]:
-    """Return the looks that were measured on predictions like those of the samples."""
+def select_early_stops(reference: Reference) -> Sequence[EarlyStop]:
+    """Return the early stops that were measured on predictions like those of the samples."""
     prediction = reference.samples[0].prediction
-    if prediction.numel() < LARGE:
-        return OF_ROWS
-    return OF_IMAGES if prediction.ndim > 2 and prediction.shape[2:].numel() > 1 else OF_BOXES
+    if prediction.numel() < LARGE_PREDICTION:
+        return ROW_STOPS
+    return IMAGE_STOPS if prediction.ndim > 2 and prediction.shape[2:].numel() > 1 else BOX_STOPS
 
 
-def limits(reference: Reference) -> tuple[float, ...]:
-    """Return what each sample can gain at most.
+def bound_gains(reference: Reference) -> tuple[float, ...]:
+    """Return the largest possible gain of each sample.
 
-    A bound follows only from a metric that no prediction can raise further. The target itself reaches it for all that
-    counts right answers; where it does not, as with points that are decoded from a coarse grid, 1 stands above it.
+    The bound holds for metrics that no prediction can raise above the larger of 1 and the metric of the target. The target reaches
+    the maximum of every metric that counts correct answers; where it does not, as with points decoded from a coarse grid, 1 does.
     """
     pairs = zip(reference.initial, reference.best, strict=True)
-    return tuple(max(best, CEILING) - initial for initial, best in pairs)
+    return tuple(max(best, METRIC_CEILING) - initial for initial, best in pairs)
 
 
-def _dropped(engine: Engine, attempt: Attempt | UncompiledAttempt, look: Look) -> Reason | None:
-    """Take the first samples as far as a look, and return why the candidate goes no further, or None."""
-    reference, settings = engine.reference, engine.settings
-    count = min(look.samples, len(reference.samples))
-    room = sum(reference.best[:count]) - sum(reference.initial[:count])
-    enough = look.share * settings.threshold * (room if settings.unit == "relative" else count)
-    risen = 0.0
-    moving = False
-    for number in range(count):
-        end = attempt.advance(number, look.step * settings.steps // STEPS)
-        if end == NOT_FINITE:
+def _screen_descent(
+    descent: Descent, settings: ProtocolSettings, stops: Sequence[EarlyStop], bounds: Sequence[float]
+) -> Verdict:
+    for stop in stops:
+        reason = _check_early_stop(descent, settings, stop)
+        if reason is not None:
+            return Verdict(reason)
+    return conclude(descent, settings, bounds)
+
+
+def _check_early_stop(descent: Descent, settings: ProtocolSettings, stop: EarlyStop) -> Reason | None:
+    """Advance the first samples to a stop, and return why the loss is rejected there, or None."""
+    reference = descent.reference
+    count = min(stop.samples, len(reference.samples))
+    attainable = sum(reference.best[:count]) - sum(reference.initial[:count])
+    required = stop.fraction * settings.threshold * (attainable if settings.unit == "relative" else count)
+    total = 0.0
+    has_gradient = False
+    for sample in range(count):
+        end = descent.advance(sample, stop.step * settings.steps // PAPER_STEPS)
+        if end is Reason.NOT_FINITE:
             return Reason.NOT_FINITE
-        if end != DONE:
+        if end is not None:
             continue
-        moving = True
+        has_gradient = True
         best = 0.0
-        for reach in look.reaches:
-            gain = attempt.gain(number, reach)
+        for extrapolation in stop.extrapolations:
+            gain = descent.gain(sample, extrapolation)
             best = max(best, gain)
-            thrown = reach == 1 and gain < -THROWN
-            if thrown or risen + best > enough or not math.isfinite(gain):
+            dropped = extrapolation == 1 and gain < -MAX_DROP
+            if dropped or total + best > required or not math.isfinite(gain):
                 return None
-        risen += best
-    return Reason.LOW_GAIN if moving else None
+        total += best
+    return Reason.LOW_GAIN if has_gradient else None

@@ -13,10 +13,11 @@ from autoloss.errors import RequestError
 from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
-from autoloss.report.readable import readable_of
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.reading import Reading
 from autoloss.run.results import training_command
 from autoloss.search.records import Origin
+from autoloss.space.loss_text import join_branches
 
 RUNNING = "in training"
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,7 +36,7 @@ def show_values(reading: Reading, number: int) -> dict[str, Any]:
         raise RequestError(_none_such(reading, number))
     child = reading.children[number]
     outcome = None if search.columns.state(number) is None else search.individual(number).outcome
-    readable = readable_of(search, [child.loss])[child.loss]
+    readable = simplify_formulas(search, [child.loss])[child.loss]
     return {
         "id": child.id,
         "formula": child.loss,
@@ -102,7 +103,7 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
 
 def _how(how: Mapping[str, str]) -> str:
     kinds = dict.fromkeys(how.values())
-    return next(iter(kinds)) if len(kinds) == 1 else "; ".join(f"{branch}: {kind}" for branch, kind in how.items())
+    return next(iter(kinds)) if len(kinds) == 1 else join_branches(how)
 
 
 def _print_curve(console: Console, curve: Sequence[Sequence[float]]) -> None:

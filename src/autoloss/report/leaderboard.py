@@ -1,8 +1,7 @@
-"""Runs and comparisons as tables for a terminal, and as plain values for `--json`."""
+"""Runs and comparisons as tables for a terminal, and as plain values for JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,10 @@ from rich.table import Table
 
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
-from autoloss.report.readable import readable_of
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.reading import Running
 from autoloss.run.results import NOTHING_GAINED, Found, Search
-from autoloss.trainings.evidence import Row
+from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
 """So many of the best, and of the latest, say which further metrics a run measured."""
@@ -53,7 +52,7 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
     """Return losses of a run as plain values."""
     found_again, finished = search.columns.found, search.columns.finished
     last = finished[-1] if finished else 0
-    readable = readable_of(search, [found.formula for found in chosen])
+    readable = simplify_formulas(search, [found.formula for found in chosen])
     return [
         {
             "id": found.id,
@@ -126,7 +125,7 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
         RequestError: None of its trainings measured such a metric.
     """
     if also is None:
-        return json.loads(search.settings.get("also", "[]"))
+        return search.settings.also
     # Trainings of one run measure the same; only a resumed one may have begun to measure more.
     looked_at = [*search.columns.ranked[:LOOKED_AT], *search.columns.finished[-LOOKED_AT:]]
     measured = dict.fromkeys(name for number in looked_at for name in search.individual(number).outcome.also)
@@ -164,7 +163,7 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "sd": row.deviation,
             "interval": row.interval,
             "p_value": row.p_value,
-            "also": row.further,
+            "also": row.also,
         }
         for row in rows
     ]
@@ -199,8 +198,8 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
                 figure(row.mean),
                 figure(row.deviation),
                 "" if row.p_value is None else f"{row.p_value:.3f}",
-                *(figure(row.further.get(metric)) for metric in also),
-                _seeds(row),
+                *(figure(row.also.get(metric)) for metric in also),
+                count_seeds(row),
                 "" if row.entrant.baseline else row.entrant.loss,
             )
             for row in rows
@@ -213,6 +212,6 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
     )
 
 
-def _seeds(row: Row) -> str:
-    failed = len(row.scores) - len(row.finite)
-    return f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else "")
+def count_seeds(row: Row) -> str:
+    """Return the number of training seeds of a row, and of those without a score."""
+    return f"{len(row.scores)}" + (f" ({row.failed} without a score)" if row.failed else "")

@@ -6,7 +6,6 @@ draw is made again, and believed where it comes to the same tree.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,8 +56,8 @@ def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str
 
 def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str) -> list[str]:
     """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
-    from autoloss.search.chance import keyed
-    from autoloss.search.mutation import mutated
+    from autoloss.search.chance import derive_generator
+    from autoloss.search.mutation import trace_mutations
     from autoloss.space.branch import Role
     from autoloss.space.expression import Alphabet
     from autoloss.space.loss import Loss
@@ -66,17 +65,15 @@ def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str)
     from autoloss.space.parsing import FormulaError
 
     number = child.attempts[branch]
-    configuration = json.loads(search.settings["configuration"])
-    leaves = {name: tuple(form["leaves"]) for name, form in json.loads(search.settings["branches"]).items()}
-    if number is None or number >= configuration["evolution"]["mutation_attempts"]:
+    configuration, leaves = search.configuration, search.settings.leaves
+    if number is None or number >= configuration.evolution.mutation_attempts:
         return ["a fresh tree instead, after too many attempts"] if number is not None else []
-    rng = keyed(configuration["seed"], "attempt", child.id, branch, number)
+    rng = derive_generator(configuration.seed, "attempt", child.id, branch, number)
     try:
         before, after = (Loss.parse(one.loss, leaves)[branch] for one in (parent, child))
     except FormulaError:
         return []
     # Roles decide nothing of a draw.
-    off = configuration.get("space", {}).get("without", ())
-    left = tuple(operator for name, operator in OPERATORS.items() if name not in off)
-    tree, mutations = mutated(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
+    left = tuple(operator for name, operator in OPERATORS.items() if name not in configuration.space.without)
+    tree, mutations = trace_mutations(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
     return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []

@@ -1,4 +1,4 @@
-"""Formulas as people read them: simplified, on one line; kept beside the run, so that reading them again needs no torch."""
+"""Simplified formulas of a run; stored beside it, so that reading them again needs no torch."""
 
 from __future__ import annotations
 
@@ -11,73 +11,69 @@ from typing import TYPE_CHECKING
 
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.training.atomic_files import write_text
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
     from autoloss.run.results import Search
+    from autoloss.space.form import BranchForm
 
 FILE = "formulas.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A formula beside the one that was found.
+    """A simplified formula.
 
     Args:
-        text: Simplified, in the form that parses back.
-        line: Simplified, for readers: `-y·log(p)`.
+        text: In the form that parses back: `-y * log(p)`.
+        line: For readers: `−y·log(p)`.
     """
 
     text: str
     line: str
 
 
-def readable_of(search: Search, formulas: Iterable[str]) -> Mapping[str, Readable]:
-    """Return formulas of a run simplified; what is not known yet is worked out, and kept where the folder can be written."""
+def simplify_formulas(search: Search, formulas: Iterable[str]) -> Mapping[str, Readable]:
+    """Simplify formulas of a run; those that are not stored yet are added to the file, where the folder can be written."""
     wanted = dict.fromkeys(formulas)
     path = search.directory / FILE
-    known = _kept(path)
+    known = _read_stored(path)
     if missing := [formula for formula in wanted if formula not in known]:
-        branches = search.settings["branches"]
-        known |= {formula: _simplified(formula, branches) for formula in missing}
-        _keep(path, known)
+        branches = tuple(search.settings.branches.items())
+        known |= {formula: _simplify(formula, branches) for formula in missing}
+        _store(path, known)
     return {formula: known[formula] for formula in wanted}
 
 
 @functools.lru_cache(maxsize=2000)
-def terms_of(formula: str, branches: str) -> Mapping[str, Term] | None:
-    """Simplify a formula, branch by branch; None where it holds an operator of somebody's own, which is not at hand here.
+def simplify_stored(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Mapping[str, Term] | None:
+    """Simplify a stored formula, branch by branch; None if it holds an operator of a person's own, which is not known here.
 
     Args:
-        branches: Those of the run, as it stores them.
+        branches: Name and form of each branch of the run.
     """
-    from autoloss.formulas.simplify import simplified
-    from autoloss.space.form import BranchForm
+    from autoloss.formulas.simplify import simplify_loss
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(branches).items()}
+    forms = dict(branches)
     try:
-        return simplified(Loss.parse(formula, {name: form.leaves for name, form in forms.items()}), forms)
+        return simplify_loss(Loss.parse(formula, {name: form.leaves for name, form in forms.items()}), forms)
     except FormulaError:
         return None
 
 
-def _simplified(formula: str, branches: str) -> Readable:
-    from autoloss.formulas.simplify import unicode
-    from autoloss.space.loss import MAIN
+def _simplify(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Readable:
+    from autoloss.formulas.notations import UNICODE
+    from autoloss.formulas.simplify import write_loss
 
-    terms = terms_of(formula, branches)
-    if terms is None:
-        return Readable(formula, formula)
-    if set(terms) == {MAIN}:
-        return Readable(str(terms[MAIN]), unicode(terms[MAIN]))
-    return Readable("; ".join(f"{name}: {term}" for name, term in terms.items()), unicode(terms))
+    terms = simplify_stored(formula, branches)
+    return Readable(formula, formula) if terms is None else Readable(write_loss(terms), write_loss(terms, UNICODE))
 
 
-def _kept(path: Path) -> dict[str, Readable]:
-    """Read what is kept, or nothing: another release may simplify further, and a damaged file is worth nothing."""
+def _read_stored(path: Path) -> dict[str, Readable]:
+    """Read the file; nothing where it is damaged or of another release, which may simplify differently."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["release"] != __version__:
@@ -87,10 +83,10 @@ def _kept(path: Path) -> dict[str, Readable]:
         return {}
 
 
-def _keep(path: Path, known: Mapping[str, Readable]) -> None:
+def _store(path: Path, known: Mapping[str, Readable]) -> None:
     formulas = {formula: [found.text, found.line] for formula, found in known.items()}
     try:
-        write_whole(path, json.dumps({"release": __version__, "formulas": formulas}, ensure_ascii=False))
+        write_text(path, json.dumps({"release": __version__, "formulas": formulas}, ensure_ascii=False))
     except RequestError:
         # A folder that is only read stays as it is.
         return

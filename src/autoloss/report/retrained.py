@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
-from autoloss.report.leaderboard import figure, table
-from autoloss.trainings.retrained import Retrained, Retraining, write_whole
+from autoloss.report.leaderboard import count_seeds, figure, table
+from autoloss.tasks.training.atomic_files import write_text
+from autoloss.trainings.retraining import Retraining
+from autoloss.trainings.table import Row
 
 STEM = "table"
 
@@ -48,7 +49,7 @@ def as_csv(found: Retraining) -> str:
     writer.writerow(["loss", "source", "metric", "mean", "sd", "seeds"])
     for row in found.rows:
         for name in found.figures:
-            column = row.row(name, found.metric)
+            column = found.column(row, name)
             if column.finite:
                 cells = [column.mean, column.deviation, len(column.finite)]
                 writer.writerow([row.entrant.label, "trained", name, *("" if cell is None else cell for cell in cells)])
@@ -60,10 +61,14 @@ def as_csv(found: Retraining) -> str:
 
 def write(found: Retraining) -> list[Path]:
     """Write the table beside the trainings, as Markdown, CSV and JSON."""
-    texts = {"md": markdown(found), "csv": as_csv(found), "json": json.dumps(found.values(), indent=2, allow_nan=False)}
+    texts = {
+        "md": markdown(found),
+        "csv": as_csv(found),
+        "json": json.dumps(found.to_dict(), indent=2, allow_nan=False),
+    }
     paths = [found.directory / f"{STEM}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
-        write_whole(path, text)
+        write_text(path, text)
     return paths
 
 
@@ -73,18 +78,14 @@ def title(found: Retraining) -> str:
 
 def notes(found: Retraining) -> list[str]:
     """Say what the columns are, and why trainings have no score."""
-    what = "mean ± standard deviation over the seeds" if any(len(row.seeds) > 1 for row in found.rows) else ""
+    what = "mean ± standard deviation over the seeds" if len(found.seeds) > 1 and found.rows else ""
     beside = "published: figures of others, not trained here" if found.published else ""
-    reasons = [
-        f"{row.entrant.label}: {reason.splitlines()[0]}"
-        for row in found.rows
-        for reason in row.row(found.metric, found.metric).reasons
-    ]
+    reasons = [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in found.rows for reason in row.reasons]
     return [note for note in (what, beside, *reasons) if note]
 
 
 def _cells(found: Retraining) -> list[list[str]]:
-    ours = [[row.entrant.label, _seeds(row), *_figures(row, found.figures, found.metric)] for row in found.rows]
+    ours = [[row.entrant.label, count_seeds(row), *_figures(found, row)] for row in found.rows]
     theirs = [
         [f"{row.label} (published)", "", *(figure(row.figures.get(name)) for name in found.figures)]
         for row in found.published
@@ -92,14 +93,9 @@ def _cells(found: Retraining) -> list[list[str]]:
     return [*ours, *theirs]
 
 
-def _figures(row: Retrained, names: Sequence[str], score: str) -> list[str]:
-    columns = [row.row(name, score) for name in names]
+def _figures(found: Retraining, row: Row) -> list[str]:
+    columns = [found.column(row, name) for name in found.figures]
     return [
         figure(column.mean) + ("" if column.deviation is None else f" ± {figure(column.deviation)}")
         for column in columns
     ]
-
-
-def _seeds(row: Retrained) -> str:
-    failed = sum(outcome.score is None for outcome in row.outcomes)
-    return f"{len(row.outcomes)}" + (f" ({failed} without a score)" if failed else "")

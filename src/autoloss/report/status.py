@@ -11,7 +11,8 @@ from rich.table import Table
 
 from autoloss.report.numbers import duration, figure
 from autoloss.report.terminal import Harmless
-from autoloss.run.progress import Pace, Progress
+from autoloss.run.progress import Progress
+from autoloss.trainings.retrain import Pace
 
 LINE_SECONDS = 60.0
 """How often a line is written where the output is no terminal."""

@@ -1,4 +1,4 @@
-"""A loss of a run as a file: read from the store alone, so neither the task nor its data need to be at hand."""
+"""Export of a loss of a run: read from the store alone, so neither the task nor its data are needed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import json
 from pathlib import Path
 
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.export import to_json, to_python
-from autoloss.formulas.typeset import to_latex
+from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.leaderboard import figure
-from autoloss.run.own_operators import operator_table
 from autoloss.run.reading import read_once
+from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search
-from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
 FORMATS = ("python", "latex", "json")
 
 
-def exported(directory: Path, individual: int | None, to: str) -> str:
+def export_loss(directory: Path, individual: int | None, to: str) -> str:
     """Return a loss of a run as text.
 
     Args:
@@ -31,17 +29,17 @@ def exported(directory: Path, individual: int | None, to: str) -> str:
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
     found = read_once(directory).search
-    number, score, formula = _chosen(found, individual)
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(found.settings["branches"]).items()}
-    loss = Loss.parse(formula, {name: form.leaves for name, form in forms.items()}, operator_table(found.operators))
-    facts = _facts(found, number, score)
+    number, score, formula = _choose(found, individual)
+    forms = found.settings.branches
+    loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
+    facts = _collect_facts(found, number, score)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
     write = to_latex if to == "latex" else to_python
     return write(loss, forms, title=f"Found loss {number}", facts=facts)
 
 
-def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, str]:
+def _choose(found: Search, individual: int | None) -> tuple[int, float | None, str]:
     if individual is None:
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
@@ -54,15 +52,14 @@ def _chosen(found: Search, individual: int | None) -> tuple[int, float | None, s
     return chosen.id, chosen.outcome.score, chosen.formula
 
 
-def _facts(found: Search, number: int, score: float | None) -> dict[str, str]:
-    options = json.loads(found.settings["task"])["options"]
+def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
     confirmed = found.chosen([number])[0].confirmed
     facts = {
-        "task": found.settings["title"],
-        "metric": str(options.get("metric", "the task's own")),
+        "task": found.settings.title,
+        "metric": str(found.settings.task.options.get("metric", "the task's own")),
         "score of the proxy training, valid split": figure(score),
         "mean over fresh seeds, valid split": figure(confirmed),
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
-        "found by": f"autoloss {found.settings['release']}",
+        "found by": f"autoloss {found.settings.release}",
     }
     return {name: text for name, text in facts.items() if text != "–"}

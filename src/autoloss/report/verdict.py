@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from autoloss.report.numbers import figure, signed
-from autoloss.trainings.evidence import Paired, Row, by_mean, paired
+from autoloss.trainings.table import PairedDifference, Row, compare_paired, sort_by_mean
 
 SURE = 0.05
 """The p-value below which a difference is called one."""
@@ -33,7 +33,7 @@ class Judgement:
 
     winner: Row
     rival: Row | None = None
-    paired: Paired | None = None
+    paired: PairedDifference | None = None
 
     @property
     def standing(self) -> Standing | None:
@@ -71,12 +71,12 @@ def judged(rows: Sequence[Row], winner: str) -> Judgement | None:
     Args:
         winner: Label of the loss that was best on fresh seeds of the valid split; the best *on test* would flatter.
     """
-    found = [row for row in by_mean(rows) if not row.entrant.baseline and row.mean is not None]
-    rivals = [row for row in by_mean(rows) if row.entrant.baseline and row.mean is not None]
+    found = [row for row in sort_by_mean(rows) if not row.entrant.baseline and row.mean is not None]
+    rivals = [row for row in sort_by_mean(rows) if row.entrant.baseline and row.mean is not None]
     if not found:
         return None
     best = next((row for row in found if row.entrant.label == winner), found[0])
-    return Judgement(best, rivals[0], paired(best.scores, rivals[0].scores)) if rivals else Judgement(best)
+    return Judgement(best, rivals[0], compare_paired(best.scores, rivals[0].scores)) if rivals else Judgement(best)
 
 
 def verdict(rows: Sequence[Row], winner: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
@@ -11,24 +11,7 @@ from autoloss.tasks.frozen import FrozenTask
 from autoloss.tasks.task import Task
 
 
-def asked(texts: Sequence[str]) -> dict[str, str]:
-    """Read `branch=loss`; a branch without a loss keeps the task's standard one.
-
-    Raises:
-        RequestError: A branch comes twice, or a text lacks its branch.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        branch, _, loss = (part.strip() for part in text.partition("="))
-        if not branch:
-            raise RequestError(f"--frozen takes branch=loss, like rpn_cls=baseline/ce; found {text!r}.")
-        if branch in found:
-            raise RequestError(f"The branch {branch!r} is frozen twice; keep one of its losses.")
-        found[branch] = loss
-    return found
-
-
-def with_frozen(task: Task, losses: Mapping[str, str]) -> Task:
+def freeze_branches(task: Task, losses: Mapping[str, str]) -> Task:
     """Return a task in which branches keep a loss.
 
     Args:
@@ -46,7 +29,8 @@ def with_frozen(task: Task, losses: Mapping[str, str]) -> Task:
         for branch in named:
             if not text and branch not in task.standard:
                 raise RequestError(
-                    f"The task names no standard loss for the branch {branch!r}; give --frozen {branch}=…."
+                    f"The task names no standard loss for the branch {branch!r}; name the loss that it keeps.",
+                    argument="frozen",
                 )
             kept[branch] = text or task.standard[branch]
     if set(kept) == set(task.branches):

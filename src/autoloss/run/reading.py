@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, final
+from typing import final
 
 from autoloss.run.columns import Columns
 from autoloss.run.on_demand import Children, Individuals
@@ -21,9 +20,9 @@ from autoloss.run.results import Search, summary
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.lock import owner_lives
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store, StoreError
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _ORIGINS = {origin.value: origin for origin in Origin}
 _STATES = {state.value: state for state in State}
 _DECODED = json.JSONDecoder().raw_decode
@@ -91,7 +90,7 @@ class Reading:
         self.last_change: float | None = None
         self.alive: bool | None = None
         self._thorough = thorough
-        self._settings: Mapping[str, str] = _NOTHING
+        self._settings: RunSettings | None = None
         self._trials: dict[Train, Outcome] = {}
         self._unscored: dict[int, Unscored] = {}
         # Trained children without an outcome, in order, each with the time of its birth.
@@ -109,7 +108,7 @@ class Reading:
         """Read what is new, and say whether anything is."""
         before = self._state()
         with Store(self.directory) as store:
-            self._settings = store.started()
+            self._settings = store.settings()
             least = {table: store.written(table) for table in ("child", "outcome")}
             # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
             outcomes = self._read_outcomes(store)
@@ -129,6 +128,7 @@ class Reading:
     @property
     def search(self) -> Search:
         """The run so far. Its history is that of all children with an outcome; children that still train leave gaps."""
+        assert self._settings is not None
         history = Individuals(self.directory, self.children, self.columns)
         return summary(self.directory, self._settings, history, self._trials, columns=self.columns)
 

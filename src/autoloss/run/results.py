@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoloss.run.columns import Columns
 from autoloss.search.jobs import Train
 from autoloss.search.records import Individual, Outcome, State
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
-from autoloss.trainings.evidence import COMPARISON, CONFIRMATION, TEST, Entrant, Row, by_evidence, by_mean, rows, seeds
+from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
-
-
-UNTRAINED = "untrained"
-"""Key of a run's setting: the score of the network that its trainings begin with, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class Found:
 
     @property
     def loss(self) -> Loss:
-        from autoloss.run.own_operators import operator_table
+        from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
 
         return Loss.parse(self.formula, self.leaves, operator_table(self.operators))
@@ -96,18 +93,18 @@ class Search:
     """A run and what it came to.
 
     Args:
-        settings: What the store keeps of the run: configuration, task, title, branches.
+        settings: How the run was started.
         history: Its individuals in order, up to the first without an outcome; a reader's has those after gaps too, and reads each
             when it is asked for.
         end: Why it ended.
         confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
         comparison: The best of those and the baselines on the test split, the best first.
-        own: Operators that were handed over in Python.
+        own: Operators that were given as objects.
         columns: The same history as numbers.
     """
 
     directory: Path
-    settings: Mapping[str, str]
+    settings: RunSettings
     history: Sequence[Individual]
     end: str = "it is not finished"
     confirmed: Sequence[Row] = field(default=())
@@ -118,20 +115,17 @@ class Search:
     @property
     def operators(self) -> Sequence[Operator | str]:
         """The run's own operators: objects where these are at hand, else references."""
-        kept: list[str] = json.loads(self.settings["configuration"]).get("space", {}).get("operators", ())
         objects: dict[str, Operator | str] = {operator.name: operator for operator in self.own}
-        return [objects.get(name, name) for name in kept]
+        return [objects.get(name, name) for name in self.configuration.space.operators]
 
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        return InVain.of(self.columns, json.loads(self.settings.get(UNTRAINED, "null")))
+        return InVain.of(self.columns, self.settings.untrained)
 
     @property
     def configuration(self) -> Configuration:
-        from autoloss.settings import Configuration
-
-        return Configuration.from_json(self.settings["configuration"])
+        return self.settings.configuration
 
     @property
     def best(self) -> Found:
@@ -141,7 +135,7 @@ class Search:
             LookupError: No loss has a score.
         """
         # Nobody but the first few by score was trained on fresh seeds.
-        ranked = self.top(max(1, json.loads(self.settings["configuration"])["final"]["confirm"]))
+        ranked = self.top(max(1, self.configuration.final.confirm))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
         return max(ranked, key=standing)
@@ -153,8 +147,7 @@ class Search:
     def chosen(self, numbers: Sequence[int]) -> list[Found]:
         """Return losses with a score by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
-        leaves = {name: tuple(form["leaves"]) for name, form in json.loads(self.settings["branches"]).items()}
-        operators = self.operators
+        leaves, operators = self.settings.leaves, self.operators
         return [
             Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves, operators)
             if (row := again.get(best.formula))
@@ -190,7 +183,7 @@ def ranking(history: Sequence[Individual]) -> list[Individual]:
     return [_numbered(history, columns, number) for number in columns.ranked]
 
 
-def confirmation(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
+def best_entrants(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
     """Return the losses that are re-trained before a winner is named.
 
     Args:
@@ -199,22 +192,6 @@ def confirmation(history: Sequence[Individual], count: int, columns: Columns | N
     columns = columns or Columns.of(history)
     best = (_numbered(history, columns, number) for number in columns.ranked[:count])
     return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
-
-
-def confirmations(
-    entrants: Sequence[Entrant], seed: int, final: Mapping[str, int], known: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return what re-training came to, the winner first; a finalist has its further seeds as soon as all of them are known.
-
-    Args:
-        final: `FinalSettings` as values; a run of an earlier release has no finalists.
-    """
-    first, further = final["confirm_seeds"], final.get("finalist_seeds", 0)
-    again = seeds(seed, CONFIRMATION, first + further)
-    best = by_mean(rows(entrants, again[:first], "valid", known))
-    chosen = [row.entrant for row in best[: final.get("finalists", 0)]]
-    whole = {row.entrant: row for row in rows(chosen, again, "valid", known)}
-    return by_evidence([whole.get(row.entrant, row) for row in best])
 
 
 def open_run(directory: str | Path) -> Search:
@@ -230,12 +207,12 @@ def open_run(directory: str | Path) -> Search:
 
 def read_run(directory: Path, store: Store, end: str = "it is not finished") -> Search:
     """Read a run from its open store."""
-    return summary(directory, store.started(), individuals(store), store.trials(), end)
+    return summary(directory, store.settings(), individuals(store), store.trials(), end)
 
 
 def summary(
     directory: Path,
-    settings: Mapping[str, str],
+    settings: RunSettings,
     history: Sequence[Individual],
     known: Mapping[Train, Outcome],
     end: str = "it is not finished",
@@ -248,13 +225,11 @@ def summary(
         columns: The history as numbers, where these are at hand.
     """
     columns = columns or Columns.of(history)
-    configuration: dict[str, Any] = json.loads(settings["configuration"])
-    seed, final = configuration["seed"], configuration["final"]
-    confirmed = confirmations(confirmation(history, final["confirm"], columns), seed, final, known)
-    listed = json.loads(settings.get(COMPARISON, '{"seeds": 0, "entrants": []}'))
-    entrants = [Entrant(**entrant) for entrant in listed["entrants"]]
-    comparison = rows(entrants, seeds(seed, COMPARISON, listed["seeds"]), TEST, known)
-    return Search(directory, settings, history, end, confirmed, by_mean(comparison), columns=columns)
+    seed, final = settings.configuration.seed, settings.configuration.final
+    confirmed = confirmed_rows(best_entrants(history, final.confirm, columns), seed, final, known)
+    entrants = [Entrant(**entrant) for entrant in settings.comparison.entrants]
+    comparison = collect_rows(entrants, training_seeds(seed, COMPARISON, settings.comparison.seeds), TEST, known)
+    return Search(directory, settings, history, end, confirmed, sort_by_mean(comparison), columns=columns)
 
 
 def individuals(store: Store) -> list[Individual]:
@@ -274,14 +249,13 @@ def individuals(store: Store) -> list[Individual]:
 
 def training_command(search: Search, loss: str) -> str:
     """Return the command that trains with a loss as this run did."""
-    task = json.loads(search.settings["task"])
-    options = dict(task["options"])
-    parts = ["autoloss score", shlex.quote(task["name"] or "TASK"), "--loss", shlex.quote(loss)]
+    task = search.settings.task
+    options = dict(task.options)
+    parts = ["autoloss score", shlex.quote(task.name or "TASK"), "--loss", shlex.quote(loss)]
     for name in ("metric", "data"):
         if name in options:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
-    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.get("frozen", {}).items()]
-    configuration = json.loads(search.settings["configuration"])
-    parts += [f"--operators {shlex.quote(name)}" for name in configuration.get("space", {}).get("operators", ())]
-    return " ".join([*parts, f"--seed {configuration['seed']}"])
+    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
+    parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
+    return " ".join([*parts, f"--seed {search.configuration.seed}"])

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
-from autoloss.run.naming import TaskReference, resolve_task
-from autoloss.run.own_operators import operator_table
+from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import read_run, standing
-from autoloss.run.search import check_also
-from autoloss.search.chance import derived_seed
-from autoloss.settings import Configuration
+from autoloss.run.user_files import importable_files
+from autoloss.search.chance import derive_seed
+from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
-from autoloss.store.migrations import SAMPLES_DIGEST
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.evidence import TEST, Entrant, Row, by_mean
-from autoloss.trainings.trials import against_baselines, compared
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.confirm import compare_with_baselines
+from autoloss.trainings.entrant import TEST, Entrant
+from autoloss.trainings.record import Memory
+from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
@@ -30,6 +32,7 @@ BASELINES = ("usual", "all")
 """Those that close a search too, and all that fit the task."""
 
 
+@importable_files()
 def score(
     task: str | Task,
     losses: Sequence[str],
@@ -61,31 +64,38 @@ def score(
     Raises:
         RequestError: A loss is none of these, or does not fit the task.
     """
-    loaded, _ = resolve_task(task, metric, options, frozen)
-    check_also(also, loaded)
-    configuration = Configuration().changed({**(settings or {}), "seed": seed})
-    table = operator_table([*configuration.space.operators, *operators])
+    request = make_request(
+        task,
+        metric=metric,
+        options=options,
+        settings={**(settings or {}), "seed": seed},
+        frozen=frozen,
+        operators=operators,
+        also=also,
+    )
     entrants = []
     for loss in losses:
-        label, resolved = zoo.resolve(loss, loaded.branches, table)
+        label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
         entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
-    if split not in loaded.splits:
-        raise unknown("split", split, loaded.splits)
-    first = derived_seed(seed, "training")
-    more = [derived_seed(seed, "score", number) for number in range(1, seeds)]
+    if split not in request.task.splits:
+        raise unknown("split", split, request.task.splits)
+    first = derive_seed(seed, "training")
+    more = [derive_seed(seed, "score", number) for number in range(1, seeds)]
     machines = Machines(workers=min(workers, len(entrants) * seeds))
-    with start_workers(JobRunner(loaded, {}, configuration, operators=table), machines) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits)
-        return by_mean(compared(entrants, [first, *more], split, dispatcher, {}, lambda job, outcome: None))
+    runner = JobRunner(request.task, {}, request.configuration, operators=request.operators)
+    with start_workers(runner, machines) as pool:
+        dispatcher = Dispatcher(pool, request.configuration.limits)
+        return sort_by_mean(compare_losses(entrants, [first, *more], split, dispatcher, Memory()))
 
 
 def _text(loss: str, resolved: Mapping[str, Any]) -> str:
     """Return a loss as workers read it: a file is read here, since workers may run elsewhere."""
     if loss.strip() in zoo.names():
         return loss.strip()
-    return str(resolved["main"]) if set(resolved) == {"main"} else "; ".join(f"{b}: {resolved[b]}" for b in resolved)
+    return join_branches(resolved)
 
 
+@importable_files()
 def compare(
     directory: Path,
     *,
@@ -111,26 +121,23 @@ def compare(
     if baselines not in BASELINES:
         raise unknown("choice of baselines", baselines, BASELINES)
     Store(directory).close()
-    owner = Ownership(directory)
-    try:
-        with Store(directory, write=True) as store:
-            found = read_run(directory, store)
-            best = found.top(len(found.history))
-            best.sort(key=standing, reverse=True)
-            if not best:
-                raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-            name = TaskReference.from_json(found.settings["task"])
-            loaded = name.of(task) if task is not None else name.load()
-            if TEST not in loaded.splits:
-                raise RequestError(f"Task {loaded.name!r} has no test split; give it one to compare on held-out data.")
-            table = operator_table(found.operators, operators)
-            drawn = sample_files.load(directory, found.settings[SAMPLES_DIGEST])
-            workshop = JobRunner(loaded, drawn, found.configuration, operators=table)
-            with start_workers(workshop, Machines(workers=workers)) as pool:
-                dispatcher = Dispatcher(pool, found.configuration.limits)
-                store.rest_with(dispatcher.rest)
-                winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
-                every = baselines == "all"
-                return against_baselines(winners, loaded, found.configuration, seeds, store, dispatcher, every=every)
-    finally:
-        owner.close()
+    with closing(Ownership(directory)), Store(directory, write=True) as store:
+        found = read_run(directory, store)
+        best = sorted(found.top(len(found.history)), key=standing, reverse=True)
+        if not best:
+            raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
+        request = restore_request(found.settings, directory, task, operators)
+        if TEST not in request.task.splits:
+            raise RequestError(
+                f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
+            )
+        samples = sample_files.load(directory, found.settings.samples_digest)
+        runner = JobRunner(request.task, samples, request.configuration, operators=request.operators)
+        with start_workers(runner, Machines(workers=workers)) as pool:
+            dispatcher = Dispatcher(pool, request.configuration.limits)
+            store.rest_with(dispatcher.rest)
+            winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
+            every = baselines == "all"
+            return compare_with_baselines(
+                winners, request.task, request.configuration, seeds, store, dispatcher, every=every
+            )

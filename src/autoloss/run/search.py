@@ -1,48 +1,40 @@
-"""A search from its first draw to its verdict, in one call; and the same run taken up again."""
+"""A search from its first draw to its verdict, and the same run taken up again."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoloss import __version__, recipes
-from autoloss.errors import RequestError, unknown
-from autoloss.rejection.protocol import measure_reference
-from autoloss.rejection.screen import limits
-from autoloss.run.naming import TaskReference, resolve_task
-from autoloss.run.own_operators import operator_references, operator_table
-from autoloss.run.pipeline import Observe, run
-from autoloss.run.results import UNTRAINED, Search, confirmation, confirmations, read_run
-from autoloss.run.starting import Start, parse_starts, test_starts
-from autoloss.search.chance import derived_seed
+from autoloss import recipes
+from autoloss.errors import RequestError
+from autoloss.run.loop import run_loop
+from autoloss.run.progress import Progress
+from autoloss.run.request import Request, make_request, restore_request
+from autoloss.run.results import Search, best_entrants, read_run
+from autoloss.run.start import start_run
+from autoloss.run.user_files import importable_files
 from autoloss.search.history import History
-from autoloss.settings import Configuration, ProtocolSettings
-from autoloss.space.form import BranchForm
+from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
-from autoloss.space.own_operators import drawn as drawn_from
 from autoloss.store import samples as sample_files
 from autoloss.store import store as stores
 from autoloss.store.crash_points import crash_point
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
-from autoloss.store.migrations import SAMPLES_DIGEST, digest_of_samples
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.evidence import CONFIRMATION, TEST, by_mean, seeds
-from autoloss.trainings.trials import against_baselines, compared
+from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 
-Say = Callable[[str], None]
-"""Told what the run does next, in a sentence."""
 
-
+@importable_files()
 def search(
     task: str | Task,
     *,
@@ -62,8 +54,8 @@ def search(
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
     final: bool = True,
-    observe: Observe | None = None,
-    say: Say | None = None,
+    observe: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Search:
     """Search a loss for a task.
 
@@ -72,77 +64,74 @@ def search(
         metric: What a task of the catalogue is judged by.
         evaluations: N, the number of proxy trainings.
         seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
-        workers: Processes that train and test; 0 does it all in this one.
-        ray: `auto` starts a Ray cluster on this machine, an address uses one that is there; `workers` processes run on it.
-        ray_insecure: Also use a cluster that anybody who reaches it can run code on.
-        inject: Faults on purpose, such as `worker-crash=0.05,hang=0.01,seed=7`, to see a run survive them.
+        workers: Processes that train and test; 0 does both in this process.
+        ray: `auto` starts a Ray cluster on this machine, an address uses an existing one; `workers` processes run on it.
+        ray_insecure: Also use a cluster that runs code for everybody who reaches it.
+        inject: Faults to inject, such as `worker-crash=0.05,hang=0.01,seed=7`, to see a run survive them.
         directory: Where the run is kept; a new folder under `runs` by default.
-        settings: `evolution.lag` and the like → value, as in `--set`; over those of the task's recipe.
+        settings: `evolution.lag` and the like → value; over those of the task's recipe.
         options: Further keyword arguments of a task of the catalogue.
-        start: Losses that are known: a file with one on each line, names of the zoo and formulas with commas between, or several
-            of these. The first children are those of them that pass the rejection protocol.
+        start: Losses to start from: a file with one on each line, names of the zoo and formulas with commas between, or several
+            of these. The first candidates are those of them that pass the rejection protocol.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         without: Operators of Table 1 that are switched off.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
-        final: Re-train the best on fresh seeds and compare them with baselines on the test split.
-        observe: Told a `Progress` about twice a second.
-        say: Told what the run does next.
+        final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
+        observe: Called with a `Progress` about twice a second.
+        say: Called with a sentence about what the run does next.
 
     Raises:
         RequestError: Something asked for does not exist or does not fit, the directory holds a run already, or the samples
             cannot gain what η asks for.
         OwnedError: Another process drives the run.
         RunError: Nothing passes the rejection protocol, or every training fails.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick)
+    >>> len(found.top(2)), found.best.score == found.top(1)[0].score
+    (2, True)
     """
-    configuration = Configuration().changed(
-        {
-            **recipes.search_settings(task),
-            **(settings or {}),
-            **({} if evaluations is None else {"evaluations": evaluations}),
-            **({} if seed is None else {"seed": seed}),
-        }
-    )
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    loaded, name = resolve_task(task, metric, options, frozen)
-    check_also(also, loaded)
-    asked = [*configuration.space.operators, *operators]
-    table = operator_table(asked)
-    starts = parse_starts([*configuration.evolution.start, *_several(start)], loaded.branches, table)
-    configuration = _with_space(configuration, loaded, table, operator_references(asked), without, starts)
-    path = Path(directory) if directory is not None else _fresh_directory(loaded, metric, configuration.seed)
+    given = {"evaluations": evaluations, "seed": seed}
+    request = make_request(
+        task,
+        metric=metric,
+        options=options,
+        settings={
+            **recipes.get_search_settings(task),
+            **(settings or {}),
+            **{name: value for name, value in given.items() if value is not None},
+        },
+        start=[start] if isinstance(start, str) else start,
+        frozen=frozen,
+        without=without,
+        operators=operators,
+        also=also,
+    )
+    path = Path(directory) if directory is not None else _choose_directory(request, metric)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"{path} cannot be made: {error.strerror}. Name another folder with --out.") from None
-    owner = Ownership(path)
-    try:
+        raise RequestError(
+            f"{path} cannot be made: {error.strerror}. Give another directory.", argument="directory"
+        ) from None
+    with own_run(path):
         crash_point("owned")
-        _refuse_finished(path)
-        drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, configuration.seed)
-        _check_reach(loaded, drawn, configuration.rejection)
-        sample_files.save(path, drawn)
-        started_from = test_starts(starts, JobRunner(loaded, drawn, configuration, operators=table))
-        for told in (*_idle(workers, configuration), *(found.line() for found in started_from)):
-            (say or _silent)(told)
-        with Store(path, write=True, say=say or warn) as store:
-            store.write_settings(
-                {
-                    **_settings(configuration, name, loaded),
-                    SAMPLES_DIGEST: digest_of_samples(path),
-                    UNTRAINED: _untrained(loaded, configuration),
-                    "start": json.dumps([found.values() for found in started_from]),
-                    "also": json.dumps(list(also)),
-                }
+        if stores.exists(path):
+            raise RequestError(
+                f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
+                "directory",
             )
-            return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
-    except KeyboardInterrupt as interruption:
-        interruption.add_note(_how_to_resume(path))
-        raise
-    finally:
-        owner.close()
+        settings_of_run, samples = start_run(request, path, machines, say or _ignore)
+        with Store(path, write=True, say=say or warn) as store:
+            store.write_settings(settings_of_run)
+            return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
 
 
+@importable_files()
 def resume(
     directory: str | Path,
     task: Task | None = None,
@@ -154,196 +143,97 @@ def resume(
     inject: str | None = None,
     operators: Sequence[Operator] = (),
     final: bool = True,
-    observe: Observe | None = None,
-    say: Say | None = None,
+    observe: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Search:
     """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
 
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
+        workers: As for `search`, likewise the arguments that are not described here.
         operators: Those of a run that was started with objects.
 
     Raises:
         RequestError: There is no run, its task must be given, or the budget would shrink.
         OwnedError: Another process drives the run.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="iris")
+    >>> longer = autoloss.resume("iris", task, evaluations=3, workers=0, final=False)
+    >>> longer.history[:2] == found.history[:2]
+    True
     """
     path = Path(directory)
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
+    # A directory without a run is refused before it is locked.
     Store(path).close()
-    owner = Ownership(path)
+    with own_run(path), Store(path, write=True, say=say or warn) as store:
+        settings = store.settings()
+        request = restore_request(settings, path, task, operators)
+        if evaluations is not None and evaluations != request.configuration.evaluations:
+            request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
+            store.change_setting("configuration", request.configuration)
+        samples = sample_files.load(path, settings.samples_digest)
+        return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """What a run is driven with."""
+
+    request: Request
+    directory: Path
+    store: Store
+    samples: sample_files.Samples
+    machines: Machines
+    observe: Callable[[Progress], None] | None
+    say: Callable[[str], None]
+
+    def run(self, final: bool) -> Search:
+        """Search until the budget is spent, then confirm and compare the best if `final`."""
+        task, configuration, operators = self.request.task, self.request.configuration, self.request.operators
+        history = History(task.branches, configuration)
+        history.restore(self.store.children(), self.store.outcomes())
+        crash_point("restored")
+        runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        with start_workers(runner, self.machines) as workers:
+            dispatcher = Dispatcher(workers, configuration.limits)
+            self.store.rest_with(dispatcher.rest)
+            end = run_loop(history, self.store, dispatcher, self.observe)
+            crash_point("search-ended")
+            if final:
+                best = best_entrants(history.finished, configuration.final.confirm)
+                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say)
+        if dispatcher.losses:
+            self.say(dispatcher.describe_losses())
+        if isinstance(workers, FaultyWorkers):
+            self.say(workers.describe_faults(dispatcher.failed))
+        # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
+        own = [operators[name] for name in configuration.space.operators if name in operators]
+        return replace(read_run(self.directory, self.store, end), own=own)
+
+
+@contextmanager
+def own_run(directory: Path) -> Iterator[None]:
+    """Keep other processes from driving a run; an interrupt gets a note on how to resume it."""
+    owner = Ownership(directory)
     try:
-        with Store(path, write=True, say=say or warn) as store:
-            kept = store.started()
-            configuration = Configuration.from_json(kept["configuration"])
-            if evaluations is not None and evaluations != configuration.evaluations:
-                configuration = _longer(configuration, evaluations)
-                store.change_setting("configuration", configuration.to_json())
-            name = TaskReference.from_json(kept["task"])
-            loaded = name.of(task) if task is not None else name.load()
-            same_task(kept, loaded, path)
-            table = operator_table(configuration.space.operators, operators)
-            drawn = sample_files.load(path, kept[SAMPLES_DIGEST])
-            return _drive(path, store, loaded, drawn, configuration, table, machines, final, observe, say)
+        yield
     except KeyboardInterrupt as interruption:
-        interruption.add_note(_how_to_resume(path))
+        interruption.add_note(f"Everything finished is saved. Go on with: autoloss resume {directory}")
         raise
     finally:
         owner.close()
 
 
-def _idle(workers: int, configuration: Configuration) -> list[str]:
-    """Say so when there are workers that will never train; docs/results.md shows what a lag costs."""
-    lag = configuration.evolution.lag
-    if workers <= lag:
-        return []
-    return [
-        f"At most {lag} of the {workers} workers will train at a time, since evolution.lag is {lag}; the others only test losses. "
-        f"--set evolution.lag={2 * workers} keeps nearly all busy, and each loss then knows less of the latest ones."
-    ]
+def _ignore(text: str) -> None:
+    """Print nothing; the default when no callback is given."""
 
 
-def _settings(configuration: Configuration, name: TaskReference, task: Task) -> dict[str, str]:
-    """Return what a run keeps of how it was started."""
-    return {
-        "configuration": configuration.to_json(),
-        "task": name.to_json(),
-        "title": task.name,
-        "branches": json.dumps({branch: BranchForm.of(found).to_dict() for branch, found in task.branches.items()}),
-        "release": __version__,
-    }
-
-
-def _untrained(task: Task, configuration: Configuration) -> str:
-    """Return, as JSON, what the network scores that all trainings of the search begin with; null where a task cannot tell."""
-    with one_thread():
-        return json.dumps(task.untrained(derived_seed(configuration.seed, "training")))
-
-
-def same_task(kept: Mapping[str, str], task: Task, path: Path) -> None:
-    """Refuse to go on with a task that is not the run's: two histories would mix."""
-    found = {"title": task.name, "branches": _settings(Configuration(), TaskReference(None), task)["branches"]}
-    for name, value in found.items():
-        if kept[name] != value:
-            raise RequestError(
-                f"The run in {path} was started with another task: its {name} is {kept[name]}, this one's {value}. "
-                "Resume it with its own task, or start a new run."
-            )
-
-
-def _how_to_resume(path: Path) -> str:
-    return f"Everything finished is saved. Go on with: autoloss resume {path}"
-
-
-def _with_space(
-    configuration: Configuration,
-    task: Task,
-    table: Mapping[str, Operator],
-    own: Sequence[str],
-    without: Sequence[str],
-    starts: Sequence[Start],
-) -> Configuration:
-    """Return the configuration with the space that was asked for, and what the search starts from."""
-    off = tuple(dict.fromkeys([*configuration.space.without, *without]))
-    drawn_from(table, off, {name: branch.leaves_and_roles for name, branch in task.branches.items()})
-    losses = tuple(found.loss for found in starts)
-    return configuration.changed({"space.without": off, "space.operators": own, "evolution.start": losses})
-
-
-def _several(start: str | Sequence[str]) -> Sequence[str]:
-    return [start] if isinstance(start, str) else start
-
-
-def check_also(also: Sequence[str], task: Task) -> None:
-    """Refuse a metric that the task does not measure beside its score; a task that declares none may have any."""
-    for metric in also:
-        if task.also is not None and metric not in task.also:
-            raise unknown(f"further metric of the task {task.name}", metric, task.also)
-
-
-def _silent(text: str) -> None:
-    pass
-
-
-def _drive(
-    path: Path,
-    store: Store,
-    task: Task,
-    drawn: sample_files.Samples,
-    configuration: Configuration,
-    table: Mapping[str, Operator],
-    machines: Machines,
-    final: bool,
-    observe: Observe | None,
-    say: Say | None,
-) -> Search:
-    history = History(task.branches, configuration)
-    history.restore(store.children(), store.outcomes())
-    crash_point("restored")
-    workshop = JobRunner(task, drawn, configuration, history.known_keys, table)
-    say = say or _silent
-    with start_workers(workshop, machines) as pool:
-        dispatcher = Dispatcher(pool, configuration.limits, machines.injection)
-        store.rest_with(dispatcher.rest)
-        end = run(history, store, dispatcher, observe)
-        crash_point("search-ended")
-        if final:
-            _finalise(history, store, task, dispatcher, say)
-    if dispatcher.mishaps.losses:
-        say(dispatcher.mishaps.failures())
-    if machines.injection is not None:
-        say(dispatcher.mishaps.rehearsal())
-    # Losses that were found can then be used at once; whoever opens the run later has to give the operators again.
-    handed_over = [table[name] for name in configuration.space.operators if name in table]
-    return dataclasses.replace(read_run(path, store, end), own=handed_over)
-
-
-def _finalise(history: History, store: Store, task: Task, dispatcher: Dispatcher, say: Say) -> None:
-    """Re-train the best on fresh seeds, then set the winners beside the baselines on the test split."""
-    settings, seed = history.configuration.final, history.configuration.seed
-    known = store.trials()
-    best = confirmation(history.finished, settings.confirm)
-    if not best:
-        return
-    if settings.confirm_seeds:
-        say(f"Re-training the best {len(best)} on {settings.confirm_seeds} fresh seeds each.")
-        again = seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
-        first = compared(best, again[: settings.confirm_seeds], "valid", dispatcher, known, store.add_trial)
-        crash_point("best-confirmed")
-        finalists = [row.entrant for row in by_mean(first)[: settings.finalists]]
-        if finalists and settings.finalist_seeds:
-            say(f"Re-training the best {len(finalists)} of these on {settings.finalist_seeds} more.")
-            compared(finalists, again, "valid", dispatcher, known, store.add_trial)
-            crash_point("finalists-confirmed")
-        best = [row.entrant for row in confirmations(best, seed, dataclasses.asdict(settings), known)]
-    if not settings.compare or not settings.compare_seeds:
-        return
-    if TEST not in task.splits:
-        say("The task has no test split, so nothing is compared with the baselines.")
-        return
-    say(
-        f"Comparing the best {min(settings.compare, len(best))} with the baselines on test, {settings.compare_seeds} seeds each."
-    )
-    against_baselines(best[: settings.compare], task, history.configuration, settings.compare_seeds, store, dispatcher)
-    crash_point("compared")
-
-
-def _check_reach(task: Task, drawn: sample_files.Samples, settings: ProtocolSettings) -> None:
-    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up."""
-    for name, branch in task.branches.items():
-        with one_thread():
-            reference = measure_reference(branch, drawn[name])
-        most = reference.score(limits(reference), settings.unit)
-        if most < settings.threshold:
-            start = sum(reference.initial) / len(reference.initial)
-            raise RequestError(
-                f"No loss can pass on the branch {name}: an untrained network's metric is {start:.2f} on its samples already, "
-                f"so g can be {most:.2f} at most ({settings.unit}), and η is {settings.threshold:g}. Use "
-                "--set rejection.unit=relative, or a lower rejection.threshold."
-            )
-
-
-def _longer(configuration: Configuration, evaluations: int) -> Configuration:
+def _extend_budget(configuration: Configuration, evaluations: int) -> Configuration:
     if evaluations < configuration.evaluations:
         raise RequestError(
             f"This run's budget is {configuration.evaluations} trainings; {evaluations} is less. "
@@ -352,14 +242,7 @@ def _longer(configuration: Configuration, evaluations: int) -> Configuration:
     return configuration.changed({"evaluations": evaluations})
 
 
-def _refuse_finished(path: Path) -> None:
-    if stores.exists(path):
-        raise RequestError(
-            f"{path} already holds a run. Go on with it: autoloss resume {path} — or start another one with a new --out."
-        )
-
-
-def _fresh_directory(task: Task, metric: str | None, seed: int) -> Path:
-    stem = "-".join(filter(None, (task.name, metric, f"seed{seed}")))
+def _choose_directory(request: Request, metric: str | None) -> Path:
+    stem = "-".join(filter(None, (request.task.name, metric, f"seed{request.configuration.seed}")))
     numbered = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
     return next(path for path in numbered if not path.exists())

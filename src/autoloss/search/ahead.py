@@ -11,49 +11,54 @@ from dataclasses import dataclass, field
 
 from autoloss.search.history import History
 from autoloss.search.jobs import Attempt, RejectionBatch
-from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 
 TARGET_SECONDS = 0.5
-"""How long one batch should take: short enough that little is tested in vain, long enough to be worth its way."""
-FEWEST, MOST = 16, 4096
-TOLD = 4096
-"""So many of the latest known keys go with a batch. A worker adds them to what it heard before; one that has just started lacks the
-older ones and simulates some again, which costs time and decides nothing."""
+"""How long one batch should take: short enough that little is tested in vain, long enough to be worth sending."""
+MIN_ATTEMPTS, MAX_ATTEMPTS = 16, 4096
+"""Of one batch."""
+KEYS_PER_BATCH = 4096
+"""Number of the latest known keys that are sent with a batch. A worker adds them to those it has; one that has just started lacks
+the older ones and simulates some losses again, which costs time and decides nothing."""
 
 
 @dataclass(slots=True)
-class Front:
-    """The attempts at one branch of one child: what was tested, and where the next batch begins."""
+class BranchProgress:
+    """The attempts at one branch of one candidate: which were tested, and where the next batch begins.
 
-    tested: dict[int, Attempt] = field(default_factory=dict)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    begun: int = 0
-    underway: int = 0
+    Args:
+        gaps: (first, count) of attempts before `next` that no worker has been given, in order.
+        running: Number of batches that workers are testing.
+    """
+
+    tested: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    gaps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    next: int = 0
+    running: int = 0
 
     @property
-    def satisfied(self) -> bool:
-        """Say whether something passed and nothing before it is left out."""
+    def has_winner(self) -> bool:
+        """Whether an attempt passed, with no gap before it."""
         passing = [number for number, attempt in self.tested.items() if attempt.simulated and attempt.reason is None]
         return bool(passing) and not (self.gaps and self.gaps[0][0] < min(passing))
 
 
 class Ahead:
-    """Plans batches of tests for the next children, as far as their plans are known."""
+    """Plans batches of tests for the next candidates, as far as their plans are known."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._fronts: defaultdict[tuple[int, str], Front] = defaultdict(Front)
+        self._progress: defaultdict[tuple[int, str], BranchProgress] = defaultdict(BranchProgress)
         self._seconds_per_attempt = 0.0
 
     def advance(self) -> bool:
-        """Let the history take what is tested of its next child; say whether the child is settled."""
-        history = self._history
-        draft = history.begin()
+        """Let the history decide what is tested of its next candidate; say whether all its branches are settled."""
+        draft = self._history.begin()
         for branch in list(draft.open):
-            front = self._fronts[draft.plan.child, branch]
-            while branch not in draft.chosen and (attempt := front.tested.pop(draft.tried[branch], None)) is not None:
-                history.take(branch, attempt)
-            if branch not in draft.chosen:
+            tested = self._progress[draft.plan.candidate, branch].tested
+            while branch not in draft.winners and (attempt := tested.pop(draft.tried[branch], None)) is not None:
+                draft.decide(branch, attempt)
+            if branch not in draft.winners:
                 # Branches are settled in their order: the last one answers for the loss as a whole.
                 return False
         return not draft.open
@@ -64,61 +69,56 @@ class Ahead:
         Args:
             eager: Also go further on branches that are being tested already.
         """
-        for child, branch, kind in self._wanted():
-            front = self._fronts[child, branch]
-            if front.satisfied or (front.underway and not eager):
-                continue
-            return self._batch(child, branch, kind, front)
+        for plan, branch in self._open_branches():
+            progress = self._progress[plan.candidate, branch]
+            if not progress.has_winner and (eager or not progress.running):
+                return self._batch(plan, branch, progress)
         return None
 
-    def _wanted(self) -> Iterator[tuple[int, str, Kind]]:
-        """Give the open branches of the next children, the most urgent first."""
+    def _open_branches(self) -> Iterator[tuple[Plan, str]]:
+        """Yield the open branches of the next candidates, the most urgent first."""
         history = self._history
-        first = len(history.children)
-        for child in range(first, first + history.configuration.evolution.lag):
-            if not history.plannable(child):
+        first = len(history.candidates)
+        for candidate in range(first, first + history.configuration.evolution.lag):
+            if not history.plannable(candidate):
                 return
-            draft = history.begin() if child == first else None
-            plan = draft.plan if draft else history.plan(child)
-            for branch, kind in plan.kinds.items():
-                if kind is not Kind.COPY and (draft is None or branch in draft.open):
-                    yield child, branch, kind
+            plan = history.plan(candidate)
+            for branch in history.begin().open if candidate == first else plan.drawn:
+                yield plan, branch
 
-    def _batch(self, child: int, branch: str, kind: Kind, front: Front) -> RejectionBatch:
-        if front.gaps:
-            first, count = front.gaps.pop(0)
+    def _batch(self, plan: Plan, branch: str, progress: BranchProgress) -> RejectionBatch:
+        if progress.gaps:
+            first, count = progress.gaps.pop(0)
         else:
-            first, count = front.begun, self._count()
-            front.begun += count
-        front.underway += 1
-        history = self._history
-        plan = history.begin().plan if child == len(history.children) else history.plan(child)
-        before, known = history.verdicts[branch].latest(TOLD)
-        parent = history.parent_tree(plan, branch)
-        return RejectionBatch(child, branch, kind.value, parent, first, count, known, before)
+            first, count = progress.next, self._count()
+            progress.next += count
+        progress.running += 1
+        before, known = self._history.verdicts[branch].latest(KEYS_PER_BATCH)
+        parent = self._history.parent_tree(plan, branch)
+        return RejectionBatch(plan.candidate, branch, plan.kinds[branch].value, parent, first, count, known, before)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:
-            return FEWEST
-        return max(FEWEST, min(MOST, round(TARGET_SECONDS / self._seconds_per_attempt)))
+            return MIN_ATTEMPTS
+        return max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / self._seconds_per_attempt)))
 
     def receive(self, batch: RejectionBatch, attempts: list[Attempt], seconds: float) -> None:
-        """Take in the results of a batch; it may have ended early, at the first that passed."""
-        if batch.child < len(self._history.children):
+        """Take in the results of a batch; it may have ended early, at the first attempt that passed."""
+        if batch.candidate < len(self._history.candidates):
             return
-        front = self._fronts[batch.child, batch.branch]
-        front.underway -= 1
-        front.tested.update({attempt.number: attempt for attempt in attempts})
+        progress = self._progress[batch.candidate, batch.branch]
+        progress.running -= 1
+        progress.tested.update({attempt.number: attempt for attempt in attempts})
         if len(attempts) < batch.count:
-            front.gaps.append((batch.first + len(attempts), batch.count - len(attempts)))
-            front.gaps.sort()
+            progress.gaps.append((batch.first + len(attempts), batch.count - len(attempts)))
+            progress.gaps.sort()
         if attempts:
             pace = seconds / len(attempts)
             self._seconds_per_attempt = (
                 0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
             )
 
-    def forget(self, child: int) -> None:
-        """Drop what was tested for a child that is settled."""
-        for key in [key for key in self._fronts if key[0] <= child]:
-            del self._fronts[key]
+    def forget(self, candidate: int) -> None:
+        """Drop what was tested for a candidate that is complete, and for those before it."""
+        for key in [key for key in self._progress if key[0] <= candidate]:
+            del self._progress[key]

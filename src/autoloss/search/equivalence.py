@@ -1,12 +1,12 @@
-"""What a history knows of losses by their gradients: verdicts under direction-aware keys, and twins by signature (Section 3.2)."""
+"""What a search remembers of losses by their gradients (Section 3.2): verdicts by direction-aware key, candidates by signature."""
 
 from __future__ import annotations
 
 
-class Verdicts:
-    """What is known under the direction-aware keys of one branch: equal keys share the protocol's verdict.
+class VerdictCache:
+    """The verdicts of the rejection protocol on one branch, by direction-aware key; losses with equal keys share one.
 
-    Keys are remembered in the order in which they came, so that a copy elsewhere is brought up to date by the tail.
+    Keys are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
     """
 
     def __init__(self) -> None:
@@ -14,7 +14,11 @@ class Verdicts:
         self._order = bytearray()
 
     def __getitem__(self, key: bytes) -> bool:
-        """Say whether what had this key passed; KeyError when nothing had."""
+        """Say whether the losses with this key passed.
+
+        Raises:
+            KeyError: None was tested.
+        """
         return self._passed[key]
 
     def __len__(self) -> int:
@@ -28,16 +32,27 @@ class Verdicts:
             self._order += key
         self._passed[key] = passed
 
+    def record_all(self, keys: bytes, passed: bool) -> bytes | None:
+        """Record several keys, eight bytes each; returns the first that was there before."""
+        repeated = None
+        for start in range(0, len(keys), 8):
+            key = keys[start : start + 8]
+            if repeated is None and key in self._passed:
+                repeated = key
+            self.record(key, passed)
+        return repeated
+
     def latest(self, count: int) -> tuple[int, bytes]:
-        """Return the last keys, eight bytes each, oldest first, and how many bytes of older ones there are."""
+        """Return the number of bytes of older keys, and the last `count` keys, eight bytes each, oldest first."""
         before = max(0, len(self._order) - 8 * count)
         return before, bytes(self._order[before:])
 
 
-class Signatures:
-    """Who was first with a signature, and what came of it: later children with the same are its twins.
+class SignatureIndex:
+    """The first candidate with each signature, and whether its training gave no score; later ones with the same are its twins.
 
-    A child whose training failed for reasons of the machine is forgotten, as soon as later children may know of it.
+    Args:
+        lag: What candidate m came to is known to candidates from m + lag on.
     """
 
     def __init__(self, lag: int) -> None:
@@ -46,25 +61,31 @@ class Signatures:
         self._diverged: set[int] = set()
         self._failed: set[int] = set()
 
-    def record(self, child: int, signature: str) -> None:
-        """Remember a child that is to be trained."""
-        self._first[signature] = child
+    def record(self, candidate: int, signature: str) -> None:
+        """Remember a candidate that is to be trained."""
+        self._first[signature] = candidate
 
-    def tell(self, child: int, *, diverged: bool = False, failed: bool = False) -> None:
-        """Remember that a child's training came to no score."""
+    def record_outcome(self, candidate: int, *, diverged: bool = False, failed: bool = False) -> None:
+        """Remember whether a candidate's training diverged or failed."""
         if diverged:
-            self._diverged.add(child)
+            self._diverged.add(candidate)
         if failed:
-            self._failed.add(child)
+            self._failed.add(candidate)
 
-    def twin(self, child: int, signature: str) -> int | None:
-        """Return the earlier child whose outcome this one shares, finished or still running."""
+    def find_twin(self, candidate: int, signature: str) -> int | None:
+        """Return the earlier candidate whose outcome this one shares, finished or still running; None for a new signature.
+
+        A candidate whose training failed is no twin to those that may know of it: the loss was not at fault for sure.
+        """
         first = self._first.get(signature)
-        if first is None or (first <= child - self._lag and first in self._failed):
+        if first is None or (first in self._failed and self._knows(candidate, first)):
             return None
         return first
 
-    def diverges(self, child: int, signature: str) -> bool:
-        """Say whether a child may already know that this signature diverges in training."""
+    def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
+        """Say whether a candidate may know that the training of a loss with this signature diverges."""
         first = self._first.get(signature)
-        return first is not None and first <= child - self._lag and first in self._diverged
+        return first is not None and first in self._diverged and self._knows(candidate, first)
+
+    def _knows(self, candidate: int, earlier: int) -> bool:
+        return earlier <= candidate - self._lag

@@ -12,6 +12,11 @@ def initial_expression(alphabet: Alphabet, depth: int, rng: Random) -> Expressio
 
     Args:
         depth: D ≥ 0, the number of operators on every path.
+
+    >>> from autoloss.space.branch import Role
+    >>> alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+    >>> initial_expression(alphabet, 3, Random(0)).depth
+    3
     """
     symbols: list[Symbol] = []
     # Depths of the nodes still to draw, the next one last: prefix order without recursion.

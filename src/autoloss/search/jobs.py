@@ -1,4 +1,4 @@
-"""What workers do: test attempts against the rejection protocol, and train. Plain values go in and come out."""
+"""The jobs of workers and their results, as plain values: test attempts against the rejection protocol, and train."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from autoloss.tasks.task import Training
 
 @dataclass(frozen=True, slots=True)
 class RejectionBatch:
-    """Test attempts `first` to `first + count - 1` at one branch of a child, up to the first that passes.
+    """Test attempts `first` to `first + count - 1` at one branch of a candidate, up to the first that passes.
 
     Args:
-        kind: Of the branch's change, by its value.
-        parent: Text of the parent's tree, or None for a child drawn from nothing.
-        known: The latest keys whose verdict the driver knows already; they are not simulated again.
-        known_before: How many bytes of older keys the driver knows, which its workers have heard of before.
+        kind: Value of the `Kind` by which the branch is made.
+        parent: Text of the parent's tree, or None for a candidate drawn from nothing.
+        known: The latest keys whose verdict the driver knows, eight bytes each; they are not simulated again.
+        known_before: Number of bytes of older keys, which were sent with earlier batches.
     """
 
-    __test__ = False
-
-    child: int
+    candidate: int
     branch: str
     kind: str
     parent: str | None
@@ -32,15 +30,15 @@ class RejectionBatch:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What testing said of one attempt.
+    """What the test of one attempt came to.
 
     Args:
-        number: j, its number among the attempts at this branch of this child.
+        number: j, its number among the attempts at this branch of this candidate.
         formula: Text of the tree.
         reason: Name of the `Reason` for which it goes no further, or None.
-        key: Its direction-aware key, where the gradient was looked at.
-        signature: Norms of the gradient, where the gradient was looked at.
-        simulated: Whether the protocol ran; if not, the verdict is the driver's memory's.
+        key: Its direction-aware key, where the gradient was computed.
+        signature: Norms of the gradient, where the gradient was computed.
+        simulated: Whether the protocol ran; if not, the driver looks the verdict up by the key.
         score: g.
         gains: Per sample.
     """

@@ -1,4 +1,4 @@
-"""Section 3.2, Mutation: insertion, deletion, replacement, and the rule by which offspring is made.
+"""Section 3.2, Mutation: insertion, deletion, replacement, and how one branch of a candidate is made by its kind.
 
 The paper's root is the output node above the topmost operator; it is not a symbol here, so every node may be changed.
 """
@@ -25,7 +25,7 @@ def insert(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
     """
     node = rng.randrange(len(tree.symbols))
     operator = rng.choice(alphabet.operators)
-    return tree.replace(node, build(operator, *_filled([tree.subtree(node)], operator.arity, alphabet, rng)))
+    return tree.replace(node, build(operator, *_fill([tree.subtree(node)], operator.arity, alphabet, rng)))
 
 
 def delete(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
@@ -53,20 +53,20 @@ def replace(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
     if len(children) > operator.arity:
         kept = sorted(rng.sample(range(len(children)), operator.arity))
         children = [children[position] for position in kept]
-    return tree.replace(node, build(operator, *_filled(children, operator.arity, alphabet, rng)))
+    return tree.replace(node, build(operator, *_fill(children, operator.arity, alphabet, rng)))
 
 
 MUTATIONS: tuple[Mutation, ...] = (insert, delete, replace)
-"""All equally likely."""
+"""Each is drawn with the same probability."""
 
 
 def mutate(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
     """Apply two mutations in sequence, each drawn uniformly (Section 3.2)."""
-    return mutated(tree, alphabet, rng)[0]
+    return trace_mutations(tree, alphabet, rng)[0]
 
 
-def mutated(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
-    """Mutate a tree, and say with which mutations."""
+def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
+    """Mutate a tree; also return the two mutations that were drawn."""
     drawn: list[Mutation] = []
     for _ in range(2):
         drawn.append(rng.choice(MUTATIONS))
@@ -75,25 +75,26 @@ def mutated(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expressi
 
 
 class Kind(Enum):
-    """How one branch of a child comes about."""
+    """How one branch of a candidate is made. The values are stored with every run, so they never change."""
 
     COPY = "copied"
     FRESH = "fresh"
     MUTATION = "mutated"
-    GIVEN = "given"
+    START = "given"
     """A loss that the search was started with."""
 
 
 def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
+    """Draw whether a branch is copied from the parent, a fresh tree or a mutation (Section 3.2)."""
     if rng.random() < settings.copy:
         return Kind.COPY
     return Kind.FRESH if rng.random() < settings.fresh else Kind.MUTATION
 
 
-def make(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
-    """Make one attempt at a tree of a given kind."""
+def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
+    """Draw a tree of a given kind; a fresh one ignores its parent."""
     match kind:
-        case Kind.COPY | Kind.GIVEN:
+        case Kind.COPY | Kind.START:
             return parent
         case Kind.FRESH:
             return initial_expression(alphabet, depth, rng)
@@ -102,15 +103,21 @@ def make(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Ra
 
 
 def offspring(expression: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
-    """Draw one child of `expression`: a copy (10 %), a fresh tree (45 %) or two mutations (45 %).
+    """Draw one offspring of `expression`: a copy (10 %), a fresh tree (45 %) or two mutations (45 %).
 
     Args:
         depth: D of a fresh tree.
 
     Source: Section 3.2, Evolution.
+
+    >>> from autoloss.space.branch import Role
+    >>> from autoloss.space.parsing import parse
+    >>> alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+    >>> offspring(parse("-y * log(p)"), alphabet, 3, Random(0)) == offspring(parse("-y * log(p)"), alphabet, 3, Random(0))
+    True
     """
-    return make(draw_kind(OffspringSettings(), rng), expression, alphabet, depth, rng)
+    return draw_tree(draw_kind(OffspringSettings(), rng), expression, alphabet, depth, rng)
 
 
-def _filled(children: list[Expression], count: int, alphabet: Alphabet, rng: Random) -> list[Expression]:
+def _fill(children: list[Expression], count: int, alphabet: Alphabet, rng: Random) -> list[Expression]:
     return children + [leaf(rng.choice(alphabet.leaves)) for _ in range(count - len(children))]

@@ -1,4 +1,4 @@
-"""The rows of a run as values: how a child came about, and what its training came to."""
+"""The rows of a run as values: how a candidate was made, and what its training came to."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class State(Enum):
 
 
 class Origin(Enum):
-    """Where a child's outcome comes from."""
+    """Where a candidate's outcome comes from."""
 
     TRAINED = "trained"
     TWIN = "twin"
-    """It has the signature of an earlier child, whose outcome it shares."""
+    """It has the signature of an earlier candidate, whose outcome it shares."""
     COPIED = "copied"
     """All its branches are its parent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """How a child came about; all of it follows from configuration, seed and earlier outcomes.
+    """How a candidate was made; all of it follows from configuration, seed and earlier outcomes.
 
     Args:
         attempts: Branch → number of the attempt that passed; None for a copied branch.
-        source: The child whose outcome it shares, unless it is trained itself.
+        source: The candidate whose outcome it shares; None where it is trained itself.
         scores: Branch → (g, gains…) of what was simulated.
         counts: `sampled`, `simulated`, `passed`, `reused`, and rejections by the name of their reason.
         rejected: Branch → direction-aware keys of what was simulated and rejected for it, eight bytes each.
@@ -51,10 +51,10 @@ class Candidate:
     origin: Origin
     source: int | None
     signature: Mapping[str, tuple[str, ...]]
-    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=Counter)
-    rejected: Mapping[str, bytes] = field(default_factory=dict)
-    accepted: Mapping[str, bytes] = field(default_factory=dict)
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    counts: Mapping[str, int] = field(default_factory=Counter[str])
+    rejected: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    accepted: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Outcome:
 
     state: State
     score: float | None = None
-    also: Mapping[str, float] = field(default_factory=dict)
+    also: Mapping[str, float] = field(default_factory=dict[str, float])
     curve: tuple[tuple[int, float], ...] = ()
     step: int | None = None
     reason: str = ""

@@ -1,6 +1,6 @@
-"""Named points at which a driver can be made to end by SIGKILL, to show that a kill there loses nothing.
+"""Named points at which a driver can be ended by SIGKILL, to show that a kill there loses nothing.
 
-`AUTOLOSS_CRASH=child-committed:3` ends the process when it passes that point for the third time. Without the variable a
+`AUTOLOSS_CRASH=child-committed:3` ends the process when it reaches that point for the third time. Without the variable a
 point does nothing.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 
 from autoloss.errors import RequestError, unknown
 
@@ -52,27 +52,48 @@ POINTS: Mapping[str, str] = {
     "migration-written": "the step from an older schema: it is written and not committed",
     "migration-committed": "the step from an older schema: it is committed",
 }
-"""Every point in the order of a run's life, and what has happened when it is passed."""
+"""Every point in the order of a run's life, and what has happened when it is reached."""
 
-_passed: Counter[str] = Counter()
+
+class CrashPoints:
+    """Ends the process by SIGKILL when it reaches a point for the given time.
+
+    >>> CrashPoints("outcome-told:3").reach("outcome-told")
+
+    Args:
+        target: A point, or a point and a count, such as `outcome-told:3`; empty for none.
+
+    Raises:
+        RequestError: There is no such point, or the count is not a number.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._point, _, count = target.partition(":")
+        if target and self._point not in POINTS:
+            raise unknown("crash point", self._point, POINTS)
+        if not (count or "1").isdecimal():
+            raise RequestError(
+                f"{VARIABLE} is {target!r}; expected a point, or a point and a count: {self._point}:3 for the third time."
+            )
+        self._left = int(count or "1")
+
+    def reach(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@cache
+def crash_points(target: str) -> CrashPoints:
+    """Return the one instance for a target in this process; `crash_points.cache_clear()` resets its count."""
+    return CrashPoints(target)
 
 
 def crash_point(point: str) -> None:
-    """End the process here if that was asked for.
+    """Mark a point of a driver's life: the process ends here if the environment asks for it.
 
     Raises:
-        RequestError: The variable names no point, or no number of times.
+        RequestError: The environment names no point, or no count.
     """
-    wanted = os.environ.get(VARIABLE)
-    if not wanted:
-        return
-    name, _, count = wanted.partition(":")
-    if name not in POINTS:
-        raise unknown("crash point", name, POINTS)
-    if not (count or "1").isdecimal():
-        raise RequestError(
-            f"{VARIABLE} is {wanted!r}; expected a point, or a point and how many times it is passed: {name}:3."
-        )
-    _passed[point] += 1
-    if point == name and _passed[point] == int(count or "1"):
-        os.kill(os.getpid(), signal.SIGKILL)
+    crash_points(os.environ.get(VARIABLE, "")).reach(point)

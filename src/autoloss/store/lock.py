@@ -1,6 +1,6 @@
-"""One driver per run: a lock on a file of its own, that names its owner.
+"""One driver per run: a lock on a separate file, which names its owner.
 
-A second descriptor on the database itself would drop SQLite's own locks.
+Opening and closing the database file a second time would release SQLite's own locks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import IO
 from autoloss.errors import OwnedError, RequestError, RunError
 
 FILE = "owner.lock"
-NAMED_SECONDS = 1.0
+NAME_SECONDS = 1.0
 """How long a new owner may take to write its name."""
 
 
 class Ownership:
-    """Held by the process that drives a run; the operating system releases it, however the process ends.
+    """Held by the process that drives a run, until `close`; the operating system releases it however the process ends.
 
     Raises:
         OwnedError: Another process drives the run.
@@ -35,7 +35,7 @@ class Ownership:
             self._file = path.open("a+", encoding="utf-8")
         except OSError as error:
             raise RequestError(
-                f"{path} cannot be written: {error.strerror}. A run is driven in a folder of one's own."
+                f"{path} cannot be written: {error.strerror}. Name a folder that you can write to."
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +57,7 @@ class Ownership:
 
 
 def refuse_owned(directory: Path) -> None:
-    """Leave early where another process drives a run; who goes on takes the lock all the same.
+    """Refuse a run that another process drives, before anything else is done; the lock is not kept.
 
     Raises:
         OwnedError: Another process drives the run.
@@ -67,9 +67,9 @@ def refuse_owned(directory: Path) -> None:
 
 
 def owner_lives(directory: Path) -> bool | None:
-    """Say whether the process that took the run last still lives; None where another machine would have to say.
+    """Return whether the last owner of a run is still running; None when it runs on another machine.
 
-    The lock itself is not touched: a reader that tried it would keep a driver out for that moment.
+    The lock itself is not tried: a reader that held it for a moment would keep a driver out.
     """
     try:
         return _lives((directory / FILE).read_text().strip())
@@ -78,8 +78,8 @@ def owner_lives(directory: Path) -> bool | None:
 
 
 def _owner(file: IO[str]) -> str:
-    """Return who holds a lock; the one before may still stand there for the moment until the new one has signed."""
-    end = time.monotonic() + NAMED_SECONDS
+    """Return who holds a lock, waiting while the file still names the owner before."""
+    end = time.monotonic() + NAME_SECONDS
     while True:
         file.seek(0)
         name = file.read().strip()
@@ -89,7 +89,7 @@ def _owner(file: IO[str]) -> str:
 
 
 def _lives(name: str) -> bool | None:
-    """Say whether a named owner is running; of those on other hosts nothing is known."""
+    """Return whether a named owner is running; None for one on another host."""
     found = re.fullmatch(r"process (\d+) on (.+)", name)
     if found is None:
         return False

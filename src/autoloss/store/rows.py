@@ -12,6 +12,7 @@ from typing import Any, final
 
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.space.loss_text import split_branches
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
@@ -118,7 +119,7 @@ def trial_row(job: Train) -> dict[str, Any]:
 
 
 def trial_of(row: Row) -> Train:
-    scale = {branch: float(row["scale"]) for branch in branches_in(row["loss"])}
+    scale = {branch: float(row["scale"]) for branch in split_branches(row["loss"])}
     values = {key: row[key] for key in TRIAL_KEY if key not in ("loss", "scale")}
     return Train(row["loss"], Training(**values, scale=scale))
 
@@ -151,8 +152,3 @@ def outcome_of(row: Row) -> Outcome:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def branches_in(loss: str) -> list[str]:
-    """Return the names of the branches in a loss's text."""
-    return [part.partition(": ")[0] for part in loss.split("; ")] if ":" in loss else ["main"]

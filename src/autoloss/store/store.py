@@ -16,12 +16,11 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Outcome
 from autoloss.store.database import Damaged, Database, Say, StoreError, warn
 from autoloss.store.rows import Row, child_of, child_row, outcome_of, outcome_row, trial_of, trial_row
+from autoloss.store.run_settings import RunSettings, to_row
 
 __all__ = ["FILE", "Store", "StoreError", "exists"]
 
 FILE = "run.sqlite"
-NEEDED = ("configuration", "task", "title", "branches")
-"""Settings without which nothing can be said of a run."""
 
 
 def exists(directory: Path) -> bool:
@@ -30,7 +29,7 @@ def exists(directory: Path) -> bool:
         return False
     try:
         with Store(directory) as store:
-            return bool(store.settings())
+            return store.has_settings()
     except RequestError:
         return False
     except StoreError:
@@ -55,7 +54,7 @@ class Store:
         self.path = directory / FILE
         if not write and not self.path.exists():
             raise RequestError(
-                f"There is no run in {directory}: it holds no {FILE}. Start one with: autoloss search TASK --out {directory}"
+                f"There is no run in {directory}: it holds no {FILE}. A search with this directory starts one."
             )
         self._database = Database(self.path, write=write, say=say)
 
@@ -72,37 +71,39 @@ class Store:
         """Spend the time in which the disk is full with this: seconds → None."""
         self._database.rest = rest
 
-    def write_settings(self, settings: Mapping[str, str]) -> None:
+    def write_settings(self, settings: RunSettings) -> None:
         """Write the settings of a new run, all or none."""
-        rows = [("setting", {"name": name, "value": value}) for name, value in settings.items()]
+        rows = [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
         self._database.commit("settings", rows)
 
-    def change_setting(self, name: str, value: str) -> None:
-        """Replace a setting that a resumed run may change: its budget and its limits."""
-        self._database.commit("setting", [("setting", {"name": name, "value": value})], replace=True)
+    def change_setting(self, name: str, value: Any) -> None:
+        """Replace a setting that may change when a run is resumed or compared.
 
-    def settings(self) -> dict[str, str]:
-        """Read the settings of the run; none in a run that was stopped before it began."""
-        return {row["name"]: row["value"] for row in self._database.rows("setting", "name")}
+        Args:
+            name: An attribute of `RunSettings`.
+        """
+        row, text = to_row(name, value)
+        self._database.commit("setting", [("setting", {"name": row, "value": text})], replace=True)
 
-    def started(self) -> dict[str, str]:
-        """Read the settings of a run that has begun.
+    def settings(self) -> RunSettings:
+        """Read the settings of the run.
 
         Raises:
-            RequestError: It was stopped before that.
-            StoreError: One of them is missing.
+            RequestError: It was stopped before they were written.
+            StoreError: One of them is missing or cannot be read.
         """
-        found = self.settings()
-        if not found:
+        rows = self._setting_rows()
+        if not rows:
             raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+                f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
             )
-        for name in NEEDED:
-            if name not in found:
-                raise StoreError(
-                    f"{self.path}: the row of setting with name {name!r} is missing. Restore the file from a copy."
-                )
-        return found
+        return RunSettings.from_rows(rows, self.path)
+
+    def has_settings(self) -> bool:
+        return bool(self._setting_rows())
+
+    def _setting_rows(self) -> dict[str, str]:
+        return {row["name"]: row["value"] for row in self._database.rows("setting", "name")}
 
     def add_child(self, child: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a child and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from autoloss.errors import RequestError, shown, unknown
+from autoloss.errors import RequestError, unknown
+from autoloss.settings import convert
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task
@@ -144,7 +145,11 @@ def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple
         if option not in known:
             raise unknown(f"option of the task {name}", option, known)
     annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
-    read = {option: _convert_option(option, value, annotations[option]) for option, value in options.items()}
+    # Python gives values, which stay as they are; a command line gives texts.
+    read = {
+        option: convert(option, value, annotations[option]) if isinstance(value, str) else value
+        for option, value in options.items()
+    }
     return factory, {"metric": metric or row.metric, **read}
 
 
@@ -165,20 +170,3 @@ def _import(name: str, module: str, extra: str) -> Any:
         raise RequestError(
             f"The task {name} cannot be loaded ({error}). It needs the extra {extra!r}: pip install autoloss[{extra}]."
         ) from error
-
-
-def _convert_option(option: str, value: Any, annotation: str) -> Any:
-    """Convert a text to the type of an option."""
-    kinds: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
-    annotation, optional, _ = annotation.partition(" | None")
-    if isinstance(value, str) and annotation == "tuple[float, ...]":
-        return tuple(_convert_option(option, part.strip(), "float") for part in value.split(","))
-    if not isinstance(value, str) or annotation not in kinds:
-        return value
-    if optional and value.lower() in ("none", ""):
-        return None
-    kind, expected = kinds[annotation]
-    try:
-        return kind(value)
-    except ValueError:
-        raise RequestError(f"{option} takes {expected}; found {shown(value)}.") from None

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
+from autoloss.space.activated import ActivatedBranch, Encoding, activate_for_metric, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 from autoloss.tasks.data import Split
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, probe, split_output
@@ -223,7 +223,9 @@ class SupervisedTask(Task):
     @torch.no_grad()
     def _make_pictures(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
         for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
-            probabilities = shown(network(self._execution.move(inputs)), target, self._branch.activation)[0].cpu()
+            probabilities = activate_for_metric(network(self._execution.move(inputs)), target, self._branch.activation)[
+                0
+            ].cpu()
             # With one channel, the prediction is the probability of the second of two classes.
             several_classes = probabilities.ndim > target[0].ndim
             classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
@@ -239,7 +241,7 @@ class SupervisedTask(Task):
             inputs, target = batch
             with execution.autocast():
                 output = network(execution.move(inputs))
-            prediction, *auxiliary = (raised(each) for each in split_output(output))
+            prediction, *auxiliary = (upcast(each) for each in split_output(output))
             context = {"target": convert_target(target.to(execution.torch_device), prediction, self._branch.activation)}
             return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
 
@@ -253,7 +255,7 @@ class SupervisedTask(Task):
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
             target = target.to(execution.torch_device)
-            totals.add(shown(prediction, target, self._branch.activation), target)
+            totals.add(activate_for_metric(prediction, target, self._branch.activation), target)
         score, *further = totals.values()
         return score, dict(zip(self._also, further, strict=True))
 

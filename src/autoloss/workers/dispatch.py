@@ -1,4 +1,4 @@
-"""Jobs on their way through the workers: queued, retried when the machine fails, and turned into outcomes."""
+"""Jobs on their way through the workers: queued, repeated when the machine fails, and turned into outcomes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from autoloss.errors import RunError
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.records import Outcome, State
 from autoloss.settings import LimitSettings
-from autoloss.workers.injection import HANG_SECONDS, HANGING, Faulty, Injection, Mishaps
-from autoloss.workers.pool import Finished, Lost, Raised, Workers
+from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
+from autoloss.workers.pool import Workers
 
 TRIES = 3
-"""After so many failures of the machine a job is given up."""
+"""After so many failures of the machine a job has failed."""
 STARTS = 30
-"""Likewise after so many workers that were killed while they started, with no job of theirs begun."""
+"""Likewise after so many workers that were killed while they started, before they began the job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A job that came to its end."""
+class CompletedJob:
+    """A job with its result."""
 
     ticket: int
     job: Job
@@ -31,33 +31,28 @@ class Done:
     seconds: float
 
 
-class Again:
-    """A job is tried once more."""
-
-
 class Dispatcher:
-    """Gives jobs to workers, the first in first, and tries again what the machine killed.
+    """Gives jobs to workers in the order of their submission, trainings first, and repeats those that the machine ended.
 
     A training that raises, or that passes its deadline, is failed: it has no score, and the search goes on.
 
-    Args:
-        injection: What goes wrong on purpose; the workers do it, see `Rehearsing`.
+    Attributes:
+        losses: Cause → attempts that the machine ended and that were repeated.
+        failed: Jobs that ended without a result.
     """
 
-    def __init__(self, workers: Workers, limits: LimitSettings, injection: Injection | None = None) -> None:
+    def __init__(self, workers: Workers, limits: LimitSettings) -> None:
         self._workers = workers
         self._limits = limits
-        self._injection = injection
-        self.mishaps = Mishaps()
-        self._attempts: dict[int, int] = {}
-        self._faulty: set[int] = set()
+        self.losses: Counter[str] = Counter()
+        self.failed = 0
         self._tickets = itertools.count()
         self._queue: deque[int] = deque()
         self._jobs: dict[int, Job] = {}
         self._failures: dict[int, list[str]] = {}
         self._starts: Counter[int] = Counter()
         self._error: RunError | None = None
-        self._ended: list[Finished | Raised | Lost] = []
+        self._ended: list[JobOutcome] = []
 
     @property
     def slots(self) -> int:
@@ -70,42 +65,41 @@ class Dispatcher:
 
     @property
     def pending(self) -> int:
-        """The number of jobs queued or under way."""
+        """The number of jobs queued or running."""
         return len(self._jobs)
 
     @property
     def trainings(self) -> int:
-        """The number of trainings queued or under way."""
+        """The number of trainings queued or running."""
         return sum(isinstance(job, Train) for job in self._jobs.values())
 
     def submit(self, job: Job) -> int:
-        """Queue a job; trainings go before tests. Returns the ticket under which its end is told."""
+        """Queue a job and return its ticket, which its `CompletedJob` carries."""
         ticket = next(self._tickets)
         self._jobs[ticket] = job
         self._failures[ticket] = []
-        self._attempts[ticket] = 0
         self._enqueue(ticket)
         self._start()
         return ticket
 
     def abandon(self) -> None:
-        """Stop everything that is queued or under way; nothing is told of it any more."""
+        """Stop everything that is queued or running; no result of it is returned."""
         for ticket in self._jobs:
             if ticket in self._workers.busy:
                 self._workers.cancel(ticket)
-        self._queue.clear()
-        self._jobs.clear()
-        self._failures.clear()
-        self._starts.clear()
-        self._attempts.clear()
-        self._faulty.clear()
+        for kept in (self._queue, self._jobs, self._failures, self._starts):
+            kept.clear()
 
-    def wait(self, timeout_seconds: float | None) -> list[Done]:
-        """Return what ended; at least one job unless the time ran out or nothing is under way."""
+    def wait(self, timeout_seconds: float | None) -> list[CompletedJob]:
+        """Return the jobs that ended: at least one, unless the time ran out or nothing is queued or running.
+
+        Raises:
+            RunError: No worker can start, or a rejection test failed. What ended beside it is returned before.
+        """
         if self._error is not None:
             raise self._error
         self._start()
-        done = []
+        completed = []
         ended, self._ended = [*self._ended, *self._workers.wait(0.0 if self._ended else timeout_seconds)], []
         for outcome in ended:
             if outcome.job not in self._jobs:
@@ -113,24 +107,28 @@ class Dispatcher:
             try:
                 result = self._result(outcome)
             except RunError as error:
-                # What ended beside it is told first: nothing finished is lost.
                 self._error = error
                 continue
-            if not isinstance(result, Again):
-                del self._failures[outcome.job], self._attempts[outcome.job], self._starts[outcome.job]
-                done.append(Done(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
-        if self._error is not None and not done:
+            if result is not None:
+                del self._failures[outcome.job], self._starts[outcome.job]
+                completed.append(CompletedJob(outcome.job, self._jobs.pop(outcome.job), result, outcome.seconds))
+        if self._error is not None and not completed:
             raise self._error
         self._start()
-        return done
+        return completed
 
     def rest(self, seconds: float) -> None:
-        """Let time pass in which nothing can be recorded: what ends is kept for the next `wait`, nothing new is started."""
+        """Wait while nothing can be recorded: what ends is kept for the next `wait`, and no job is started."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not self._workers.busy:
                 time.sleep(left)
             self._ended += self._workers.wait(left)
+
+    def describe_losses(self) -> str:
+        """Return one line on the attempts that the machine ended."""
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(self.losses.items()))
+        return f"The machine ended {self.losses.total()} attempts ({causes}); they were repeated with the same seed."
 
     def _enqueue(self, ticket: int) -> None:
         if isinstance(self._jobs[ticket], Train):
@@ -145,24 +143,10 @@ class Dispatcher:
             job = self._jobs[ticket]
             training = isinstance(job, Train)
             deadline = self._limits.training_seconds if training else self._limits.testing_seconds
-            payload, deadline = self._armed(ticket, job, deadline)
-            self._workers.submit(ticket, payload, deadline_seconds=deadline)
+            self._workers.submit(ticket, job, deadline_seconds=deadline)
 
-    def _armed(self, ticket: int, job: Job, deadline_seconds: float) -> tuple[Job | Faulty, float]:
-        """Return what a worker gets: the job, or the job with a fault."""
-        attempt = self._attempts[ticket]
-        self._attempts[ticket] += 1
-        fault = None if self._injection is None else self._injection.drawn(job, attempt, self._limits.memory_bytes)
-        if fault is None:
-            return job, deadline_seconds
-        self._faulty.add(ticket)
-        self.mishaps.injected[fault.kind] += 1
-        return Faulty(job, fault), min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
-
-    def _result(self, outcome: Finished | Raised | Lost) -> Outcome | list[Attempt] | Again:
-        """Return what the job came to."""
-        faulty = outcome.job in self._faulty
-        self._faulty.discard(outcome.job)
+    def _result(self, outcome: JobOutcome) -> Outcome | list[Attempt] | None:
+        """Return the result of a job, or None when it is repeated."""
         match outcome:
             case Finished(value=Outcome() as trained):
                 return replace(trained, seconds=outcome.seconds)
@@ -171,36 +155,30 @@ class Dispatcher:
             case Raised(at_start=True):
                 raise RunError(f"{outcome.message}\n{outcome.traceback_text}".rstrip())
             case Raised():
-                return self._given_up(outcome.job, outcome.message, outcome.traceback_text, outcome.seconds)
-            case Lost() if faulty:
-                # Not the machine's failure, so not one of those after which the job is given up.
-                self.mishaps.repeated += 1
-                self._enqueue(outcome.job)
-                return Again()
+                return self._fail(outcome.job, outcome.message, outcome.traceback_text, outcome.seconds)
             case Lost(cause="killed", begun=False) if self._starts[outcome.job] < STARTS:
                 self._starts[outcome.job] += 1
-                return self._again(outcome)
+                return self._repeat(outcome)
             case Lost():
                 failures = self._failures[outcome.job]
                 failures.append(f"{outcome.cause}: {outcome.detail}" if outcome.detail else outcome.cause)
                 if outcome.cause == "deadline" or len(failures) >= TRIES:
-                    return self._given_up(outcome.job, "; ".join(failures), "", outcome.seconds)
-                return self._again(outcome)
+                    return self._fail(outcome.job, "; ".join(failures), "", outcome.seconds)
+                return self._repeat(outcome)
 
-    def _again(self, outcome: Lost) -> Again:
-        self.mishaps.losses[outcome.cause] += 1
+    def _repeat(self, outcome: Lost) -> None:
+        self.losses[outcome.cause] += 1
         self._enqueue(outcome.job)
-        return Again()
 
-    def _given_up(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
-        self.mishaps.given_up += 1
+    def _fail(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
+        self.failed += 1
         if isinstance(self._jobs[ticket], RejectionBatch):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)
 
 
-def run_all(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[Done]:
-    """Run jobs and give each as it ends, in any order."""
+def run_jobs(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[CompletedJob]:
+    """Run jobs and yield each as it ends, in any order."""
     for job in jobs:
         dispatcher.submit(job)
     while dispatcher.pending:

@@ -1,138 +1,46 @@
-"""Faults on purpose, so that a person sees a run survive them before a long one starts: `--inject worker-crash=0.05,seed=7`.
+"""Injected faults: workers that crash, hang or run out of memory at chosen attempts, so that a run can be rehearsed.
 
-An injected fault never changes a history: what it hits is done again with the same seed, and it is not counted among the
-failures after which a job is given up.
+`worker-crash=0.05,seed=7` kills the worker in one attempt out of twenty. An injected fault never changes a history: the attempt
+is repeated with the same job and so with the same seed, and whoever submitted the job is told nothing of it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.search.chance import keyed
-from autoloss.search.jobs import Job, RejectionBatch, Train
+from autoloss.search.chance import derive_generator
+from autoloss.search.jobs import Job, RejectionBatch
+from autoloss.workers.faults import FAULTS, HANGING, UNLIMITED_BYTES, Fault, FaultyPayload
+from autoloss.workers.interruption import hold_interrupts
+from autoloss.workers.messages import JobOutcome, Lost
+from autoloss.workers.pool import Workers, check_submission, wait_for_outcomes
 
 FAULTY_ATTEMPTS = 3
-"""Only the first so many attempts at a job may be given a fault: a rehearsal ends, whatever its rates."""
-STEP_BYTES = 64 << 20
-GREED = 1.5
-"""A greedy worker takes so many times its limit."""
-UNLIMITED_BYTES = 1 << 30
-"""What it takes where there is no limit: enough to be seen, not enough to endanger the machine."""
+"""Only the first so many attempts at a job may be given a fault, so a run ends whatever the rates."""
+OVERUSE = 1.5
+"""A worker with the fault `oom` takes so many times its limit."""
 HANG_SECONDS = 5.0
 """Deadline of a job that was made to hang; its own may be an hour."""
-FOREVER_SECONDS = 10**6
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What goes wrong with one attempt at a job.
-
-    Args:
-        kind: A key of `FAULTS`.
-        late: When the work is done and not yet told, in place of before it.
-        memory_bytes: What a greedy worker takes.
-    """
-
-    kind: str
-    late: bool
-    memory_bytes: int = UNLIMITED_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Faulty:
-    """A job on its way to a worker, with what goes wrong there."""
-
-    job: Any
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsing:
-    """Does jobs, and what is to go wrong with them."""
-
-    perform: Callable[[Any], Any]
-
-    def __call__(self, payload: Any) -> Any:
-        if not isinstance(payload, Faulty):
-            return self.perform(payload)
-        if payload.fault.late:
-            value = self.perform(payload.job)
-            FAULTS[payload.fault.kind](payload.fault)
-            return value
-        FAULTS[payload.fault.kind](payload.fault)
-        # Somebody let a stopped process go on: there is a job to do.
-        return self.perform(payload.job)
-
-
-def _crash(fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang(fault: Fault) -> None:
-    end = time.monotonic() + FOREVER_SECONDS
-    while time.monotonic() < end:
-        pass
-
-
-def _hang_in_c(fault: Fault) -> None:
-    # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
-    ctypes.PyDLL(None).sleep(FOREVER_SECONDS)
-
-
-def _freeze(fault: Fault) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _grow(fault: Fault) -> None:
-    hoard: list[bytearray] = []
-    while len(hoard) * STEP_BYTES < fault.memory_bytes:
-        # Bytes other than 0, so that the kernel has to find a page for each.
-        hoard.append(bytearray(b"x") * STEP_BYTES)
-    # A look at memory comes about five times a second.
-    time.sleep(1.0)
-    raise MemoryError(f"injected, at {fault.memory_bytes} bytes")
-
-
-def _fail(fault: Fault) -> None:
-    raise RuntimeError("CUDA error: unspecified launch failure (injected)")
-
-
-FAULTS: Mapping[str, Callable[[Fault], None]] = MappingProxyType(
-    {
-        "worker-crash": _crash,
-        "hang": _hang,
-        "hang-c": _hang_in_c,
-        "freeze": _freeze,
-        "oom": _grow,
-        "error": _fail,
-    }
-)
-"""By the names that `--inject` takes: SIGKILL, a loop in Python, C that holds the GIL, SIGSTOP, memory, a GPU's error."""
-HANGING = ("hang", "hang-c", "freeze")
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """How often what goes wrong.
+    """Which faults to inject, and how often.
 
-    Which attempts are hit is a function of the seed, the job and the number of the attempt at it: of trainings it is the
-    same ones with any number of workers. How tests are cut into jobs depends on their pace, and so do their faults.
+    Which attempts are hit is a function of the seed, the job and the number of the attempt at it. Trainings are therefore hit
+    alike with any number of workers; how tests are divided into jobs depends on timing, and so do their faults.
 
     Args:
-        rates: Key of `FAULTS` → share of attempts.
+        rates: Key of `FAULTS` → share of attempts, 0 to 1.
         seed: Of the draws; no draw of the search depends on it.
 
     Raises:
-        RequestError: An unknown fault, a rate outside 0 to 1, or more than 1 in all.
+        RequestError: An unknown fault, a rate outside 0 to 1, or rates that add up to more than 1.
     """
 
     rates: Mapping[str, float]
@@ -149,10 +57,13 @@ class Injection:
 
     @classmethod
     def parse(cls, text: str) -> Injection:
-        """Read `worker-crash=0.05,hang=0.01,seed=7`.
+        """Read the text form of an injection.
+
+        >>> Injection.parse("worker-crash=0.05,hang=0.01,seed=7").seed
+        7
 
         Raises:
-            RequestError: It reads otherwise.
+            RequestError: The text has another form.
         """
         rates: dict[str, float] = {}
         seed = 0
@@ -174,65 +85,141 @@ class Injection:
             raise RequestError(f"Name a fault to inject, such as worker-crash=0.05. Known: {', '.join(FAULTS)}.")
         return cls(MappingProxyType(rates), seed)
 
-    def drawn(self, job: Job, attempt: int, memory_bytes: int | None) -> Fault | None:
+    def draw_fault(self, key: tuple[int | str, ...], attempt: int, memory_bytes: int | None) -> Fault | None:
         """Return what goes wrong with an attempt at a job, or None.
 
         Args:
+            key: What identifies the job; see `job_key`.
             attempt: From 0.
             memory_bytes: The limit of a worker.
         """
         if attempt >= FAULTY_ATTEMPTS:
             return None
-        # How many attempts a job tests, and what was known when it was sent, is a matter of timing.
-        name = (job.child, job.branch, job.first) if isinstance(job, RejectionBatch) else _decisive(job)
-        rng = keyed(self.seed, "fault", *name, attempt)
+        rng = derive_generator(self.seed, "fault", *key, attempt)
         left = rng.random()
         for kind, rate in self.rates.items():
             left -= rate
             if left < 0:
-                greedy = UNLIMITED_BYTES if memory_bytes is None else round(GREED * memory_bytes)
-                return Fault(kind, kind not in HANGING and rng.random() < 0.5, greedy)
+                taken = UNLIMITED_BYTES if memory_bytes is None else round(OVERUSE * memory_bytes)
+                return Fault(kind, kind not in HANGING and rng.random() < 0.5, taken)
         return None
 
 
-@dataclass(slots=True)
-class Mishaps:
-    """What went wrong with attempts at jobs, on purpose and of itself.
+def job_key(job: Job) -> tuple[int | str, ...]:
+    """Return what identifies a job in every run of the same configuration."""
+    if isinstance(job, RejectionBatch):
+        # How many attempts a batch holds, and which keys were known when it was sent, is a matter of timing.
+        return job.candidate, job.branch, job.first
+    training = job.training
+    factors = str((training.fidelity, training.learning_rate, dict(training.scale)))
+    return job.loss, training.seed, training.split, training.schedule, factors
+
+
+class FaultyWorkers(Workers):
+    """Runs jobs on other workers and injects faults; an attempt that a fault ended is repeated here and not returned.
+
+    A job that is submitted again after `Lost` keeps its number: it is the next attempt at the same job.
+
+    >>> from autoloss.workers.faults import FaultyFunction
+    >>> from autoloss.workers.pool import InlineWorkers
+    >>> injection = Injection({"error": 1.0})
+    >>> with FaultyWorkers(InlineWorkers(FaultyFunction(str.upper)), injection, key=lambda text: (text,)) as workers:
+    ...     workers.submit(0, "a", deadline_seconds=60)
+    ...     workers.wait()[0].value, workers.injected
+    ('A', Counter({'error': 3}))
 
     Args:
-        injected: By kind.
-        repeated: Attempts that an injected fault ended, so that the job was tried again.
-        losses: By cause, attempts that the machine ended by itself, and that were tried again.
-        given_up: Jobs that failed after all, for reasons of their own.
+        workers: They run a `FaultyFunction`; `close` closes them.
+        memory_limit_bytes: The limit of one of them.
+        key: Payload → what identifies the job.
+
+    Attributes:
+        injected: Kind → faults so far.
+        repeated: Attempts that a fault ended.
     """
 
-    injected: Counter[str] = field(default_factory=Counter)
-    repeated: int = 0
-    losses: Counter[str] = field(default_factory=Counter)
-    given_up: int = 0
+    def __init__(
+        self,
+        workers: Workers,
+        injection: Injection,
+        memory_limit_bytes: int | None = None,
+        key: Callable[[Any], tuple[int | str, ...]] = job_key,
+    ) -> None:
+        self._workers = workers
+        self._injection = injection
+        self._memory_limit_bytes = memory_limit_bytes
+        self._key = key
+        self._jobs: dict[int, tuple[Any, float]] = {}
+        self._attempts: Counter[int] = Counter()
+        self._faulty: set[int] = set()
+        self._outcomes: dict[int, JobOutcome] = {}
+        self.injected: Counter[str] = Counter()
+        self.repeated = 0
 
-    def failures(self) -> str:
-        """Say what the machine did, in one line."""
-        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(self.losses.items()))
-        return f"The machine ended {self.losses.total()} attempts ({causes}); they were repeated with the same seed."
+    @property
+    def slots(self) -> int:
+        return self._workers.slots
 
-    def rehearsal(self) -> str:
-        """Say what came of the injected faults in one line."""
+    @property
+    def busy(self) -> Mapping[int, float]:
+        # A job that a fault ended keeps its slot until it is repeated.
+        seconds = self._workers.busy
+        return {job: seconds.get(job, 0.0) for job in self._jobs}
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        with hold_interrupts():
+            check_submission(self, job, deadline_seconds, closed=False, waiting=self._outcomes)
+            self._submit(job, payload, deadline_seconds)
+
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
+
+    def cancel(self, job: int) -> None:
+        with hold_interrupts():
+            if self._outcomes.pop(job, None) is None:
+                self._workers.cancel(job)
+                self._faulty.discard(job)
+                del self._jobs[job], self._attempts[job]
+
+    def close(self) -> None:
+        self._workers.close()
+        self._jobs.clear()
+        self._outcomes.clear()
+
+    def describe_faults(self, failed: int) -> str:
+        """Return one line on the injected faults and what came of them.
+
+        Args:
+            failed: Jobs that ended without a result.
+        """
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.injected.items()))
-        lost = "no job was lost" if not self.given_up else f"{self.given_up} jobs failed for reasons of their own"
+        lost = "no job was lost" if not failed else f"{failed} jobs failed for reasons of their own"
         return (
             f"Injected {self.injected.total()} faults ({kinds or 'none was drawn'}): "
             f"{self.repeated} attempts repeated with the same seed, {lost}."
         )
 
+    def _submit(self, job: int, payload: Any, deadline_seconds: float) -> None:
+        fault = self._injection.draw_fault(self._key(payload), self._attempts[job], self._memory_limit_bytes)
+        if fault is None:
+            self._workers.submit(job, payload, deadline_seconds=deadline_seconds)
+        else:
+            limit = min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
+            self._workers.submit(job, FaultyPayload(payload, fault), deadline_seconds=limit)
+            self._faulty.add(job)
+            self.injected[fault.kind] += 1
+        self._attempts[job] += 1
+        self._jobs[job] = payload, deadline_seconds
 
-def _decisive(job: Train) -> tuple[int | str, ...]:
-    """Return what a draw for a training depends on."""
-    training = job.training
-    return (
-        job.loss,
-        training.seed,
-        training.split,
-        training.schedule,
-        str((training.learning_rate, dict(training.scale))),
-    )
+    def _poll(self, timeout_seconds: float) -> None:
+        for outcome in self._workers.wait(timeout_seconds):
+            job, was_faulty = outcome.job, outcome.job in self._faulty
+            self._faulty.discard(job)
+            if was_faulty and isinstance(outcome, Lost):
+                self.repeated += 1
+                self._submit(job, *self._jobs[job])
+                continue
+            del self._jobs[job]
+            if not isinstance(outcome, Lost):
+                del self._attempts[job]
+            self._outcomes[job] = outcome

@@ -1,4 +1,4 @@
-"""Hold Ctrl-C back while something that must stay whole is going on."""
+"""Delay Ctrl-C while something runs that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def hold_interrupts() -> Iterator[Callable[[], bool]]:
-    """Run the body uninterrupted; what arrived meanwhile goes to its own handler at the end.
+    """Run the body uninterrupted; signals that arrive meanwhile go to their handlers at the end.
 
-    Blocking the signals would not do: another thread would take them and Python would still raise in this one. Outside
-    the main thread, and for signals without a Python handler, nothing happens, since nothing is raised there.
+    Blocking the signals does not suffice: another thread would receive them and Python would still raise in this one.
+    Outside the main thread, and for signals without a Python handler, nothing is done, since nothing is raised there.
 
     Yields:
-        A function that says whether a signal arrived, for loops that can end early.
+        A function that returns whether a signal arrived, for loops that can end early.
     """
     arrived: list[tuple[int, FrameType | None]] = []
     handlers = {}

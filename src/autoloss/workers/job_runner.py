@@ -1,4 +1,4 @@
-"""A worker's bench: the task with its samples, and the two kinds of job done on it."""
+"""Runs the two kinds of job inside a worker: rejection tests and trainings (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autoloss import zoo
-from autoloss.rejection.compiled.engine import Engine
-from autoloss.rejection.gradients import Gradient, directions, gradient
-from autoloss.rejection.protocol import Reference, Verdict, measure_reference, simulate
-from autoloss.rejection.reasons import Reason
-from autoloss.rejection.screen import screened
-from autoloss.search.evolution import Plan, attempt
+from autoloss.rejection.protocol import measure_reference
+from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan
 from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
-from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
-from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.branch import BranchLoss, Criterion, Sample
 from autoloss.space.loss import bind
 from autoloss.space.operators import OPERATORS, Operator
-from autoloss.space.parsing import parse
 from autoloss.tasks.task import Diverged, Scored, Stopped, Task
 from autoloss.tasks.training.threads import one_thread
-
-REMEMBERED = 50_000
-"""Formulas whose test a worker remembers."""
+from autoloss.workers.rejection_tester import RejectionTester, make_tester
 
 
 class JobRunner:
-    """Does jobs; equal jobs give equal results in every process.
+    """Runs jobs; equal jobs give equal results in every process.
 
     Args:
         samples: B samples per branch, the same for the whole run.
@@ -51,7 +44,7 @@ class JobRunner:
         self.configuration = configuration
         self.samples = samples
         self._known = dict(known)
-        self._branches: dict[str, RejectionTester] = {}
+        self._testers: dict[str, RejectionTester] = {}
 
     def perform(self, job: Job) -> list[Attempt] | Outcome:
         with one_thread():
@@ -61,120 +54,38 @@ class JobRunner:
                 case Train():
                     return self.train(job)
 
-    def branch(self, name: str) -> RejectionTester:
-        """Return what tests trees on a branch; made when first needed."""
-        if name not in self._branches:
-            branch = self.task.branches[name]
-            reference = measure_reference(branch, self.samples[name])
-            self._branches[name] = RejectionTester(branch, reference, self.configuration, self.operators)
-            self._branches[name].learn(self._known.get(name, b""), 0)
-        return self._branches[name]
+    def get_tester(self, branch: str) -> RejectionTester:
+        """Return what tests losses on a branch; it is made at the first call."""
+        if branch not in self._testers:
+            reference = measure_reference(self.task.branches[branch], self.samples[branch])
+            tester = make_tester(self.task.branches[branch], reference, self.configuration, self.operators)
+            tester.learn(self._known.get(branch, b""), 0)
+            self._testers[branch] = tester
+        return self._testers[branch]
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
-        tested = self.branch(job.branch)
-        tested.learn(job.known, job.known_before)
-        plan = Plan(job.child, None, {job.branch: Kind(job.kind)})
-        parent = None if job.parent is None else tested.parse(job.parent)
-        done = []
-        for number in range(job.first, job.first + job.count):
-            settings, seed = self.configuration.evolution, self.configuration.seed
-            tree = attempt(plan, job.branch, number, parent, tested.alphabet, settings, seed)
-            done.append(tested.test(number, tree))
-            if done[-1].simulated and done[-1].reason is None:
-                break
+        tester = self.get_tester(job.branch)
+        tester.learn(job.known, job.known_before)
+        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
+        parent = None if job.parent is None else tester.parse(job.parent)
+        settings, seed = self.configuration.evolution, self.configuration.seed
+        done: list[Attempt] = []
+        while len(done) < job.count:
+            first = job.first + len(done)
+            numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
+            trees = [
+                draw_attempt(plan, job.branch, number, parent, tester.alphabet, settings, seed) for number in numbers
+            ]
+            for tested in tester.test(first, trees):
+                done.append(tested)
+                if tested.simulated and tested.reason is None:
+                    return done
         return done
 
     def train(self, job: Train) -> Outcome:
         losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
         criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
         return to_record(self.task.train(criterion, job.training))
-
-
-def alphabet(
-    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
-) -> Alphabet:
-    """Return what a run draws a branch's trees from: all operators that are not switched off."""
-    off = configuration.space.without
-    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
-
-
-class RejectionTester:
-    """Tests trees on one branch, and remembers what it tested by canonical text."""
-
-    __test__ = False
-
-    def __init__(
-        self,
-        branch: Branch,
-        reference: Reference,
-        configuration: Configuration,
-        operators: Mapping[str, Operator] = OPERATORS,
-    ) -> None:
-        self.branch = branch
-        self.reference = reference
-        self._operators = operators
-        self.alphabet = alphabet(branch.leaves_and_roles, configuration, operators)
-        self._settings = configuration.rejection
-        self._maximum = configuration.evolution.maximum_operators
-        self._directions = directions(reference.samples, configuration.seed)
-        self._engine: Engine | None = None
-        if self._settings.engine == "fast":
-            self._engine = Engine(
-                branch, reference, self._settings, operator_cap=self._maximum, towards=self._directions
-            )
-        self._known: set[bytes] = set()
-        self._learnt = 0
-        self._tested: dict[str, Attempt] = {}
-
-    def parse(self, text: str) -> Expression:
-        return parse(text, self.alphabet.leaves_and_roles, self._operators)
-
-    def learn(self, keys: bytes, before: int) -> None:
-        """Take over the latest keys that the driver knows, after so many bytes of others; it only ever adds to their end."""
-        for start in range(max(0, self._learnt - before), len(keys), 8):
-            self._known.add(keys[start : start + 8])
-        self._learnt = max(self._learnt, before + len(keys))
-
-    def test(self, number: int, tree: Expression) -> Attempt:
-        """Test a tree: size and structure, then its gradient, then the protocol."""
-        text = str(tree)
-        if len(tree.operators) > self._maximum:
-            return Attempt(number, text, Reason.SIZE.name)
-        if not tree.holds(self.branch.leaves_and_roles):
-            return Attempt(number, text, Reason.STRUCTURE.name)
-        canonical = tree.canonical()
-        name = str(canonical)
-        known = self._tested.get(name)
-        if known is None or not (known.simulated or known.reason or known.key in self._known):
-            known = self._test(canonical)
-            if len(self._tested) >= REMEMBERED:
-                self._tested.clear()
-            self._tested[name] = known
-        return Attempt(
-            number, text, known.reason, known.key, known.signature, known.simulated, known.score, known.gains
-        )
-
-    def _test(self, tree: Expression) -> Attempt:
-        found = self.gradient(tree)
-        if not found.finite or found.zero:
-            return Attempt(0, "", (Reason.NO_GRADIENT if found.finite else Reason.NOT_FINITE).name)
-        key = found.key(str(tree))
-        if key in self._known:
-            return Attempt(0, "", None, key, found.signature)
-        verdict = self.verdict(tree) if self._engine is None else screened(self._engine, tree)
-        reason = verdict.reason.name if verdict.reason else None
-        return Attempt(0, "", reason, key, found.signature, True, verdict.score, verdict.gains)
-
-    def gradient(self, tree: Expression) -> Gradient:
-        if self._engine is not None:
-            return self._engine.gradient(tree)
-        return gradient(tree, self.branch, self.reference.samples, self._directions)
-
-    def verdict(self, tree: Expression) -> Verdict:
-        """Run the whole protocol, without the screen."""
-        if self._engine is not None:
-            return self._engine.verdict(tree)
-        return simulate(tree, self.branch, self.reference, self._settings)
 
 
 def scale_criterion(criterion: Criterion, scale: Mapping[str, float]) -> Criterion:

@@ -1,69 +1,134 @@
-"""Workers on machines that may vanish: news of a job renews its lease, and a job whose lease runs out is taken back.
+"""Workers on machines that may vanish: each heartbeat renews the lease of a job, and a job whose lease runs out is lost.
 
-Every seat on the cluster answers one command at a time, at once or after a moment, and each answer is a heartbeat. A seat that
-is silent for too long loses its job, which goes to another one; whatever the old seat still says is not heard.
+On the cluster, a supervisor runs one worker process and enforces its limits there. It answers one call at a time, after
+`HEARTBEAT_SECONDS` at the latest; each answer is a heartbeat. When a supervisor is silent for too long, its job is `Lost`, it is
+ended, and another one is started; an answer of the old one is ignored.
 """
 
 from __future__ import annotations
 
+import platform
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import cloudpickle
 
 from autoloss.workers.interruption import hold_interrupts
-from autoloss.workers.messages import Cause, Lost, Outcome, Raised, decode
-from autoloss.workers.pool import Workers, awaited, refuse_unfit, unknown_job
-from autoloss.workers.seats import Cluster, Command, Gone, News, Report, Unfit, build
+from autoloss.workers.messages import START, JobOutcome, Lost, Pickled, Raised, decode
+from autoloss.workers.pool import ProcessWorkers, Workers, check_submission, unknown_job, wait_for_outcomes
 
+HEARTBEAT_SECONDS = 0.5
 LEASE_SECONDS = 10.0
-"""A seat that was silent for so long has lost its job. Ray notices a killed node after 13 s, a frozen one after a minute."""
-LOOK_SECONDS = 1.0
-"""Silence counts only while this process listens: a driver that was busy or stopped itself knows nothing of its seats."""
-REOPEN_SECONDS = 1.0
-"""Between two attempts at opening a seat that was lost."""
+"""Silence after which a job is lost. Ray itself notices a killed node after 13 s, a frozen one after a minute."""
+LISTENING_SECONDS = 1.0
+"""The most silence that one poll can count: while the driver is busy or stopped, it cannot hear a supervisor."""
+RESTART_SECONDS = 1.0
+"""Between two attempts to start a supervisor in the same slot."""
 START_SECONDS = 120.0
-"""A run ends when no seat at all could be opened for so long."""
+"""The run ends when no supervisor at all could be started for so long."""
 
 
-@dataclass(slots=True)
-class _Leased:
-    """A job and what is known of its run."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job for a supervisor; the payload is pickled."""
 
-    command: Command
-    seconds: float = 0.0
+    job: int
+    payload: bytes
+    deadline_seconds: float
 
 
-@dataclass(slots=True)
-class _Place:
-    """One slot: its seat, the command under way there, and the job that it has on lease.
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A supervisor's answer.
 
     Args:
-        seat: None while there is none.
-        call: None when nothing is asked of the seat.
-        ready: Whether it has ever answered.
-        silent: Seconds listened to in vain.
-        reopens: When a seat may be opened again.
+        build: The releases that its node computes with; see `build`.
+        seconds: How long its job has run.
+        outcome: The outcome of its job, pickled; empty while there is none.
     """
 
-    seat: Any = None
+    build: tuple[str, ...]
+    seconds: float = 0.0
+    outcome: bytes = b""
+
+
+class Supervisor:
+    """Runs on a node of the cluster: one worker process, with its deadline and its memory limit enforced on the spot.
+
+    Args:
+        function: The frame that `encode_function` makes of what jobs run.
+    """
+
+    def __init__(self, function: bytes, memory_limit_bytes: int | None) -> None:
+        self._workers = ProcessWorkers(function, 1, memory_limit_bytes=memory_limit_bytes)
+
+    def beat(self, request: Request | None) -> Heartbeat:
+        """Start a job, where one is given, and answer when it has an outcome or after a moment."""
+        if request is not None:
+            payload = Pickled(request.payload)
+            self._workers.submit(request.job, payload, deadline_seconds=request.deadline_seconds)
+        outcomes = self._workers.wait(HEARTBEAT_SECONDS)
+        seconds = next(iter(self._workers.busy.values()), 0.0)
+        return Heartbeat(build(), seconds, cloudpickle.dumps(outcomes[0]) if outcomes else b"")
+
+    def close(self) -> None:
+        """End the process."""
+        self._workers.close()
+
+
+class Cluster(ABC):
+    """Starts supervisors on its nodes, and carries requests to them and heartbeats back. No method blocks but `wait`."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Start a supervisor, which may be ready much later; return its handle."""
+
+    @abstractmethod
+    def call(self, supervisor: Any, request: Request | None) -> Any:
+        """Call `Supervisor.beat` and return a handle of the answer; calls are answered in their order."""
+
+    @abstractmethod
+    def wait(self, calls: Sequence[Any], timeout_seconds: float) -> Sequence[tuple[Any, Heartbeat | Lost | Raised]]:
+        """Return calls with their answers, none after a timeout: `Lost` says that a supervisor is gone, `Raised` that it fails."""
+
+    @abstractmethod
+    def end(self, supervisor: Any) -> None:
+        """Have a supervisor and its worker killed, wherever it is."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was started here and nothing else."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return in a sentence what the cluster has and what a supervisor needs."""
+
+
+@dataclass(slots=True)
+class _RemoteSlot:
+    """A supervisor, the call that it has not answered yet, its job, and when another one may take its place."""
+
+    supervisor: Any = None
     call: Any = None
+    has_answered: bool = False
     job: int | None = None
-    ready: bool = False
-    silent: float = 0.0
-    reopens: float = 0.0
+    job_seconds: float = 0.0
+    silent_seconds: float = 0.0
+    restart: float = 0.0
 
 
 class LeasedWorkers(Workers):
-    """Jobs on the seats of a cluster; as many run at once as seats are there, the others wait for one.
+    """Runs jobs on a cluster with so many supervisors; a job that finds none ready waits for the next one.
 
     Args:
-        slots: How many seats are kept open.
-        lease_seconds: How long a seat may be silent.
-        clock: Seconds, which never go back.
+        lease_seconds: How long a supervisor may be silent.
+        clock: Seconds, which never decrease.
     """
 
     def __init__(
@@ -77,31 +142,32 @@ class LeasedWorkers(Workers):
         self._cluster = cluster
         self._lease_seconds = lease_seconds
         self._clock = clock
-        self._places = [_Place() for _ in range(slots)]
-        self._jobs: dict[int, _Leased] = {}
+        self._slots = [_RemoteSlot() for _ in range(slots)]
+        self._jobs: dict[int, Request] = {}
         self._queue: deque[int] = deque()
-        self._outcomes: dict[int, Outcome] = {}
-        self._looked = self._served = clock()
+        self._outcomes: dict[int, JobOutcome] = {}
+        self._polled = self._served = clock()
         self._closed = False
 
     @property
     def slots(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     @property
     def busy(self) -> Mapping[int, float]:
-        return {job: leased.seconds for job, leased in self._jobs.items()}
+        seconds = {slot.job: slot.job_seconds for slot in self._slots}
+        return {job: seconds.get(job, 0.0) for job in self._jobs}
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         body = cloudpickle.dumps(payload)
         with hold_interrupts():
-            refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
-            self._jobs[job] = _Leased(Command(job, body, deadline_seconds))
+            check_submission(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
+            self._jobs[job] = Request(job, body, deadline_seconds)
             self._queue.append(job)
             self._assign()
 
-    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
-        return awaited(self, self._outcomes, self._turn, timeout_seconds)
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
 
     def cancel(self, job: int) -> None:
         with hold_interrupts():
@@ -112,121 +178,122 @@ class LeasedWorkers(Workers):
             del self._jobs[job]
             if job in self._queue:
                 self._queue.remove(job)
-            for place in self._places:
-                if place.job == job:
-                    # The answer to the command before this one is not listened to any more.
-                    place.job = None
-                    place.call = self._cluster.call(place.seat, Command(stops=True))
+            for slot in self._slots:
+                if slot.job == job:
+                    self._vacate(slot)
 
     def close(self) -> None:
         with hold_interrupts():
             if self._closed:
                 return
             self._closed = True
-            for place in self._places:
-                self._vacate(place)
-            self._jobs.clear()
-            self._queue.clear()
-            self._outcomes.clear()
+            for slot in self._slots:
+                self._vacate(slot)
+            for kept in (self._jobs, self._queue, self._outcomes):
+                kept.clear()
             self._cluster.close()
 
-    def _turn(self, timeout_seconds: float) -> None:
-        """Wait for news, at most so long, and act on it."""
+    def _poll(self, timeout_seconds: float) -> None:
+        """Wait for answers, at most so long, and act on them."""
         if self._closed:
             return
-        self._open()
+        for slot in self._slots:
+            if slot.supervisor is None and self._clock() >= slot.restart:
+                slot.supervisor = self._cluster.start()
+                slot.call = self._cluster.call(slot.supervisor, None)
         self._assign()
-        calls = {place.call: place for place in self._places if place.call is not None}
-        for call, news in self._cluster.wait(list(calls), max(0.0, timeout_seconds)):
+        calls = {slot.call: slot for slot in self._slots if slot.call is not None}
+        for call, answer in self._cluster.wait(list(calls), max(0.0, timeout_seconds)):
             if calls[call].call is call:
-                self._hear(calls[call], news)
-        self._judge_silence()
-        self._judge_start()
+                self._handle(calls[call], answer)
+        self._end_leases()
+        self._check_progress()
         self._assign()
-
-    def _open(self) -> None:
-        for place in self._places:
-            if place.seat is None and self._clock() >= place.reopens:
-                place.seat = self._cluster.open()
-                place.call = self._cluster.call(place.seat, Command())
-                place.ready, place.silent = False, 0.0
 
     def _assign(self) -> None:
-        for place in self._places:
-            if self._queue and place.ready and place.job is None and place.call is None:
-                place.job = self._queue.popleft()
-                place.silent = 0.0
-                place.call = self._cluster.call(place.seat, self._jobs[place.job].command)
+        for slot in self._slots:
+            if self._queue and slot.has_answered and slot.job is None and slot.call is None:
+                slot.job = self._queue.popleft()
+                slot.job_seconds = slot.silent_seconds = 0.0
+                slot.call = self._cluster.call(slot.supervisor, self._jobs[slot.job])
 
-    def _hear(self, place: _Place, news: News) -> None:
-        match news:
-            case Report(build=theirs) if theirs != build():
+    def _handle(self, slot: _RemoteSlot, answer: Heartbeat | Lost | Raised) -> None:
+        match answer:
+            case Heartbeat(build=theirs) if theirs != build():
                 self._refuse(
                     f"A node of the cluster computes with {', '.join(theirs)}; this driver with {', '.join(build())}. "
                     "One history needs one build: install the same releases on all nodes."
                 )
-            case Report():
-                self._renew(place, news)
-            case Gone(cause, detail):
-                self._lose(place, cause, detail)
-            case Unfit(detail) if place.ready:
-                self._lose(place, "exited", detail)
-            case Unfit(detail):
-                self._refuse(detail)
+            case Heartbeat():
+                self._renew(slot, answer)
+            case Lost():
+                self._lose(slot, answer)
+            case Raised() if slot.has_answered:
+                self._lose(slot, Lost(START, "exited", answer.message, 0.0))
+            case Raised():
+                self._refuse(answer.message)
 
-    def _renew(self, place: _Place, report: Report) -> None:
-        place.ready, place.silent, place.call = True, 0.0, None
+    def _renew(self, slot: _RemoteSlot, heartbeat: Heartbeat) -> None:
+        slot.has_answered, slot.silent_seconds, slot.call = True, 0.0, None
         self._served = self._clock()
-        if place.job is None:
+        if slot.job is None:
             return
-        if not report.frame:
-            self._jobs[place.job].seconds = report.seconds
-            place.call = self._cluster.call(place.seat, Command())
+        if not heartbeat.outcome:
+            slot.job_seconds = heartbeat.seconds
+            slot.call = self._cluster.call(slot.supervisor, None)
             return
-        outcome: Outcome = decode(report.frame)
-        place.job = None
+        outcome: JobOutcome = decode(heartbeat.outcome)
+        slot.job = None
         del self._jobs[outcome.job]
         self._outcomes[outcome.job] = outcome
 
-    def _lose(self, place: _Place, cause: Cause, detail: str) -> None:
-        """Take back what a seat had, and have another one opened in its place."""
-        job = place.job
-        self._vacate(place)
-        if job is not None:
-            self._outcomes[job] = Lost(job, cause, detail, self._jobs.pop(job).seconds)
+    def _lose(self, slot: _RemoteSlot, lost: Lost) -> None:
+        if slot.job is not None:
+            del self._jobs[slot.job]
+            self._outcomes[slot.job] = replace(lost, job=slot.job, seconds=slot.job_seconds)
+        self._vacate(slot)
 
-    def _vacate(self, place: _Place) -> None:
-        if place.seat is not None:
-            self._cluster.end(place.seat)
-        place.seat = place.call = place.job = None
-        place.ready, place.silent = False, 0.0
-        place.reopens = self._clock() + REOPEN_SECONDS
+    def _vacate(self, slot: _RemoteSlot) -> None:
+        """End the supervisor of a slot; another one starts in a moment."""
+        if slot.supervisor is not None:
+            self._cluster.end(slot.supervisor)
+        slot.supervisor = slot.call = slot.job = None
+        slot.has_answered = False
+        slot.restart = self._clock() + RESTART_SECONDS
 
-    def _judge_silence(self) -> None:
+    def _end_leases(self) -> None:
         now = self._clock()
-        listened = min(now - self._looked, LOOK_SECONDS)
-        self._looked = now
-        for place in self._places:
-            # A seat that has not answered yet may wait for room on the cluster, without a job that would wait for it.
-            if place.call is None or not place.ready:
+        listened = min(now - self._polled, LISTENING_SECONDS)
+        self._polled = now
+        for slot in self._slots:
+            # A supervisor that has not answered yet may wait for room on the cluster; it has no job.
+            if slot.call is None or not slot.has_answered:
                 continue
-            place.silent += listened
-            if place.silent > self._lease_seconds:
-                self._lose(place, "node", f"Nothing was heard of the worker for {place.silent:.1f} s.")
+            slot.silent_seconds += listened
+            if slot.silent_seconds > self._lease_seconds:
+                detail = f"The worker was silent for {slot.silent_seconds:.1f} s."
+                self._lose(slot, Lost(START, "node", detail, 0.0))
 
-    def _judge_start(self) -> None:
+    def _check_progress(self) -> None:
         now = self._clock()
-        if any(place.ready for place in self._places) or not self._jobs:
+        if any(slot.has_answered for slot in self._slots) or not self._jobs:
             self._served = now
         elif now - self._served > START_SECONDS:
             self._refuse(f"The cluster had no room for a worker for {START_SECONDS:g} s. {self._cluster.describe()}")
             self._served = now
 
     def _refuse(self, detail: str) -> None:
-        """End all jobs with an error that no other attempt would spare."""
-        for place in self._places:
-            self._vacate(place)
+        """End all jobs with an error that every other attempt would repeat."""
+        for slot in self._slots:
+            self._vacate(slot)
         for job in self._jobs:
             self._outcomes[job] = Raised(job, detail, "", 0.0, at_start=True)
         self._jobs.clear()
         self._queue.clear()
+
+
+@cache
+def build() -> tuple[str, ...]:
+    """Return the releases that decide the last digits of a result: only machines with the same ones share a history."""
+    packages = [f"{name} {metadata.version(name)}" for name in ("autoloss", "torch", "numba")]
+    return (f"Python {platform.python_version()}", *packages)

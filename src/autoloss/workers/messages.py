@@ -1,4 +1,4 @@
-"""What a driver and its workers say to each other: the outcomes of jobs, and how they cross a pipe."""
+"""Messages between a driver and its workers: the outcomes of jobs, and their frames on a pipe."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LENGTH = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A job whose callable returned.
+    """A job whose function returned.
 
     Args:
-        seconds: Spent in the callable, by the worker's clock.
+        seconds: Spent in the function, by the worker's clock.
     """
 
     job: int
@@ -28,12 +28,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A job whose callable raised, or could not be loaded: a fault of the task's code, which another attempt repeats.
+    """A job whose function raised, or could not be loaded: an error of the task's code, which another attempt would repeat.
 
     Args:
         message: Type and text of the exception.
         traceback_text: Without the frames of the worker itself.
-        at_start: No worker could be started or load its callable, so no other job will do better.
+        at_start: No worker could be started or load the function, so every other job would fail likewise.
     """
 
     job: int
@@ -45,16 +45,15 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A job that ended with its worker: a fault of the infrastructure, which says nothing about the payload.
+    """A job that ended with its worker: a failure of the machine, which says nothing about the payload.
 
     Args:
-        cause: `deadline`: it ran longer than allowed; `memory`: it went beyond the
-            limit, or raised MemoryError; `device`: the accelerator failed, and with it everything this worker could still
-            do there; `killed`: a signal ended the worker (SIGSEGV, the kernel's OOM killer, a person); `node`: the
-            machine it ran on was lost, or was not heard of for too long; `exited`: the worker ended itself, or did not
-            start in time.
+        cause: `deadline`: it ran longer than allowed. `memory`: it exceeded the limit, or raised MemoryError. `device`: the
+            accelerator failed, so this worker process cannot use it any more. `killed`: a signal ended the worker (SIGSEGV, the
+            kernel's OOM killer, a person). `node`: its machine was lost, or was silent for too long. `exited`: the worker
+            ended itself, or did not start in time.
         detail: What happened, and the last lines of the worker's output.
-        begun: The worker was ready for the job; one that ended before says nothing about it.
+        begun: Whether the worker had started the job when it ended.
     """
 
     job: int
@@ -64,27 +63,32 @@ class Lost:
     begun: bool = True
 
 
-Outcome = Finished | Raised | Lost
+JobOutcome = Finished | Raised | Lost
 
 
 START = -1
-"""The job that every worker does first: load its callable."""
+"""The number of the job that every worker does first: load the function."""
+
+
+class Pickled:
+    """A value that is pickled already: it is sent as these bytes and arrives as the value."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        return decode, (self.body,)
 
 
 def encode(message: Any) -> bytes:
     """Write a message as one frame: its length in eight bytes, then the pickled message."""
-    body = pickled(message)
+    body = cloudpickle.dumps(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def pickled(message: Any) -> bytes:
-    """Write a message as `decode` reads it."""
-    return cloudpickle.dumps(message)
-
-
-def seal(perform: Any) -> bytes:
-    """Write the callable that workers load first as the frame that they get; a frame stays as it is."""
-    return perform if isinstance(perform, bytes) else encode(perform)
+def encode_function(function: Any) -> bytes:
+    """Write the function that workers load first as a frame; a frame is returned as it is."""
+    return function if isinstance(function, bytes) else encode(function)
 
 
 def decode(body: bytes) -> Any:
@@ -93,14 +97,14 @@ def decode(body: bytes) -> Any:
     Raises:
         Exception: Whatever unpickling raises, such as ModuleNotFoundError for a type that is unknown here.
     """
-    # The only unpickling in the package. It reads pipes between a driver and children that the driver itself started
-    # with the same user's rights and code, in memory, and what Ray carries between this driver and the seats that it
-    # opened itself on a cluster that it was told to trust. Nothing that was on a disk ever gets here.
+    # The only unpickling in the package. It reads pipes between a driver and processes that the driver itself started
+    # with the same user's rights and code, in memory, and what Ray carries between this driver and the supervisors that
+    # it started on a cluster that it was told to trust. Nothing that was on a disk ever gets here.
     return cloudpickle.loads(body)
 
 
-def split(buffer: bytearray) -> list[bytes]:
-    """Take the bodies of all complete frames off the front of a buffer."""
+def split_frames(buffer: bytearray) -> list[bytes]:
+    """Remove all complete frames from the front of a buffer and return their bodies."""
     bodies = []
     while len(buffer) >= _LENGTH.size:
         end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
@@ -111,11 +115,11 @@ def split(buffer: bytearray) -> list[bytes]:
     return bodies
 
 
-def receive(stream: BinaryIO) -> bytes:
+def read_frame(stream: BinaryIO) -> bytes:
     """Wait for one frame and return its body.
 
     Raises:
-        EOFError: The other side is gone.
+        EOFError: The other side closed the stream.
     """
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:

@@ -12,26 +12,35 @@ from typing import Any, Self
 import cloudpickle
 
 from autoloss.workers.interruption import hold_interrupts
-from autoloss.workers.messages import Finished, Lost, Outcome, Raised, encode, seal
+from autoloss.workers.messages import JobOutcome, encode, encode_function
 from autoloss.workers.process import WorkerProcess, memory_of_groups
 from autoloss.workers.slot import Slot
-from autoloss.workers.worker import attempt
+from autoloss.workers.worker import run_job
 
-__all__ = ["Finished", "InlineWorkers", "Lost", "Outcome", "ProcessWorkers", "Raised", "Workers"]
-
-Perform = Callable[[Any], Any]
+JobFunction = Callable[[Any], Any]
 """Runs one job: payload → value, both of them plain values that can be pickled."""
 
-TICK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 START_SECONDS = 120.0
 MEMORY_SHARE = 0.05
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Workers(ABC):
-    """Runs jobs that may end in any order. One thread drives it, and lives as long as the jobs do.
+    """Runs jobs that may end in any order.
 
-    Every submitted job comes back from `wait` exactly once, unless it is cancelled.
+    - One thread makes all calls, and lives as long as the jobs do.
+    - The caller numbers the jobs, and submits one when a slot is free.
+    - `wait` returns the outcome of every submitted job exactly once: `Finished`, `Raised` or `Lost`. No outcome is returned
+      of a job that was cancelled, or after `close`.
+    - After a `Lost` job its slot is usable again, and the caller may submit the job once more.
+    - Deadlines and limits are enforced inside `wait`, so it is called often.
+    - Ctrl-C during a call loses no outcome: the next `wait` returns it.
+
+    >>> with InlineWorkers(lambda number: number**2) as workers:
+    ...     workers.submit(0, 3, deadline_seconds=60)
+    ...     [(outcome.job, outcome.value) for outcome in workers.wait()]
+    [(0, 9)]
     """
 
     @property
@@ -54,33 +63,34 @@ class Workers(ABC):
         """Start a job in a free slot.
 
         Args:
-            job: Its number; no other job that is busy, or whose outcome waits, may have it.
-            payload: What the callable gets.
-            deadline_seconds: How long it may run; starting a worker does not count.
+            job: Its number; not that of a job that is busy or whose outcome was not returned yet.
+            payload: The argument of the function.
+            deadline_seconds: How long it may run; the start of a worker does not count.
 
         Raises:
             RuntimeError: No slot is free, or the workers are closed.
+            ValueError: The number is taken, or the deadline is not above 0.
         """
 
     @abstractmethod
-    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
-        """Wait for outcomes; deadlines and limits are enforced in here, so call it often.
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        """Wait for outcomes.
 
         Returns:
-            At least one outcome, in the order in which they came, if any job was busy; none if the time was up first.
+            At least one outcome, in the order in which they came, if any job was busy; none after a timeout.
         """
 
     @abstractmethod
     def cancel(self, job: int) -> None:
-        """End a job at once; no outcome of it is reported afterwards.
+        """End a job at once; its outcome is not returned.
 
         Raises:
-            ValueError: It is neither busy nor waiting to be reported.
+            ValueError: The job is not busy, and no outcome of it waits to be returned.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End all jobs and processes; no outcome is reported afterwards. A second call does nothing."""
+        """End all jobs and processes. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,8 +105,8 @@ class InlineWorkers(Workers):
     An interrupted job stays busy; the next `wait` runs it from its beginning.
     """
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, function: JobFunction) -> None:
+        self._function = function
         self._jobs: dict[int, Any] = {}
         self._closed = False
 
@@ -109,11 +119,11 @@ class InlineWorkers(Workers):
         return dict.fromkeys(self._jobs, 0.0)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        refuse_unfit(self, job, deadline_seconds, closed=self._closed)
+        check_submission(self, job, deadline_seconds, closed=self._closed)
         self._jobs[job] = payload
 
-    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
-        outcomes = [attempt(self._perform, job, payload) for job, payload in self._jobs.items()]
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        outcomes = [run_job(self._function, job, payload) for job, payload in self._jobs.items()]
         self._jobs.clear()
         return outcomes
 
@@ -128,36 +138,37 @@ class InlineWorkers(Workers):
 
 
 class ProcessWorkers(Workers):
-    """Local processes, one per slot, each leading a group that gets SIGKILL when its job has to end.
+    """Local processes, one per slot. Each leads a process group, which gets SIGKILL when its job has to end.
 
-    A worker starts with the first job of its slot and stays for the next ones; after a `Lost` job a fresh one takes
-    its place. What leaves the group (a daemon that calls setsid) is not followed. Needs a POSIX system.
+    A worker starts with the first job of its slot and runs the next ones too; after a `Lost` job it is replaced. A daemon
+    that leaves the group (setsid) is not followed. Needs a POSIX system.
 
     Args:
-        perform: Sent once to each worker, by cloudpickle in memory: lambdas and what the user's script defines work.
-            Also the frame that `seal` makes of it.
-        memory_limit_bytes: Of a worker's whole group, resident, looked at about five times a second; needs /proc.
+        function: Sent once to each worker, by cloudpickle in memory: lambdas and definitions of the user's script work.
+            Also the frame that `encode_function` makes of it.
+        memory_limit_bytes: Resident memory allowed for a worker's process group, measured about five times a second; needs
+            /proc.
         environment: Variables of the workers beside those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
-        start_seconds: How long a worker may take to start, which includes importing what `perform` needs.
+        start_seconds: How long a worker may take to start, which includes importing what the function needs.
 
     Raises:
-        Exception: Whatever pickling `perform` raises.
+        Exception: Whatever pickling the function raises.
     """
 
     def __init__(
         self,
-        perform: Perform | bytes,
+        function: JobFunction | bytes,
         slots: int,
         *,
         memory_limit_bytes: int | None = None,
-        environment: Mapping[str, str] = NOTHING,
+        environment: Mapping[str, str] = NO_VARIABLES,
         threads: int = 1,
         start_seconds: float = START_SECONDS,
     ) -> None:
         if slots < 1 or threads < 1:
             raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
-        frame = seal(perform)
+        frame = encode_function(function)
         variables = dict(environment)
         self._selector = selectors.DefaultSelector()
         self._slots = [
@@ -166,7 +177,7 @@ class ProcessWorkers(Workers):
         ]
         self._is_memory_limited = memory_limit_bytes is not None
         self._memory_due = 0.0
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, JobOutcome] = {}
         self._closed = False
 
     @property
@@ -180,19 +191,19 @@ class ProcessWorkers(Workers):
     @property
     def groups(self) -> tuple[int, ...]:
         """The process groups of the workers that run now; each is its worker's process id as well."""
-        return tuple(slot.child.group for slot in self._slots if slot.child is not None)
+        return tuple(slot.worker.group for slot in self._slots if slot.worker is not None)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         frame = encode((job, cloudpickle.dumps(payload)))
         with hold_interrupts():
-            refuse_unfit(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
-            self._turn(0.0)
+            check_submission(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
+            self._poll(0.0)
             idle = [slot for slot in self._slots if slot.job is None]
-            slot = next((slot for slot in idle if slot.child is not None), idle[0])
+            slot = next((slot for slot in idle if slot.worker is not None), idle[0])
             slot.submit(job, frame, deadline_seconds)
 
-    def wait(self, timeout_seconds: float | None = None) -> list[Outcome]:
-        return awaited(self, self._outcomes, self._turn, timeout_seconds)
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
 
     def cancel(self, job: int) -> None:
         with hold_interrupts():
@@ -205,23 +216,23 @@ class ProcessWorkers(Workers):
     def close(self) -> None:
         with hold_interrupts():
             for slot in self._slots:
-                if slot.child is not None:
-                    slot.child.kill()
+                if slot.worker is not None:
+                    slot.worker.kill()
             for slot in self._slots:
                 slot.clear()
             self._outcomes.clear()
             self._selector.close()
             self._closed = True
 
-    def _turn(self, timeout_seconds: float) -> None:
-        """Wait for news, at most so long, and bring every slot up to date."""
-        if self._closed or all(slot.child is None for slot in self._slots):
+    def _poll(self, timeout_seconds: float) -> None:
+        """Wait for messages, at most so long, and bring every slot up to date."""
+        if self._closed or all(slot.worker is None for slot in self._slots):
             return
         left = [slot.job.deadline_seconds - slot.job.seconds for slot in self._slots if slot.job is not None]
         self._selector.select(max(0.0, min([timeout_seconds, *left])))
         memory = self._memory()
         for slot in self._slots:
-            outcome = slot.advance(memory)
+            outcome = slot.update(memory)
             if outcome is not None:
                 self._outcomes[outcome.job] = outcome
 
@@ -230,40 +241,45 @@ class ProcessWorkers(Workers):
         if not self._is_memory_limited or start < self._memory_due:
             return {}
         memory = memory_of_groups()
-        # On a server with many thousand processes a look at all of them takes long: it gets a share of the time.
-        self._memory_due = start + max(TICK_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
+        # With many thousand processes on a server one measurement takes long: it gets a fixed share of the time.
+        self._memory_due = start + max(POLL_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
         return memory
 
 
-def awaited(
-    workers: Workers, outcomes: dict[int, Outcome], turn: Callable[[float], None], timeout_seconds: float | None
-) -> list[Outcome]:
-    """Take turns until there is something to report, nothing is busy, or the time is up.
+def wait_for_outcomes(
+    workers: Workers, outcomes: dict[int, JobOutcome], poll: Callable[[float], None], timeout_seconds: float | None
+) -> list[JobOutcome]:
+    """Poll until there is an outcome, no job is busy, or the time is up.
 
     Args:
-        outcomes: Where `turn` puts them; taken out here.
-        turn: Waits for news, at most so many seconds, and takes it in.
+        outcomes: Where `poll` puts them; those that are returned are removed.
+        poll: Waits for messages, at most so many seconds, and handles them.
     """
     end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
     with hold_interrupts() as is_interrupted:
         while True:
-            turn(min(TICK_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
+            poll(min(POLL_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
             if outcomes or not workers.busy or is_interrupted() or time.monotonic() >= end:
                 break
-        # After an interruption nobody takes what is returned here: it stays for the next call.
+        # An interruption is raised as this returns, so nobody would get the list: the outcomes stay for the next call.
         found = [] if is_interrupted() else list(outcomes.values())
         for outcome in found:
             del outcomes[outcome.job]
         return found
 
 
-def refuse_unfit(
-    workers: Workers, job: int, deadline_seconds: float, *, closed: bool, waiting: Mapping[int, Outcome] | None = None
+def check_submission(
+    workers: Workers,
+    job: int,
+    deadline_seconds: float,
+    *,
+    closed: bool,
+    waiting: Mapping[int, JobOutcome] | None = None,
 ) -> None:
     """Refuse a job that these workers cannot take now.
 
     Args:
-        waiting: Outcomes that nobody has taken yet.
+        waiting: Outcomes that were not returned yet.
     """
     if closed:
         raise RuntimeError("The workers are closed.")

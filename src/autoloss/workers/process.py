@@ -1,4 +1,4 @@
-"""One worker process and its group, as its driver sees them."""
+"""One worker process with its process group, as its driver sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO
 
-from autoloss.workers.messages import Cause, split
+from autoloss.workers.messages import Cause, split_frames
 
 TAIL_BYTES = 4096
 TAIL_LINES = 20
@@ -31,15 +31,15 @@ THREAD_VARIABLES = (
 
 
 class WorkerProcess:
-    """A running worker. Nothing blocks: the caller waits on the selector and then calls `pump`.
+    """A running worker. No call blocks: the caller waits on the selector and then calls `exchange`.
 
     Args:
-        selector: Told which of the pipes to watch.
-        perform: The frame with the callable; shared by all workers, never copied.
+        selector: The pipes are registered with it.
+        function: The frame with the function that jobs run; shared by all workers, never copied.
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, perform: bytes, environment: Mapping[str, str], threads: int
+        self, selector: selectors.BaseSelector, function: bytes, environment: Mapping[str, str], threads: int
     ) -> None:
         self._process = subprocess.Popen(
             # -P: a file in the current directory must not stand in for a module of the standard library.
@@ -68,7 +68,7 @@ class WorkerProcess:
             os.set_blocking(stream.fileno(), False)
         selector.register(self._replies, selectors.EVENT_READ)
         selector.register(self._errors, selectors.EVENT_READ)
-        self.send(perform)
+        self.send(function)
 
     @property
     def group(self) -> int:
@@ -81,22 +81,22 @@ class WorkerProcess:
         if not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
-            # Not reaped yet: the number of the group stays taken, so that killing it cannot hit strangers.
+            # Not reaped yet: the number of the group stays in use, so that killing it cannot hit another process.
             return os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
             return True
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame and write as much as the pipe takes; `pump` writes the rest."""
+        """Queue a frame and write as much as the pipe takes; `exchange` writes the rest."""
         self._outgoing.append(memoryview(frame))
         self._write()
 
-    def forget_output(self) -> None:
-        """Start a new job: what the last one printed says nothing about it."""
+    def clear_output(self) -> None:
+        """Drop what the job before the next one printed."""
         self._tail.clear()
 
-    def pump(self) -> list[bytes]:
-        """Move what can move without waiting.
+    def exchange(self) -> list[bytes]:
+        """Write what is queued and read what has arrived, without waiting.
 
         Returns:
             The bodies of the frames that are complete.
@@ -107,7 +107,7 @@ class WorkerProcess:
         if chunk is not None:
             self.hung_up = True
         self._drain_errors(1)
-        return split(self._incoming)
+        return split_frames(self._incoming)
 
     def kill(self) -> None:
         """Send SIGKILL to the whole group, stopped processes included."""
@@ -117,7 +117,7 @@ class WorkerProcess:
             self._killed = True
 
     def close(self) -> None:
-        """Kill the group, reap it and let go of the pipes."""
+        """Kill the group, reap it and close the pipes."""
         if self._requests.closed:
             return
         self.kill()
@@ -131,8 +131,8 @@ class WorkerProcess:
             stream.close()
         self._outgoing.clear()
 
-    def ending(self) -> tuple[Cause, str]:
-        """Say how a closed worker ended, where nobody here had it killed."""
+    def describe_exit(self) -> tuple[Cause, str]:
+        """Return how a worker ended that this process did not kill; call `close` first."""
         status = self._process.returncode
         if status is not None and status >= 0:
             return "exited", f"The worker ended itself with exit status {status}."
@@ -141,8 +141,8 @@ class WorkerProcess:
             number = signal.Signals(number).name
         return "killed", f"The worker was ended by signal {number}."
 
-    def output(self) -> str:
-        """Return the last lines that the worker printed since its job began, on a line of their own each."""
+    def last_output(self) -> str:
+        """Return the last lines that the worker printed since its job began."""
         lines = bytes(self._tail).decode(errors="replace").splitlines()[-TAIL_LINES:]
         return "\nIts last output:\n" + "\n".join(lines) if lines else ""
 
@@ -163,7 +163,7 @@ class WorkerProcess:
         self._unwatch(self._requests)
 
     def _read(self, stream: IO[bytes]) -> bytes | None:
-        """Return what is there, nothing at the end of the stream, None when there is nothing yet."""
+        """Return what has arrived, an empty value at the end of the stream, None when nothing has arrived yet."""
         try:
             chunk = os.read(stream.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -186,7 +186,7 @@ class WorkerProcess:
 
 
 def memory_of_groups() -> dict[int, int]:
-    """Return the resident bytes of every process group, pages that processes share counted once for each.
+    """Return the resident bytes of every process group; pages that processes share count once for each.
 
     Empty where there is no /proc.
     """
@@ -206,7 +206,7 @@ def memory_of_groups() -> dict[int, int]:
 
 def _environment(extra: Mapping[str, str], threads: int) -> dict[str, str]:
     path = os.pathsep.join(_import_path())
-    # One seed for str hashes: a task that walks a set of names does it in the same order in every worker.
+    # One seed for str hashes: a task that iterates over a set of names does so in the same order in every worker.
     own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     return {**os.environ, **own, **extra}
 
@@ -222,7 +222,7 @@ def _import_path() -> list[str]:
 
 
 def _reap_orphans(group: int) -> None:
-    """Reap what a worker left behind, where that is this process's duty: as process 1 of a container."""
+    """Reap the processes that a worker left and this one inherited, as process 1 of a container does."""
     end = time.monotonic() + REAP_SECONDS
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""One slot for jobs: the worker in it, the job it has, and what its limits and its end make of that job."""
+"""One slot for jobs: its worker process, its job, and what a limit or the end of the worker means for that job."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autoloss.workers.messages import START, Cause, Finished, Lost, Outcome, Raised, decode
+from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, decode
 from autoloss.workers.process import WorkerProcess
 
 
 @dataclass(slots=True)
-class Running:
+class RunningJob:
     """A job in its slot.
 
     Args:
@@ -29,12 +29,12 @@ class Running:
 
 
 class Slot:
-    """Runs one job at a time in a worker that it starts for the first one and replaces once it is lost.
+    """Runs one job at a time in a worker, which starts with the first job and is replaced after a `Lost` one.
 
     Args:
         start: Starts a worker.
         start_seconds: How long that may take.
-        memory_limit_bytes: Of the worker's group.
+        memory_limit_bytes: Resident memory allowed for the worker's process group.
     """
 
     def __init__(
@@ -43,42 +43,42 @@ class Slot:
         self._start = start
         self._start_seconds = start_seconds
         self._memory_limit_bytes = memory_limit_bytes
-        self.child: WorkerProcess | None = None
-        self.job: Running | None = None
+        self.worker: WorkerProcess | None = None
+        self.job: RunningJob | None = None
 
     def submit(self, number: int, frame: bytes, deadline_seconds: float) -> None:
-        """Give the worker its job."""
-        if self.child is None:
-            self.child = self._start()
-        self.child.forget_output()
-        self.child.send(frame)
-        self.job = Running(number, deadline_seconds, time.monotonic() if self.child.ready else None)
+        """Send the worker its job."""
+        if self.worker is None:
+            self.worker = self._start()
+        self.worker.clear_output()
+        self.worker.send(frame)
+        self.job = RunningJob(number, deadline_seconds, time.monotonic() if self.worker.ready else None)
 
-    def advance(self, memory: Mapping[int, int]) -> Outcome | None:
-        """Take what the worker sent and hold it to its limits.
+    def update(self, memory: Mapping[int, int]) -> JobOutcome | None:
+        """Read what the worker sent and enforce its limits.
 
         Args:
-            memory: Process group → resident bytes, for all groups, or empty when it was not looked at.
+            memory: Process group → resident bytes, for all groups; empty when it was not measured.
 
         Returns:
             The outcome of the job, once it has one; the slot is free then.
         """
-        child = self.child
-        if child is None:
+        worker = self.worker
+        if worker is None:
             return None
         # Looked at before the last reading: what a worker answered before its end counts.
-        has_ended = child.has_ended
-        outcome = self._hear(child) or self._judge(child, memory, has_ended or child.hung_up)
+        has_ended = worker.has_ended
+        outcome = self._read(worker) or self._enforce_limits(worker, memory, has_ended or worker.hung_up)
         if outcome is None or self.job is None:
             return None
         self.job = None
         return outcome
 
     def clear(self) -> None:
-        """End the worker and forget its job."""
-        if self.child is not None:
-            self.child.close()
-        self.child = self.job = None
+        """End the worker and drop its job."""
+        if self.worker is not None:
+            self.worker.close()
+        self.worker = self.job = None
 
     @property
     def _number(self) -> int:
@@ -88,8 +88,8 @@ class Slot:
     def _seconds(self) -> float:
         return 0.0 if self.job is None else self.job.seconds
 
-    def _hear(self, child: WorkerProcess) -> Outcome | None:
-        for body in child.pump():
+    def _read(self, worker: WorkerProcess) -> JobOutcome | None:
+        for body in worker.exchange():
             try:
                 message = decode(body)
             except Exception as error:
@@ -97,49 +97,51 @@ class Slot:
                 return Raised(self._number, text, traceback.format_exc(), self._seconds)
             match message:
                 case Finished(job=number) if number == START:
-                    child.ready = True
+                    worker.ready = True
                     if self.job is not None:
                         self.job.started = time.monotonic()
                 case Raised(job=number) if number == START:
                     text = f"A worker could not load what it is to run. {message.message}"
-                    self._drop(child)
+                    self._discard(worker)
                     return Raised(self._number, text, message.traceback_text, 0.0, at_start=True)
                 case Lost(_, cause, text, _):
-                    # The worker says so itself, of memory or of its GPU: what is left of it gets no other job.
-                    return self._lose(child, cause, text)
+                    # The worker itself reports an error of its memory or its GPU; it gets no other job.
+                    return self._lose(worker, cause, text)
                 case _:
                     return message
         return None
 
-    def _judge(self, child: WorkerProcess, memory: Mapping[int, int], has_ended: bool) -> Outcome | None:
+    def _enforce_limits(self, worker: WorkerProcess, memory: Mapping[int, int], has_ended: bool) -> JobOutcome | None:
         if has_ended:
-            return self._bury(child)
-        used, limit = memory.get(child.group, 0), self._memory_limit_bytes
+            return self._handle_exit(worker)
+        used, limit = memory.get(worker.group, 0), self._memory_limit_bytes
         if limit is not None and used > limit:
-            return self._lose(child, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
-        if not child.ready and time.monotonic() - child.started > self._start_seconds:
-            return self._lose(child, "exited", f"The worker did not start within {self._start_seconds:g} s.")
+            return self._lose(worker, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
+        if not worker.ready and time.monotonic() - worker.started > self._start_seconds:
+            return self._lose(worker, "exited", f"The worker did not start within {self._start_seconds:g} s.")
         if self.job is not None and self.job.seconds >= self.job.deadline_seconds:
             text = f"The job was still running after {self.job.deadline_seconds:g} s."
-            return self._lose(child, "deadline", text)
+            return self._lose(worker, "deadline", text)
         return None
 
-    def _bury(self, child: WorkerProcess) -> Outcome:
-        """Account for a worker that ended without being told to."""
-        child.close()
-        cause, text = child.ending()
-        if cause == "exited" and not child.ready:
-            # It would do so again: an error to show, not an accident to repeat.
-            self._drop(child)
-            return Raised(self._number, f"A worker could not start. {text}{child.output()}", "", 0.0, at_start=True)
-        return self._lose(child, cause, text)
+    def _handle_exit(self, worker: WorkerProcess) -> JobOutcome:
+        """Return what the unexpected end of a worker means for its job."""
+        worker.close()
+        cause, text = worker.describe_exit()
+        if cause == "exited" and not worker.ready:
+            # Another one would end likewise: an error to show, not an accident to repeat.
+            self._discard(worker)
+            return Raised(
+                self._number, f"A worker could not start. {text}{worker.last_output()}", "", 0.0, at_start=True
+            )
+        return self._lose(worker, cause, text)
 
-    def _lose(self, child: WorkerProcess, cause: Cause, text: str) -> Outcome:
+    def _lose(self, worker: WorkerProcess, cause: Cause, text: str) -> JobOutcome:
         number, seconds = self._number, self._seconds
         begun = self.job is not None and self.job.started is not None
-        self._drop(child)
-        return Lost(number, cause, text + child.output(), seconds, begun)
+        self._discard(worker)
+        return Lost(number, cause, text + worker.last_output(), seconds, begun)
 
-    def _drop(self, child: WorkerProcess) -> None:
-        child.close()
-        self.child = None
+    def _discard(self, worker: WorkerProcess) -> None:
+        worker.close()
+        self.worker = None

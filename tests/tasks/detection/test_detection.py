@@ -11,7 +11,8 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import measure_reference, simulate
+from autoloss.rejection.protocol import measure_reference
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
@@ -105,7 +106,7 @@ def test_the_protocol_counts_deltas_without_the_coders_deviations():
 def test_the_published_loss_of_a_branch_passes_and_its_negation_fails(branch):
     task = tiny()
     reference = measure_reference(task.branches[branch], drawn()[branch][:1])
-    formula = zoo.entry(f"det/{branch}").formula
+    formula = zoo.get_entry(f"det/{branch}").formula
     settings = ProtocolSettings(samples=1, steps=120, learning_rate=0.004)
     assert simulate(parse(formula), task.branches[branch], reference, settings).passed
     assert not simulate(parse(f"-({formula})"), task.branches[branch], reference, settings).passed

@@ -12,7 +12,7 @@ import torch
 
 from autoloss import tasks
 from autoloss.errors import RequestError
-from autoloss.run.checking import check
+from autoloss.run.check import check
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS

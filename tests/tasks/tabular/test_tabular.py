@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
-from autoloss.rejection.protocol import correlation_score, measure_reference, simulate
+from autoloss.rejection.engines import correlation_score
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.reference import simulate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.loss import Loss, bind
 from autoloss.space.parsing import parse
@@ -148,9 +150,9 @@ def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Pa
         ({"data": "diabetes", "metric": "r2", "positive": "1"}, "holds values, not classes; leave it out"),
         ({"data": "diabetes", "metric": "r2", "imbalance": 3}, "this target has no classes; leave it at 1"),
         ({"train_rows": 1000}, "The option train_rows is 1000; there are 343 rows"),
-        ({"steps": "many"}, "The option steps is 'many'; expected a whole number"),
-        ({"steps": 2.5}, "The option steps is 2.5; expected a whole number"),
-        ({"hidden": True}, "The option hidden is True; expected a whole number"),
+        ({"steps": "many"}, "steps takes a whole number; found 'many'"),
+        ({"steps": 2.5}, "steps takes a whole number; found 2.5"),
+        ({"hidden": True}, "hidden takes a whole number; found True"),
         ({"label_noise": 1.0}, "The option label_noise is 1.0; it needs to be in [0, 1)"),
         ({"learning_rate": 0}, "The option learning_rate is 0.0; it needs to be above 0"),
         ({"rows_per_sample": 1}, "The option rows_per_sample is 1; it needs to be at least 4"),

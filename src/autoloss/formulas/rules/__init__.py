@@ -9,53 +9,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoloss.formulas.rules import calls, products, sums
-from autoloss.formulas.rules.facts import Rule, constant
+from autoloss.formulas.rules.facts import Rule, compute_constant
 from autoloss.formulas.terms import Term
 
 SUM_RULES: tuple[Rule, ...] = (
-    sums.flat_sum,
-    sums.like_terms,
-    sums.merged_means,
-    sums.common_number,
-    sums.common_factor,
-    sums.merged_logs,
+    sums.flatten_sum,
+    sums.combine_like_terms,
+    sums.merge_means,
+    sums.factor_out_number,
+    sums.factor_out_term,
+    sums.merge_logarithms,
 )
 PRODUCT_RULES: tuple[Rule, ...] = (
-    products.flat_product,
-    products.like_factors,
-    products.cancelled,
-    products.merged_exponentials,
-    products.merged_magnitudes,
-    products.merged_roots,
-    products.distributed_number,
-    products.common_minus,
+    products.flatten_product,
+    products.combine_like_factors,
+    products.cancel_factors,
+    products.merge_exponentials,
+    products.merge_absolute_values,
+    products.merge_roots,
+    products.distribute_number,
+    products.factor_out_minus,
 )
 POWER_RULES: tuple[Rule, ...] = (
-    constant,
-    products.power_of_power,
-    products.power_of_multiple,
-    products.power_of_binary,
-    products.even_power,
-    products.power_of_root,
+    compute_constant,
+    products.merge_powers,
+    products.split_power_of_multiple,
+    products.drop_power_of_binary,
+    products.drop_sign_in_even_power,
+    products.drop_root_in_even_power,
 )
 CALL_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "abs": (constant, calls.absolute_value, calls.absolute_of_product),
+    "abs": (compute_constant, calls.drop_absolute_value, calls.split_absolute_value),
     "inv": (
-        constant,
-        calls.inverse_of_inverse,
-        calls.inverse_of_multiple,
-        calls.inverse_of_minus,
-        calls.inverse_of_product,
-        calls.inverse_of_exponential,
+        compute_constant,
+        calls.cancel_inverses,
+        calls.split_inverse_of_multiple,
+        calls.move_minus_out_of_inverse,
+        calls.invert_quotient,
+        calls.invert_exponential,
     ),
-    "log": (constant, calls.odd, calls.logarithm_of_exponential),
-    "exp": (constant, calls.exponential_of_logarithm),
-    "tanh": (constant, calls.odd),
-    "sqrt": (constant, calls.odd, calls.of_binary, calls.root_of_square),
-    "mean_nhw": (calls.mean_of_equals, calls.linear_mean),
-    "mean_c": (calls.mean_of_equals, calls.linear_mean),
-    "max_pool": (calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
-    "min_pool": (calls.pool_of_equals, calls.pool_of_multiple, calls.pool_of_sum),
+    "log": (compute_constant, calls.move_minus_out, calls.expand_logarithm),
+    "exp": (compute_constant, calls.cancel_exponential),
+    "tanh": (compute_constant, calls.move_minus_out),
+    "sqrt": (compute_constant, calls.move_minus_out, calls.drop_root_of_binary, calls.cancel_root),
+    "mean_nhw": (calls.drop_mean, calls.move_out_of_mean),
+    "mean_c": (calls.drop_mean, calls.move_out_of_mean),
+    "max_pool": (calls.drop_pool, calls.move_factor_out_of_pool, calls.move_summands_out_of_pool),
+    "min_pool": (calls.drop_pool, calls.move_factor_out_of_pool, calls.move_summands_out_of_pool),
 }
 
 

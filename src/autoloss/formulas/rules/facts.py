@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from autoloss.formulas.constants import folded
+from autoloss.formulas.constants import fold_constants
 from autoloss.formulas.ranges import Range
-from autoloss.formulas.terms import ONE, Term, factors, negated, negative
+from autoloss.formulas.terms import ONE, Term, is_negative, list_factors, negate
 
 
 class Facts(Protocol):
@@ -16,7 +16,7 @@ class Facts(Protocol):
     has_space: bool
     """Whether H and W can be above 1, and C; boxes have none of it."""
 
-    def range(self, term: Term) -> Range: ...
+    def bound(self, term: Term) -> Range: ...
 
     def may_overflow(self, term: Term) -> bool:
         """Say whether the term, or what it is made of, can become infinite: then 0 times it, or it minus itself, is no 0."""
@@ -30,15 +30,15 @@ class Facts(Protocol):
 Rule = Callable[[Term, Facts], Term | None]
 
 
-def constant(term: Term, facts: Facts) -> Term | None:
+def compute_constant(term: Term, facts: Facts) -> Term | None:
     """Compute what is made of numbers alone."""
-    return folded(term) if all(part.head == "number" for part in term.parts) else None
+    return fold_constants(term) if all(part.head == "number" for part in term.parts) else None
 
 
-def exponents_of(term: Term) -> dict[Term, int]:
+def collect_exponents(term: Term) -> dict[Term, int]:
     """Return base → exponent of a product without a number."""
     found: dict[Term, int] = {}
-    for factor in factors(term):
+    for factor in list_factors(term):
         if factor.head == "power":
             found[factor.parts[0]] = found.get(factor.parts[0], 0) + factor.exponent
         elif factor != ONE:
@@ -46,17 +46,17 @@ def exponents_of(term: Term) -> dict[Term, int]:
     return found
 
 
-def of_two_signs(term: Term) -> Term:
+def choose_sign(term: Term) -> Term:
     """Return the shorter of a and −a, one and the same for both; of y − √p and √p − y the one that begins with less."""
 
     def length(each: Term) -> tuple[int, int, list[str]]:
-        positive = [part for part in each.parts if not negative(part)]
+        positive = [part for part in each.parts if not is_negative(part)]
         return each.size, sum(part.size for part in positive), [part.key for part in positive]
 
-    return min((term, negated(term)), key=length) if term.head == "sum" else term
+    return min((term, negate(term)), key=length) if term.head == "sum" else term
 
 
-def shortest_of(candidates: Iterable[Term], term: Term) -> Term | None:
+def choose_shortest(candidates: Iterable[Term], term: Term) -> Term | None:
     """Return the shortest candidate that is shorter than the term."""
     found = min(candidates, key=lambda each: (each.size, each.key), default=term)
     return found if found.size < term.size else None

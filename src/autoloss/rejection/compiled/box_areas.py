@@ -16,14 +16,14 @@ from autoloss.space.boxes import CLAMP
 RAW = 4
 """Channels of the raw prediction: the deltas x, y, width and height."""
 AREAS = 3
-"""i, u and e, each of them one channel."""
+"""i, u and e, one channel each."""
 REFERENCE, TARGET, DEVIATIONS, UNIT, GIVEN = 0, 4, 8, 12, 13
-"""Rows of what is given of each box: reference box, target box, deviations of the deltas, unit of its areas; their number."""
+"""Rows of the fixed inputs of each box: reference box, target box, deviations of the deltas, unit of its areas; number of rows."""
 
 
 @njit(**INLINED)
-def _predicted(w, z, given, axis, i, count):
-    """Return where a predicted box begins and ends along an axis, half its length, and the shift that a delta of 1 makes."""
+def _predict_axis(w, z, given, axis, i, count):
+    """Return begin and end of a predicted box along an axis, half its length, and the shift per unit of delta."""
     low, high = w[given + axis * count + i], w[given + (axis + U(2)) * count + i]
     deviations = given + (U(DEVIATIONS) + axis) * count + i
     size = high - low
@@ -35,20 +35,20 @@ def _predicted(w, z, given, axis, i, count):
 
 
 @njit(**INLINED)
-def _targeted(w, given, axis, i, count):
+def _target_axis(w, given, axis, i, count):
     target = given + (U(TARGET) + axis) * count + i
     return w[target], w[target + U(2) * count]
 
 
 @njit(**INLINED)
-def _common(first, last, low, high):
-    """Return how far two stretches overlap, and how long the shortest is that holds both; NaN stays NaN."""
+def _measure_overlap(first, last, low, high):
+    """Return the overlap of two intervals, and the length of the shortest interval that contains both; NaN stays NaN."""
     inner = (high if last > high else last) - (low if first < low else first)
     return inner, (last if last > high else high) - (first if first < low else low)
 
 
 @njit(**INLINED)
-def _none_below(x):
+def _clip_below_zero(x):
     zero = constant(x, 0)
     return zero if x < zero else x
 
@@ -57,13 +57,13 @@ def _none_below(x):
 def measure_boxes(w, z, i_to, u_to, e_to, given, count):
     """Compute the areas of a tile of boxes."""
     for i in range(count):
-        left, right, _, _ = _predicted(w, z, given, U(0), i, count)
-        top, bottom, _, _ = _predicted(w, z, given, U(1), i, count)
-        target_left, target_right = _targeted(w, given, U(0), i, count)
-        target_top, target_bottom = _targeted(w, given, U(1), i, count)
-        across, around_x = _common(left, right, target_left, target_right)
-        along, around_y = _common(top, bottom, target_top, target_bottom)
-        common = _none_below(across) * _none_below(along)
+        left, right, _, _ = _predict_axis(w, z, given, U(0), i, count)
+        top, bottom, _, _ = _predict_axis(w, z, given, U(1), i, count)
+        target_left, target_right = _target_axis(w, given, U(0), i, count)
+        target_top, target_bottom = _target_axis(w, given, U(1), i, count)
+        across, around_x = _measure_overlap(left, right, target_left, target_right)
+        along, around_y = _measure_overlap(top, bottom, target_top, target_bottom)
+        common = _clip_below_zero(across) * _clip_below_zero(along)
         unit = w[given + U(UNIT) * count + i]
         own = (right - left) * (bottom - top)
         w[i_to + i] = common / unit
@@ -72,8 +72,8 @@ def measure_boxes(w, z, i_to, u_to, e_to, given, count):
 
 
 @njit(**INLINED)
-def _bounding(first, last, low, high):
-    """Return 1 where the predicted end, and beginning, bound the overlap, 1/2 where they lie on the target's, else 0."""
+def _weigh_bounds(first, last, low, high):
+    """Return, for end and begin, 1 where the prediction bounds the overlap, 1/2 where it equals the target, else 0."""
     zero, half, one = constant(first, 0), constant(first, 0.5), constant(first, 1)
     end = one if last < high else (zero if last > high else half)
     return end, one if first > low else (zero if first < low else half)
@@ -84,13 +84,13 @@ def _descend_axis(w, z, velocity, given, axis, i, count, slopes, own, along, aro
     """Step on the two deltas of an axis.
 
     Args:
-        slopes: Of the loss by overlap, own area and enclosing area.
-        own, along, around: Length of the predicted box, of overlap and of enclosing box along the other axis.
-        ends: What `_bounding` says of this axis; its overlap.
+        slopes: Derivatives of the loss by overlap, own area and enclosing area.
+        own, along, around: Lengths of predicted box, overlap and enclosing box along the other axis.
+        ends: The two results of `_weigh_bounds` for this axis, and its overlap.
     """
     end, begin, inner = ends
     zero, one, two = constant(end, 0), constant(end, 1), constant(end, 2)
-    by_overlap = slopes[0] * _none_below(along) if inner >= zero else zero
+    by_overlap = slopes[0] * _clip_below_zero(along) if inner >= zero else zero
     by_around = slopes[2] * around
     by_centre = (by_overlap - by_around) * (end - begin)
     by_half = by_overlap * (end + begin) + by_around * (two - end - begin) + two * slopes[1] * own
@@ -103,20 +103,20 @@ def _descend_axis(w, z, velocity, given, axis, i, count, slopes, own, along, aro
 
 @njit(**OPTIONS)
 def descend_boxes(w, z, velocity, given, di, du, de, factors, count, momentum, rate):
-    """Step against the derivatives by i, u and e, each times its factor."""
+    """Take a step of SGD along the derivatives by i, u and e, each times its factor."""
     bad = np.int32(0)
     for i in range(count):
-        left, right, half_width, shift_x = _predicted(w, z, given, U(0), i, count)
-        top, bottom, half_height, shift_y = _predicted(w, z, given, U(1), i, count)
-        target_left, target_right = _targeted(w, given, U(0), i, count)
-        target_top, target_bottom = _targeted(w, given, U(1), i, count)
-        across, around_x = _common(left, right, target_left, target_right)
-        along, around_y = _common(top, bottom, target_top, target_bottom)
+        left, right, half_width, shift_x = _predict_axis(w, z, given, U(0), i, count)
+        top, bottom, half_height, shift_y = _predict_axis(w, z, given, U(1), i, count)
+        target_left, target_right = _target_axis(w, given, U(0), i, count)
+        target_top, target_bottom = _target_axis(w, given, U(1), i, count)
+        across, around_x = _measure_overlap(left, right, target_left, target_right)
+        along, around_y = _measure_overlap(top, bottom, target_top, target_bottom)
         unit = w[given + U(UNIT) * count + i]
         by_u = factors[1] * w[du + i] / unit
         slopes = (factors[0] * w[di + i] / unit - by_u, by_u, factors[2] * w[de + i] / unit)
-        right_bounds, left_bounds = _bounding(left, right, target_left, target_right)
-        bottom_bounds, top_bounds = _bounding(top, bottom, target_top, target_bottom)
+        right_bounds, left_bounds = _weigh_bounds(left, right, target_left, target_right)
+        bottom_bounds, top_bounds = _weigh_bounds(top, bottom, target_top, target_bottom)
         x, y = (right_bounds, left_bounds, across), (bottom_bounds, top_bounds, along)
         width, height = right - left, bottom - top
         bad |= _descend_axis(

@@ -1,4 +1,4 @@
-"""Compiled functions that later processes load instead of compiling them again, where there is a place to keep them."""
+"""Compilation with a cache on disk, so that later processes load what was compiled once."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from autoloss.rejection.compiled.functions import OPTIONS
 _log = logging.getLogger(__name__)
 
 
-def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function when it is first called, and keep it; where there is no place for it, say so once and go on."""
-    told = False
+def compile_cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function at its first call and cache it on disk; where that is impossible, warn once and go on."""
+    warned = False
 
-    def tell(error: Exception) -> None:
-        nonlocal told
-        if not told:
-            _log.warning("The compiled engine cannot be kept (%s); this process compiles it for itself.", error)
-        told = True
+    def warn(error: Exception) -> None:
+        nonlocal warned
+        if not warned:
+            _log.warning(
+                "The compiled engine cannot be cached on disk (%s); this process compiles it for itself.", error
+            )
+        warned = True
 
     try:
         compiled: Callable[..., Any] = njit(**OPTIONS, cache=True)(function)
     except RuntimeError as error:
-        tell(error)
+        warn(error)
         return njit(**OPTIONS)(function)
 
     def call(*arguments: Any) -> Any:
         try:
             return compiled(*arguments)
         except OSError as error:
-            # The folder went or the disk is full. Keeping comes last: what was compiled is there all the same.
-            tell(error)
+            # The folder is gone or the disk is full. Saving comes last, so the compiled function is usable.
+            warn(error)
             return compiled(*arguments)
 
     return call

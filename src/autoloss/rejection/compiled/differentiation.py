@@ -1,4 +1,4 @@
-"""Walks a tree there and back: each operator's own instructions, then the derivatives of the plain sum by its leaves."""
+"""Records a tree forward and backward: the instructions of each operator, then the derivatives of the plain sum by its leaves."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from autoloss.rejection.compiled.tape import (
     Scaled,
     Tape,
     constant,
-    whole,
+    unscaled,
 )
 from autoloss.rejection.compiled.writer import Writer
 from autoloss.space.expression import CONSTANT, Expression
 
 
 def record(expression: Expression, channels: int, positions: int, flat: bool, masked: bool) -> Tape | None:
-    """Lay out a tree, and the derivative of its plain sum by p, or those by i, u and e.
+    """Record a tree and the derivative of its plain sum by p, or those by i, u and e.
 
     Args:
         positions: N·H·W.
-        flat: A plane has one position only, so that pools change nothing.
-        masked: Not all elements count.
+        flat: Whether a plane has one position only, so that pools change nothing.
+        masked: Whether some elements do not count.
 
     Returns:
         None where the tree does not depend on the prediction.
@@ -45,48 +45,48 @@ def record(expression: Expression, channels: int, positions: int, flat: bool, ma
         return _Recorder(Writer(channels, positions, flat)).record(expression, masked)
 
 
-def _negated(writer: Writer, x: Scaled) -> Scaled:
-    return writer.scaled(x, constant(-1.0))
+def _negate(writer: Writer, x: Scaled) -> Scaled:
+    return writer.scale(x, constant(-1.0))
 
 
-def _squared(writer: Writer, x: Scaled) -> Scaled:
+def _square(writer: Writer, x: Scaled) -> Scaled:
     return writer.multiply(x, x)
 
 
 def _min_pool(writer: Writer, x: Scaled) -> Scaled:
-    return _negated(writer, writer.pool(_negated(writer, x)))
+    return _negate(writer, writer.pool(_negate(writer, x)))
 
 
 FORWARD: dict[str, Callable[..., Scaled]] = {
     "add": Writer.add,
     "mul": Writer.multiply,
-    "neg": _negated,
+    "neg": _negate,
     "abs": partial(Writer.unary, op=Op.ABS),
     "inv": partial(Writer.unary, op=Op.INV),
     "log": partial(Writer.unary, op=Op.LOG),
     "exp": partial(Writer.unary, op=Op.EXP),
     "tanh": partial(Writer.unary, op=Op.TANH),
-    "square": _squared,
+    "square": _square,
     "sqrt": partial(Writer.unary, op=Op.SQRT),
     "mean_nhw": partial(Writer.mean, over=POSITION),
     "mean_c": partial(Writer.mean, over=CHANNEL),
     "max_pool": Writer.pool,
     "min_pool": _min_pool,
 }
-"""Table 1, as far as compiled code knows it: a tree with any other operator runs in the reference."""
+"""The operators of Table 1 that compiled code supports; a tree with any other operator runs in the reference."""
 
 _LEAVES = {
     CONSTANT: ONE,
-    "p": whole(P_REGISTER),
-    "y": whole(Y_REGISTER),
-    "i": whole(I_REGISTER),
-    "u": whole(U_REGISTER),
-    "e": whole(E_REGISTER),
+    "p": unscaled(P_REGISTER),
+    "y": unscaled(Y_REGISTER),
+    "i": unscaled(I_REGISTER),
+    "u": unscaled(U_REGISTER),
+    "e": unscaled(E_REGISTER),
 }
 
 
 class _Recorder:
-    """One tree on its way there and back."""
+    """Records one tree, forward and backward."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -113,31 +113,31 @@ class _Recorder:
         return stack.pop()
 
     def add_total(self, root: Scaled, masked: bool) -> None:
-        """Sum the output, and begin the way back with the sum's derivative by it."""
+        """Sum the output, and start the backward pass with the derivative of the sum."""
         register = root.register
         assert register is not None
         if masked:
-            self.writer.emit(Op.MASKED_TOTAL, FULL, whole(register), whole(MASK_REGISTER), factor=root)
-            self.give(register, self.writer.scaled(whole(MASK_REGISTER), root), FULL)
+            self.writer.emit(Op.MASKED_TOTAL, FULL, unscaled(register), unscaled(MASK_REGISTER), factor=root)
+            self.give(register, self.writer.scale(unscaled(MASK_REGISTER), root), FULL)
             return
         every = self.writer.fit(Scaled(None, root.single, root.double), FULL, self.writer.varies[register])
-        self.writer.emit(Op.TOTAL, self.writer.varies[register], whole(register), factor=every)
+        self.writer.emit(Op.TOTAL, self.writer.varies[register], unscaled(register), factor=every)
         self.give(register, every, self.writer.varies[register])
 
     def backward(self, instruction: Instruction) -> None:
-        """Hand the slope of an instruction's result to its operands."""
+        """Propagate the derivative of an instruction's result to its operands."""
         if not self.writer.active[instruction.to] or instruction.op is Op.SPREAD:
             return
         slope = self.slope_of(instruction.to)
         a, b = (Scaled(self.writer.source.get(one, one), 1.0, 1.0) for one in (instruction.a, instruction.b))
-        result = whole(instruction.to)
+        result = unscaled(instruction.to)
         varies = self.writer.varies[instruction.to]
         assert a.register is not None
         match instruction.op:
             case Op.SUM_CHANNELS | Op.SUM_POSITIONS:
                 self.give(a.register, slope, self.writer.varies[a.register])
             case Op.MULTIPLY if a == b:
-                self.give(a.register, self.writer.scaled(self.writer.multiply(slope, a), constant(2.0)), varies)
+                self.give(a.register, self.writer.scale(self.writer.multiply(slope, a), constant(2.0)), varies)
             case Op.MULTIPLY:
                 assert b.register is not None
                 self.give(
@@ -148,19 +148,19 @@ class _Recorder:
                 )
             case Op.COMBINE:
                 assert b.register is not None
-                self.give(a.register, self.writer.scaled(slope, instruction.factor), varies)
-                self.give(b.register, self.writer.scaled(slope, instruction.second), varies)
+                self.give(a.register, self.writer.scale(slope, instruction.factor), varies)
+                self.give(b.register, self.writer.scale(slope, instruction.second), varies)
             case Op.SHIFT:
-                self.give(a.register, self.writer.scaled(slope, instruction.factor), varies)
+                self.give(a.register, self.writer.scale(slope, instruction.factor), varies)
             case Op.POOL:
                 found = self.writer.emit(
-                    Op.POOL_SLOPE, varies, a, self.writer.filled(slope, varies), factor=instruction.factor
+                    Op.POOL_SLOPE, varies, a, self.writer.fill(slope, varies), factor=instruction.factor
                 )
-                self.give(a.register, self.writer.scaled(found, instruction.factor), varies)
+                self.give(a.register, self.writer.scale(found, instruction.factor), varies)
             case _:
                 derivative = self.derivative(instruction.op, Scaled(a.register, *instruction.factor[1:]), result)
                 self.give(
-                    a.register, self.writer.scaled(self.writer.multiply(slope, derivative), instruction.factor), varies
+                    a.register, self.writer.scale(self.writer.multiply(slope, derivative), instruction.factor), varies
                 )
 
     def slope_of(self, register: int) -> Scaled:
@@ -173,7 +173,7 @@ class _Recorder:
             case Op.EXP:
                 return result
             case Op.INV:
-                return self.writer.scaled(self.writer.multiply(result, result), constant(-1.0))
+                return self.writer.scale(self.writer.multiply(result, result), constant(-1.0))
             case Op.ABS:
                 return self.writer.unary(argument, Op.SIGN)
             case Op.LOG:
@@ -187,11 +187,11 @@ class _Recorder:
         slopes = [self.slope_of(leaf) if leaf in self.slopes else constant(0.0) for leaf in leaves]
         end = max([0, *(one.time for one in self.writer.instructions if one.stage)])
         end += end % 2
-        held = [self.writer.filled(slope, FULL) if slope.register is None else slope for slope in slopes]
-        wide = tuple(self.writer.widened(slope, FULL, (1, end)) for slope in held)
+        held = [self.writer.fill(slope, FULL) if slope.register is None else slope for slope in slopes]
+        wide = tuple(self.writer.widen(slope, FULL, (1, end)) for slope in held)
         return Tape(tuple(self.writer.instructions), tuple(self.writer.varies), end, wide)
 
     def give(self, register: int, slope: Scaled, given: int) -> None:
-        """Note a share of a register's slope, which stands once for each of what `given` varies over."""
+        """Add a term to a register's derivative; the term is repeated over the dimensions `given`."""
         if self.writer.active[register]:
             self.slopes.setdefault(register, []).append(self.writer.fit(slope, given, self.writer.varies[register]))

@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "no
 """Contraction to multiply-add changes rounding only; NaN, infinity and the sign of zero keep their meaning."""
 
 INLINED = {**OPTIONS, "forceinline": True}
-"""For what stands inside a loop: a call that LLVM thinks too dear to copy would keep the loop from being vectorised."""
+"""For functions called inside a loop: a call that LLVM does not inline would keep the loop from being vectorised."""
 
 F = np.float32
 I = np.int32  # noqa: E741
@@ -72,31 +72,31 @@ def hyperbolic_tangent(x: Any) -> Any:
     raise NotImplementedError
 
 
-def ordered(x: Any) -> Any:
-    """Return an integer that is larger the larger x is, NaN outermost: LLVM finds the largest integer of many in vectors."""
+def to_rank(x: Any) -> Any:
+    """Return an integer that grows with x, NaN outermost: LLVM vectorises the maximum of integers, not that of floats."""
     raise NotImplementedError
 
 
-def disordered(rank: Any) -> Any:
-    """Return the number with that place in the order."""
+def from_rank(rank: Any) -> Any:
+    """Return the number with that rank."""
     raise NotImplementedError
 
 
-def _ordered32(x):
+def _to_rank32(x):
     bits = _bits(x)
     return I(bits ^ I(I(bits >> I(31)) & I(0x7FFFFFFF)))
 
 
-def _ordered64(x):
+def _to_rank64(x):
     bits = _bits(x)
     return bits ^ ((bits >> L(63)) & L(0x7FFFFFFFFFFFFFFF))
 
 
-def _disordered32(rank):
+def _from_rank32(rank):
     return _number(I(rank ^ I(I(rank >> I(31)) & I(0x7FFFFFFF))))
 
 
-def _disordered64(rank):
+def _from_rank64(rank):
     return _number(rank ^ ((rank >> L(63)) & L(0x7FFFFFFFFFFFFFFF)))
 
 
@@ -235,11 +235,11 @@ def _hyperbolic_tangent(x):  # pyright: ignore[reportUnusedFunction]
     return _tanh32 if x == types.float32 else _tanh64
 
 
-@overload(ordered, jit_options=OPTIONS)
-def _ordered(x):  # pyright: ignore[reportUnusedFunction]
-    return _ordered32 if x == types.float32 else _ordered64
+@overload(to_rank, jit_options=OPTIONS)
+def _to_rank(x):  # pyright: ignore[reportUnusedFunction]
+    return _to_rank32 if x == types.float32 else _to_rank64
 
 
-@overload(disordered, jit_options=OPTIONS)
-def _disordered(rank):  # pyright: ignore[reportUnusedFunction]
-    return _disordered32 if rank == types.int32 else _disordered64
+@overload(from_rank, jit_options=OPTIONS)
+def _from_rank(rank):  # pyright: ignore[reportUnusedFunction]
+    return _from_rank32 if rank == types.int32 else _from_rank64

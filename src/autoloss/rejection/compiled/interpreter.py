@@ -1,7 +1,7 @@
 # type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
 """The compiled loop: runs a program's blocks, takes the steps of SGD on the raw prediction, and stops at what is not finite.
 
-One function is called from outside, `descent()`, in single precision for the protocol and in double for the signature.
+Other modules call `compile_descent()` only; its function runs in single precision for the protocol and in double for keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import njit
 
 from autoloss.rejection.compiled import kernels as k
 from autoloss.rejection.compiled.box_areas import GIVEN, descend_boxes, measure_boxes
-from autoloss.rejection.compiled.compiling import kept
+from autoloss.rejection.compiled.compiling import compile_cached
 from autoloss.rejection.compiled.functions import OPTIONS
 from autoloss.rejection.compiled.kernels import U
 from autoloss.rejection.compiled.pools import pool, pool_slope
@@ -27,8 +27,8 @@ DONE, NOT_FINITE, NO_GRADIENT = range(3)
 """How a descent ends."""
 
 SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
-"""What stands between the raw prediction and p; one logit z is the two-channel softmax of (0, z). Of a box the deltas are raw,
-and the areas i, u and e stand where p would."""
+"""The function from the raw prediction to p. One logit z is the two-channel softmax of (0, z). For boxes the deltas are raw, and
+the areas i, u and e are stored in place of p."""
 
 _SOURCES = (
     *("functions.py", "kernels.py", "pools.py", "box_areas.py", "interpreter.py"),
@@ -43,7 +43,7 @@ SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) fo
 
 @njit(**OPTIONS)
 def _run(w, code, factors, begin, end, tile, shape, positions):
-    """Run some instructions, on one tile or, at odd times, on the sample; return what they add to the loss."""
+    """Run instructions on one tile or, at odd times, on the whole sample; return their contribution to the loss."""
     channels, rows, height, width, rows_per_tile, scratch, _ = shape
     loss = 0.0
     for row in range(begin, end):
@@ -134,8 +134,8 @@ def _step(w, activation, places, slopes, factors, tile, shape, positions, moment
 
 
 @njit(**OPTIONS, inline="always")
-def _places(areas, shape, first):
-    """Return where raw prediction, velocity, p and what is given begin of the tile that begins with a position."""
+def _locate_tile(areas, shape, first):
+    """Return the offsets of raw prediction, velocity, p and fixed inputs of the tile whose first position is `first`."""
     channels, moving = shape[0], shape[6]
     return (
         areas[0] + first * moving,
@@ -170,30 +170,30 @@ def _descend(
     activation,
     shape,
     portion,
-    span,
+    steps,
     momentum,
     rate,
     losses,
 ):
-    """Take a portion of the positions through all steps; return how that ended.
+    """Run all steps on a portion of the positions; return how they ended.
 
-    Only where no position depends on another may a portion be less than the whole sample.
+    A portion may be less than the whole sample only where no position depends on another.
     """
     moving, tile = shape[6], shape[3] * shape[4]
     last = blocks[len(blocks) - 1]
-    for step in range(span[0], span[1]):
+    for step in range(steps[0], steps[1]):
         loss, bad, moved = 0.0, False, step > 0
         for row in range(once, len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
         for first in range(portion[0], portion[1], tile):
             number, positions = first // tile, min(tile, portion[1] - first)
-            places = _places(areas, shape, first)
+            places = _locate_tile(areas, shape, first)
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
             bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, momentum, rate)
             moved = moved or not k.is_zero(w, places[1], moving * positions)
-            if step + 1 < span[1]:
+            if step + 1 < steps[1]:
                 _activate(w, activation, places, shape, positions)
-        losses[step - span[0]] += loss
+        losses[step - steps[0]] += loss
         if bad or not abs(loss) < np.inf:
             return NOT_FINITE
         if not moved:
@@ -201,22 +201,22 @@ def _descend(
     return DONE
 
 
-def _stamp() -> str:
-    """Return what changes with any source that is compiled: numba itself looks at the outermost function's file only."""
+def _hash_sources() -> str:
+    """Hash all compiled sources. Numba itself only checks whether the outermost function's file has changed."""
     folder = Path(__file__).parent
     return hashlib.sha256(b"".join((folder / name).read_bytes() for name in _SOURCES)).hexdigest()
 
 
 @cache
-def descent() -> Callable[..., int]:
-    """Return the compiled descent, loaded from the cache where there is one.
+def compile_descent() -> Callable[..., int]:
+    """Return the compiled descent, from the cache where there is one.
 
-    Its arguments: workspace; code, factors, blocks and number of blocks that run once, of a program; places of z, its
-    velocity, p, and what is given of boxes; places and strides of the derivatives, and their factors; activation; shape
-    (channels, rows, height, width, rows per tile, place of scratch, channels of z); first step and last; momentum; learning
-    rate; an array of zeros, one per step, for the loss; its largest finite value. It returns how the descent ended.
+    Its arguments: workspace; a program's code, factors, blocks and number of blocks that run once; offsets of z, its velocity,
+    p, and the fixed inputs of boxes; offsets and strides of the derivatives, and their factors; activation; shape (channels,
+    rows, height, width, rows per tile, offset of scratch, channels of z); first and last step; momentum; learning rate; an
+    array of zeros, one per step, for the loss; the largest finite value. It returns how the descent ended.
     """
-    stamp = _stamp()
+    stamp = _hash_sources()
 
     def descend(
         w,
@@ -229,7 +229,7 @@ def descent() -> Callable[..., int]:
         slope_factors,
         activation,
         shape,
-        span,
+        steps,
         momentum,
         rate,
         losses,
@@ -240,8 +240,8 @@ def descent() -> Callable[..., int]:
         for row in range(once):
             _run_block(w, code, factors, blocks[row], shape)
         for first in range(U(0), whole, tile):
-            _activate(w, activation, _places(areas, shape, first), shape, min(tile, whole - first))
-        # A tile that can go through all steps alone lies in the cache all the while.
+            _activate(w, activation, _locate_tile(areas, shape, first), shape, min(tile, whole - first))
+        # A tile that can run all steps alone stays in the processor cache.
         size = tile if len(blocks) == once + 1 else whole
         end = NO_GRADIENT
         for first in range(U(0), whole, size):
@@ -258,7 +258,7 @@ def descent() -> Callable[..., int]:
                 activation,
                 shape,
                 portion,
-                span,
+                steps,
                 momentum,
                 rate,
                 losses,
@@ -272,4 +272,4 @@ def descent() -> Callable[..., int]:
                 return NOT_FINITE
         return end
 
-    return kept(descend)
+    return compile_cached(descend)

@@ -1,5 +1,5 @@
 # type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
-"""Table 1 in compiled loops: each operator and its derivative over one stretch of a flat workspace.
+"""Table 1 in compiled loops: each operator and its derivative over a contiguous range of a flat workspace.
 
 Every loop reads and writes `workspace` at unsigned offsets, which LLVM vectorises. A result never overlaps an operand.
 """
@@ -15,11 +15,11 @@ from numba import njit
 from autoloss.rejection.compiled.functions import (
     OPTIONS,
     constant,
-    disordered,
     exponential,
+    from_rank,
     hyperbolic_tangent,
     logarithm,
-    ordered,
+    to_rank,
 )
 from autoloss.space.operators import EPSILON
 
@@ -130,7 +130,7 @@ def spread(workspace, to, a, channels, positions, by_channel, by_position):
 
 @njit(**{**OPTIONS, "fastmath": {"reassoc"}})
 def sum_of(workspace, a, count):
-    """Add up one stretch. Only the order of addition is free: a non-finite element gives a non-finite sum."""
+    """Sum a range. Only the order of addition is free: a non-finite element gives a non-finite sum."""
     total = constant(workspace[a], 0)
     for i in range(count):
         total += workspace[a + i]
@@ -139,7 +139,7 @@ def sum_of(workspace, a, count):
 
 @njit(**{**OPTIONS, "fastmath": {"reassoc"}})
 def masked_sum_of(workspace, a, mask, count):
-    """Add up what counts, by selection, since 0·NaN would be NaN."""
+    """Sum the elements that count, by selection, since 0·NaN would be NaN."""
     zero = constant(workspace[mask], 0)
     total = zero
     for i in range(count):
@@ -159,23 +159,23 @@ def sum_channels(workspace, to, a, channels, positions):
 
 @njit(**OPTIONS)
 def sum_positions(workspace, to, a, channels, positions, begin):
-    """Add one tile's sum to each channel's; `begin` with the first tile."""
+    """Add the sum of a tile to that of each channel; `begin` is true for the first tile."""
     for c in range(channels):
         found = sum_of(workspace, a + c * positions, positions)
         workspace[to + c] = found if begin else workspace[to + c] + found
 
 
 LEAST = 1e-8
-"""Of a position's sum of exponentials: above it, a p that vanishes would have been below e⁻⁸⁵, which no operator tells from 0
-but by its sign."""
+"""Least sum of exponentials at a position. Above it, a p that underflows is below e⁻⁸⁵, which the operators distinguish from 0 only
+by its sign."""
 
 
 @njit(**OPTIONS)
 def softmax(workspace, to, z, scratch, channels, positions):
     """Softmax over channels; `scratch` holds two numbers per position.
 
-    Any shift of z gives the same result but for rounding, as long as no sum overflows or vanishes. One shift for the whole
-    stretch saves most of the loops; where it will not do, each position gets its own.
+    Any shift of z gives the same result up to rounding, as long as no sum overflows or vanishes. One shift for the whole range
+    saves most of the loops; where it is not enough, each position gets its own.
     """
     count = channels * positions
     high, whole = _largest(workspace, z, count), scratch
@@ -190,11 +190,11 @@ def softmax(workspace, to, z, scratch, channels, positions):
 
 @njit(**OPTIONS)
 def _largest(workspace, a, count):
-    most = ordered(workspace[a])
+    most = to_rank(workspace[a])
     for i in range(count):
-        rank = ordered(workspace[a + i])
+        rank = to_rank(workspace[a + i])
         most = rank if rank > most else most
-    return disordered(most)
+    return from_rank(most)
 
 
 @njit(**OPTIONS)
@@ -255,11 +255,11 @@ def step(workspace, z, velocity, i, slope, momentum, rate):
 
 @njit(**OPTIONS)
 def descend_softmax(workspace, z, velocity, p, slope, factor, scratch, channels, positions, first, momentum, rate):
-    """Step against `factor` · `slope`, the derivative by p, through the softmax over channels.
+    """Take a step of SGD along `factor` · `slope`, the derivative by p, through the softmax over channels.
 
     Args:
         scratch: One number per position.
-        first: The first channel that moves; 1 when the first stands for a constant logit 0.
+        first: The first channel that is optimised; 1 when channel 0 is a constant logit 0.
     """
     for i in range(positions):
         workspace[scratch + i] = 0

@@ -1,6 +1,6 @@
-"""Where the elements of one sample lie in the engine's flat workspace: tiles of whole rows, channel after channel.
+"""The memory layout of one sample in the engine's flat workspace: tiles of whole rows, channel after channel.
 
-A tile is small enough for all that one step of SGD touches to stay in the first-level cache.
+A tile is small enough for everything that one step of SGD touches to stay in the first-level cache.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 TILE_POSITIONS = 128
-"""Positions of a tile, where rows are shorter than that; longer rows are a tile each."""
+"""Positions of a tile; longer rows are a tile each."""
 ALIGNMENT = 16
 """Elements; a cache line of single precision."""
 
 Z, VELOCITY, P, Y, MASK = range(5)
-"""Areas at the head of the workspace, each with room for all channels of the leaves."""
+"""Areas at the start of the workspace, each as large as all channels of the leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of a sample's leaves, (N, C, H, W), and what follows from it.
+    """The shape of a sample's leaves, (N, C, H, W), and the sizes derived from it.
 
     Args:
-        raw: Channels of the raw prediction, where the leaves are not its own activation (boxes).
-        given: Likewise, rows of what is fixed.
+        raw: Channels of the raw prediction, where the leaves are not its activation (boxes).
+        given: Likewise, rows of fixed inputs.
     """
 
     planes: int
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def moving(self) -> int:
-        """Channels that descend."""
+        """Channels that are optimised."""
         return self.raw or self.channels
 
     @property
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def flat(self) -> bool:
-        """Say whether there is no space, so that pools change nothing."""
+        """Whether a plane has one position only, so that pools change nothing."""
         return self.height == self.width == 1
 
     @property
@@ -59,33 +59,33 @@ class Layout:
 
     @property
     def tile(self) -> int:
-        """Positions of every tile but the last, which may hold fewer."""
+        """Positions of every tile but the last, which may have fewer."""
         return self.rows_per_tile * self.width
 
     @property
     def area(self) -> int:
-        """Elements of one array over all channels and positions, whichever has most."""
-        return padded(max(self.channels, self.raw, self.given) * self.positions)
+        """Elements of the largest array over all channels and positions."""
+        return pad_size(max(self.channels, self.raw, self.given) * self.positions)
 
     @property
     def scratch(self) -> int:
-        """Elements that an activation or a pool needs for itself: two tiles, or six planes with a border."""
-        return padded(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2)))
+        """Elements of scratch memory for an activation or a pool: two tiles, or six planes with a border."""
+        return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2)))
 
     @property
     def head(self) -> int:
-        """Elements before what the tape needs: the fixed areas, then scratch."""
+        """Elements before the registers of the tape: the fixed areas, then scratch."""
         return (MASK + 1) * self.area + self.scratch
 
     def pack(self, array: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Bring (N, C, H, W) into the order of the workspace, one flat array."""
+        """Convert (N, C, H, W) to the order of the workspace, one flat array."""
         flat = array.transpose(1, 0, 2, 3).reshape(array.shape[1], self.positions)
         whole = self.positions - self.positions % self.tile
         tiles = flat[:, :whole].reshape(len(flat), -1, self.tile).transpose(1, 0, 2)
         return np.concatenate([tiles.ravel(), flat[:, whole:].ravel()])
 
     def unpack(self, packed: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Bring one flat array back into (N, C, H, W)."""
+        """Convert one flat array back to (N, C, H, W)."""
         channels = len(packed) // self.positions
         whole = self.positions - self.positions % self.tile
         tiles = packed[: channels * whole].reshape(-1, channels, self.tile).transpose(1, 0, 2)
@@ -94,6 +94,6 @@ class Layout:
         return flat.reshape(channels, self.planes, self.height, self.width).transpose(1, 0, 2, 3)
 
 
-def padded(count: int) -> int:
-    """Return the room for `count` elements: aligned, and never a power of two that makes arrays share cache lines."""
+def pad_size(count: int) -> int:
+    """Return the padded size of `count` elements: aligned, and never a power of two, at which arrays would share cache lines."""
     return (count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT + ALIGNMENT

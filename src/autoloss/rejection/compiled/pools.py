@@ -1,8 +1,8 @@
 # type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
-"""Table 1's max_pool and its slope in compiled loops, in two one-dimensional passes: along rows, then across them.
+"""Table 1's max_pool and its derivative in compiled loops, in two one-dimensional passes: along rows, then across them.
 
-The first largest of a 3×3 window in reading order is the first row that holds the largest number, and in that row the first
-column that does: so both the value and the gradient split in two. Planes lie in tiles of whole rows (see `tape.Layout`).
+The first maximum of a 3×3 window in reading order lies in the first row that contains the maximum, at the first such column of
+that row; so value and gradient are both separable. Planes are stored in tiles of whole rows (see `layout.Layout`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from autoloss.rejection.compiled.kernels import U, fill
 
 
 @njit(**INLINED)
-def _beats(x, most):
-    """Say whether x takes the place of the largest number before it: when it is larger, or NaN."""
+def _replaces(x, most):
+    """Check whether x replaces the maximum so far: when it is larger, or NaN."""
     # Not `or`: a branch would keep the loops around it from being vectorised.
     return (x > most) | (x != x)
 
 
 @njit(**OPTIONS)
-def _place(base, row, channel, channels, width, rows_per_tile, rows):
-    """Return where a row of a channel begins."""
+def _locate_row(base, row, channel, channels, width, rows_per_tile, rows):
+    """Return the offset of a row of a channel."""
     tile = row // rows_per_tile
     first = tile * rows_per_tile
     held = min(rows_per_tile, rows - first)
@@ -31,24 +31,24 @@ def _place(base, row, channel, channels, width, rows_per_tile, rows):
 
 @njit(**INLINED)
 def _first_largest(x, y, z):
-    """Return the largest of three in order, a NaN before all, and whether the second and the third took its place."""
-    second = _beats(y, x)
+    """Return the first maximum of three numbers, NaN counting as largest, and whether the second and the third replaced it."""
+    second = _replaces(y, x)
     most = y if second else x
-    third = _beats(z, most)
+    third = _replaces(z, most)
     return z if third else most, second, third
 
 
 @njit(**OPTIONS)
-def _bordered(workspace, to, a, first, channel, shape, factor):
-    """Copy factor · a's plane with its outermost numbers once more on each side: what no number there can beat.
+def _copy_bordered(workspace, to, a, first, channel, shape, factor):
+    """Copy a plane of factor · a with its outermost numbers repeated once on each side, which changes no maximum.
 
-    Their share of the slope is given back to the numbers that they repeat. Loops over whole bordered planes, at shifted
-    places, then need no borders.
+    The derivatives of the copies are later added to the numbers that they repeat. Loops over bordered planes then need no
+    special case at the border.
     """
     channels, rows, height, width, rows_per_tile = shape
     line = width + U(2)
     for h in range(height):
-        source = _place(a, first + h, channel, channels, width, rows_per_tile, rows)
+        source = _locate_row(a, first + h, channel, channels, width, rows_per_tile, rows)
         out = to + (h + U(1)) * line
         for i in range(width):
             workspace[out + U(1) + i] = factor * workspace[source + i]
@@ -60,8 +60,8 @@ def _bordered(workspace, to, a, first, channel, shape, factor):
 
 
 @njit(**OPTIONS)
-def _along_rows(workspace, to, a, count):
-    """Write the largest of each number and its neighbours to the left and right."""
+def _pool_rows(workspace, to, a, count):
+    """Write the maximum of each number and its neighbours to the left and right."""
     for i in range(U(1), count - U(1)):
         workspace[to + i] = _first_largest(workspace[a + i - U(1)], workspace[a + i], workspace[a + i + U(1)])[0]
 
@@ -79,10 +79,10 @@ def pool(workspace, to, a, scratch, shape, factor):
     source, along = scratch, scratch + plane
     for c in range(channels):
         for first in range(U(0), rows, height):
-            _bordered(workspace, source, a, first, c, shape, factor)
-            _along_rows(workspace, along, source, plane)
+            _copy_bordered(workspace, source, a, first, c, shape, factor)
+            _pool_rows(workspace, along, source, plane)
             for h in range(height):
-                out = _place(to, first + h, c, channels, width, rows_per_tile, rows)
+                out = _locate_row(to, first + h, c, channels, width, rows_per_tile, rows)
                 at = along + h * line + U(1)
                 for i in range(width):
                     workspace[out + i] = _first_largest(
@@ -91,8 +91,8 @@ def pool(workspace, to, a, scratch, shape, factor):
 
 
 @njit(**OPTIONS)
-def _chosen(workspace, to, a, apart, count):
-    """Write which of three numbers, `apart` from each other, is the largest: −1, 0 or 1."""
+def _choose(workspace, to, a, apart, count):
+    """Write which of three numbers at the distance `apart` is the first maximum: −1, 0 or 1."""
     one, none = constant(workspace[a], 1), constant(workspace[a], 0)
     for i in range(count):
         _, second, third = _first_largest(workspace[a + i - apart], workspace[a + i], workspace[a + i + apart])
@@ -101,8 +101,8 @@ def _chosen(workspace, to, a, apart, count):
 
 
 @njit(**OPTIONS)
-def _collected(workspace, to, slope, choice, apart, count):
-    """Add up the slopes of the windows that chose each number."""
+def _collect(workspace, to, slope, choice, apart, count):
+    """Sum the derivatives of the windows that chose each number."""
     one, none = constant(workspace[slope], 1), constant(workspace[slope], 0)
     for i in range(count):
         after = workspace[slope + i + apart] if workspace[choice + i + apart] == -one else none
@@ -112,18 +112,18 @@ def _collected(workspace, to, slope, choice, apart, count):
 
 
 @njit(**OPTIONS)
-def _given_back(workspace, to, slope, choice, towards, count):
-    """Add the slopes whose windows chose a repeated number beyond the border to the number that it repeats."""
+def _give_back(workspace, to, slope, choice, direction, count):
+    """Add the derivatives of the windows that chose a repeated number at the border to the number that it repeats."""
     none = constant(workspace[slope], 0)
     for i in range(count):
-        workspace[to + i] += workspace[slope + i] if workspace[choice + i] == towards else none
+        workspace[to + i] += workspace[slope + i] if workspace[choice + i] == direction else none
 
 
 @njit(**OPTIONS)
 def pool_slope(workspace, to, a, slope, scratch, shape, factor):
-    """Write the slope of max_pool of factor · a, without the factor; `scratch` holds six bordered planes.
+    """Write the derivative of max_pool of factor · a, without the factor; `scratch` holds six bordered planes.
 
-    First each slope finds its row, then, in that row, its column.
+    Each derivative is first assigned to its row, then, within the row, to its column.
     """
     channels, rows, height, width, rows_per_tile = shape
     one, line = constant(factor, 1), width + U(2)
@@ -133,23 +133,23 @@ def pool_slope(workspace, to, a, slope, scratch, shape, factor):
     fill(workspace, choice, U(3) * plane, constant(factor, 0))
     for c in range(channels):
         for first in range(U(0), rows, height):
-            _bordered(workspace, source, a, first, c, shape, factor)
-            _along_rows(workspace, along, source, plane)
+            _copy_bordered(workspace, source, a, first, c, shape, factor)
+            _pool_rows(workspace, along, source, plane)
             for h in range(height):
-                incoming = _place(slope, first + h, c, channels, width, rows_per_tile, rows)
+                incoming = _locate_row(slope, first + h, c, channels, width, rows_per_tile, rows)
                 out = given + (h + U(1)) * line + U(1)
                 for i in range(width):
                     workspace[out + i] = workspace[incoming + i]
-            _chosen(workspace, choice + line, along + line, line, height * line)
-            _collected(workspace, passed + line, given + line, choice + line, line, height * line)
-            _given_back(workspace, passed + line, given + line, choice + line, -one, line)
+            _choose(workspace, choice + line, along + line, line, height * line)
+            _collect(workspace, passed + line, given + line, choice + line, line, height * line)
+            _give_back(workspace, passed + line, given + line, choice + line, -one, line)
             bottom = height * line
-            _given_back(workspace, passed + bottom, given + bottom, choice + bottom, one, line)
-            _chosen(workspace, choice + line, source + line, U(1), height * line)
+            _give_back(workspace, passed + bottom, given + bottom, choice + bottom, one, line)
+            _choose(workspace, choice + line, source + line, U(1), height * line)
             for h in range(height):
-                out = _place(to, first + h, c, channels, width, rows_per_tile, rows)
+                out = _locate_row(to, first + h, c, channels, width, rows_per_tile, rows)
                 at = (h + U(1)) * line + U(1)
-                _collected(workspace, out, passed + at, choice + at, U(1), width)
+                _collect(workspace, out, passed + at, choice + at, U(1), width)
                 right = at + width - U(1)
-                _given_back(workspace, out, passed + at, choice + at, -one, U(1))
-                _given_back(workspace, out + width - U(1), passed + right, choice + right, one, U(1))
+                _give_back(workspace, out, passed + at, choice + at, -one, U(1))
+                _give_back(workspace, out + width - U(1), passed + right, choice + right, one, U(1))

@@ -1,4 +1,4 @@
-"""A tape with places for its registers: the arrays that compiled code runs on."""
+"""A tape with memory assigned to its registers: the arrays that compiled code runs on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.rejection.compiled.layout import MASK, Layout, P, Y, Z, padded
+from autoloss.rejection.compiled.layout import MASK, Layout, P, Y, Z, pad_size
 from autoloss.rejection.compiled.tape import (
     AREA_REGISTERS,
     CHANNEL,
@@ -22,9 +22,9 @@ from autoloss.rejection.compiled.tape import (
 )
 
 OP, VARIES, TO, TO_STRIDE, A, A_STRIDE, B, B_STRIDE = range(8)
-"""Columns of `Program.code`; a register lies at its place plus the number of the tile times its stride.
+"""Columns of `Program.code`; the offset of a register is its place plus the number of the tile times its stride.
 
-SPREAD has no second operand; its B says what the first one varies over.
+SPREAD has no second operand; its B holds the dimensions of the first one.
 """
 
 TILED, BEGIN, END = range(3)
@@ -33,7 +33,7 @@ TILED, BEGIN, END = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the interpreter needs to know of one tree.
+    """One tree in the form that the interpreter runs.
 
     Args:
         code: One row per instruction, with columns as named above.
@@ -41,8 +41,8 @@ class Program:
         double: The same in float64.
         blocks: Rows of `code` that run together, tile by tile or at once.
         once: How many of the blocks run once, before the steps.
-        slopes: Places and strides of the derivative by p, or of those by i, u and e; three rows in any case.
-        single_factors: What they are multiplied by, float32.
+        slopes: Places and strides of the derivative by p, or of those by i, u and e; always three rows.
+        single_factors: Factors of these derivatives, float32.
         double_factors: The same in float64.
         size: Elements of the workspace.
     """
@@ -59,18 +59,18 @@ class Program:
 
     @property
     def separable(self) -> bool:
-        """Say whether no position depends on another, so that each tile can run all steps alone."""
+        """Whether no position depends on another, so that each tile can run all steps alone."""
         return len(self.blocks) == self.once + 1
 
 
-def place(tape: Tape, layout: Layout, plain: bool) -> Program:
-    """Give each register its place.
+def assemble(tape: Tape, layout: Layout, plain: bool) -> Program:
+    """Assign memory to the registers of a tape.
 
     Args:
         plain: The prediction is p itself; nothing is activated.
     """
     instructions = sorted(tape.instructions, key=lambda one: one[:2])
-    places = _places(instructions, tape, layout, plain)
+    places = _assign_places(instructions, tape, layout, plain)
     code = np.zeros((len(instructions), 8), np.uint64)
     for row, one in zip(code, instructions, strict=True):
         row[OP], row[VARIES] = one.op, one.varies
@@ -79,7 +79,7 @@ def place(tape: Tape, layout: Layout, plain: bool) -> Program:
         if one.op is Op.SPREAD and one.a is not None:
             row[B] = tape.varies[one.a]
     factors = [(one.factor, one.second) for one in instructions]
-    blocks, once = _blocks(instructions, tape.end)
+    blocks, once = _cut_blocks(instructions, tape.end)
     slopes = [*tape.slopes, *[tape.slopes[0]] * (len(AREA_REGISTERS) - len(tape.slopes))]
     return Program(
         code=code,
@@ -94,8 +94,8 @@ def place(tape: Tape, layout: Layout, plain: bool) -> Program:
     )
 
 
-def _blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint64], int]:
-    """Cut the instructions where their time changes; the block at `end`, which takes the step, is always there."""
+def _cut_blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint64], int]:
+    """Split the instructions where their time changes; the block at `end`, with the optimisation step, always exists."""
     times = [one[:2] for one in instructions]
     starts = sorted({*times, (1, end)})
     rows = [
@@ -104,20 +104,20 @@ def _blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint6
     return np.array(rows, np.uint64), sum(stage == 0 for stage, _ in starts)
 
 
-def _places(
+def _assign_places(
     instructions: list[Instruction], tape: Tape, layout: Layout, plain: bool
 ) -> dict[int | None, tuple[int, int]]:
-    """Give each register a place and a stride: a tile's own where one block makes and uses it, else the whole sample's."""
+    """Assign a place and a stride to each register: per tile where one block writes and reads it, else per sample."""
     stride = layout.channels * layout.tile
     places: dict[int | None, tuple[int, int]] = {
         P_REGISTER: ((Z if plain else P) * layout.area, stride),
         Y_REGISTER: (Y * layout.area, stride),
         MASK_REGISTER: (MASK * layout.area, stride),
     }
-    # One after the other where p would be; each is one channel.
+    # One after the other in place of p; each is one channel.
     for number, register in enumerate(AREA_REGISTERS):
         places[register] = (P * layout.area + number * layout.positions, layout.tile)
-    last, shared = _lifetimes(instructions, tape)
+    last, shared = _find_lifetimes(instructions, tape)
     free: dict[tuple[bool, int], list[tuple[int, int]]] = {}
     size = layout.head
     for index, one in enumerate(instructions):
@@ -126,25 +126,25 @@ def _places(
             if free.get(kind):
                 places[one.to] = free[kind].pop()
             else:
-                places[one.to], size = _new(kind, layout, size)
+                places[one.to], size = _allocate(kind, layout, size)
         for register in {register for register in (one.a, one.b) if register is not None}:
             if last.get(register) == index and tape.varies[register] & POSITION:
                 free.setdefault((register in shared, tape.varies[register]), []).append(places[register])
     return places
 
 
-def _new(kind: tuple[bool, int], layout: Layout, size: int) -> tuple[tuple[int, int], int]:
+def _allocate(kind: tuple[bool, int], layout: Layout, size: int) -> tuple[tuple[int, int], int]:
     whole, varies = kind
     channels = layout.channels if varies & CHANNEL else 1
     positions = (layout.positions if whole else layout.tile) if varies & POSITION else 1
     stride = channels * layout.tile if whole and varies & POSITION else 0
-    return (size, stride), size + padded(channels * positions)
+    return (size, stride), size + pad_size(channels * positions)
 
 
-def _lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, int], set[int]]:
-    """Return where each register is used last, and which are needed whole: by a pool, or in another block.
+def _find_lifetimes(instructions: list[Instruction], tape: Tape) -> tuple[dict[int, int], set[int]]:
+    """Return the last use of each register, and the registers needed for the whole sample: by a pool, or in another block.
 
-    What is made once and used in the steps is needed to the end.
+    What is computed once and used in the steps is needed to the end.
     """
     made = {one.to: one[:2] for one in instructions}
     uses = [(one.a, one[:2], index) for index, one in enumerate(instructions)]

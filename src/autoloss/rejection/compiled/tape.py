@@ -1,7 +1,7 @@
-"""A tree and its gradient as one straight list of instructions: what the compiled engine runs instead of autograd.
+"""A tree and its gradient as a linear list of instructions, which the compiled engine runs instead of autograd.
 
-Three things make it short. What does not depend on the prediction is computed once. What is equal over channels or over
-positions, as after a mean, is kept as few numbers. Signs and other constant factors are carried along, not computed.
+Three things keep it short. What does not depend on the prediction is computed once. What is constant over channels or over
+positions, as after a mean, is stored once. Signs and other constant factors are tracked as factors, not computed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 CHANNEL, POSITION = 1, 2
-"""What a register varies over, as a sum of these: nothing, channels, positions, or both."""
+"""The dimensions over which a register varies, as a sum of these: none, channels, positions, or both."""
 FULL = CHANNEL + POSITION
 
 P_REGISTER, Y_REGISTER, MASK_REGISTER, I_REGISTER, U_REGISTER, E_REGISTER = range(6)
@@ -22,7 +22,7 @@ LEAF_REGISTERS = 6
 
 
 class Op(IntEnum):
-    """What one instruction does; a unary one takes its operand times a factor."""
+    """The operation of an instruction; a unary one is applied to its operand times a factor."""
 
     ABS = 0
     INV = 1
@@ -45,7 +45,7 @@ class Op(IntEnum):
     FILL = 13
     """The constant `second`."""
     SPREAD = 14
-    """Repeat what is equal over channels or positions."""
+    """Broadcast over channels or positions."""
     SUM_CHANNELS = 15
     SUM_POSITIONS = 16
     TOTAL = 17
@@ -54,7 +54,7 @@ class Op(IntEnum):
     POOL = 19
     """max_pool of factor · a."""
     POOL_SLOPE = 20
-    """Give each of b, an output's slope, to the first largest of its window in factor · a."""
+    """Add each derivative in b to the first maximum of its window in factor · a."""
 
 
 class Scaled(NamedTuple):
@@ -66,7 +66,7 @@ class Scaled(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One instruction; stage 0 is run once, stage 1 in every step; even times go tile by tile, odd ones over the sample."""
+    """One instruction. Stage 0 runs once, stage 1 in every step; even times run tile by tile, odd times on the whole sample."""
 
     stage: int
     time: int
@@ -81,10 +81,10 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """Instructions in order, what their registers vary over, and the derivatives they end with.
+    """Instructions in order, the dimensions of their registers, and the resulting derivatives.
 
     Args:
-        end: The time at which the prediction takes its step.
+        end: The time of the optimisation step.
         slopes: The derivatives of the plain sum by p, or by i, u and e; registers that vary over everything.
     """
 
@@ -98,14 +98,14 @@ ONE = Scaled(None, 1.0, 1.0)
 
 
 def constant(value: float) -> Scaled:
-    return Scaled(None, single(value), value)
+    return Scaled(None, round_to_single(value), value)
 
 
-def whole(register: int) -> Scaled:
-    """Return a register as it is."""
+def unscaled(register: int) -> Scaled:
+    """Return a register with the factor 1."""
     return Scaled(register, 1.0, 1.0)
 
 
-def single(value: float) -> float:
+def round_to_single(value: float) -> float:
     """Round to single precision."""
     return float(np.float32(value))

@@ -1,4 +1,4 @@
-"""Writes the instructions of a tape: arithmetic on registers, each with its time, and the constants that go with them."""
+"""Writes the instructions of a tape: arithmetic on registers, each with its time and its constant factors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from autoloss.rejection.compiled.tape import (
     Op,
     Scaled,
     constant,
-    single,
+    round_to_single,
 )
 from autoloss.space.operators import EPSILON
 
 _MODERATE = 1e9
-"""Constant factors up to this size, and down to its inverse, are carried along."""
+"""Constant factors between the inverse of this size and this size are tracked instead of computed."""
 
 
 class Writer:
@@ -33,15 +33,15 @@ class Writer:
     Args:
         channels: C of the leaves.
         positions: N·H·W.
-        flat: A plane has one position only, so that pools change nothing.
+        flat: Whether a plane has one position only, so that pools change nothing.
     """
 
     def __init__(self, channels: int, positions: int, flat: bool) -> None:
         self.flat = flat
         self.count = {CHANNEL: channels, POSITION: positions}
         self.instructions: list[Instruction] = []
-        # Of each register, those of the leaves and the mask first: what it varies over, whether it is computed in every step,
-        # and the time from which it is there.
+        # Of each register, leaves and mask first: its dimensions, whether it is computed in every step, and the time from
+        # which it is available.
         given = (Y_REGISTER, MASK_REGISTER)
         self.varies = [FULL] * LEAF_REGISTERS
         self.active = [register not in given for register in range(LEAF_REGISTERS)]
@@ -53,7 +53,7 @@ class Writer:
     def emit(
         self, op: Op, varies: int, a: Scaled, b: Scaled | None = None, factor: Scaled = ONE, second: Scaled = ONE
     ) -> Scaled:
-        """Append an instruction unless the same one is there; operands lose their constants, which `factor` holds."""
+        """Append an instruction unless it exists already; the constants of the operands are in `factor`."""
         key = (op, varies, a.register, b and b.register, factor[1:], second[1:])
         if key not in self._known:
             self._known[key] = self.append(op, varies, a, b, factor, second)
@@ -69,7 +69,7 @@ class Writer:
             time = max(wait | 1 for wait in waits)
         reads = self.varies[operands[0]] if op in (Op.SUM_CHANNELS, Op.SUM_POSITIONS) else varies
         left, right = (
-            self.widened(one, reads, (stage, time)).register if one is not None and one.register is not None else None
+            self.widen(one, reads, (stage, time)).register if one is not None and one.register is not None else None
             for one in (a, b)
         )
         register = self.new(varies, bool(stage), time + (op is Op.SUM_POSITIONS))
@@ -82,8 +82,8 @@ class Writer:
         self.time.append(time)
         return len(self.varies) - 1
 
-    def widened(self, value: Scaled, varies: int, when: tuple[int, int]) -> Scaled:
-        """Repeat a register over all that `varies`, just where it is needed: it is cheaper to repeat than to read back."""
+    def widen(self, value: Scaled, varies: int, when: tuple[int, int]) -> Scaled:
+        """Broadcast a register to the dimensions `varies` where it is needed; storing and reading it costs more."""
         register = value.register
         assert register is not None
         if self.varies[register] == varies:
@@ -95,8 +95,8 @@ class Writer:
             self.instructions.append(Instruction(*when, Op.SPREAD, varies, wide, register, None, ONE, ONE))
         return Scaled(self._spread[key], value.single, value.double)
 
-    def filled(self, value: Scaled, varies: int) -> Scaled:
-        """Give a value a register of its own over all that `varies`, where the sample is to be had as a whole."""
+    def fill(self, value: Scaled, varies: int) -> Scaled:
+        """Write a value to a register of its own with the dimensions `varies`, for operations on the whole sample."""
         if value.register is None:
             return self.emit(Op.FILL, varies, value, second=value)
         if self.varies[value.register] == varies and value[1:] == (1.0, 1.0):
@@ -105,9 +105,9 @@ class Writer:
 
     def add(self, a: Scaled, b: Scaled) -> Scaled:
         if a.register is None and b.register is None:
-            return Scaled(None, single(a.single + b.single), a.double + b.double)
+            return Scaled(None, round_to_single(a.single + b.single), a.double + b.double)
         if a.register == b.register:
-            return self.moderate(Scaled(a.register, single(a.single + b.single), a.double + b.double))
+            return self.moderate(Scaled(a.register, round_to_single(a.single + b.single), a.double + b.double))
         if a.register is None:
             return self.add(b, a)
         if b.register is None:
@@ -119,22 +119,22 @@ class Writer:
 
     def multiply(self, a: Scaled, b: Scaled) -> Scaled:
         if b.register is None:
-            return self.scaled(a, b)
+            return self.scale(a, b)
         if a.register is None:
-            return self.scaled(b, a)
+            return self.scale(b, a)
         varies = self.varies[a.register] | self.varies[b.register]
         if a.register > b.register:
             a, b = b, a
         product = self.emit(Op.MULTIPLY, varies, a, b)
-        return self.scaled(self.scaled(product, a), b)
+        return self.scale(self.scale(product, a), b)
 
-    def scaled(self, value: Scaled, factor: Scaled) -> Scaled:
+    def scale(self, value: Scaled, factor: Scaled) -> Scaled:
         """Multiply by the constant of `factor`."""
-        product = Scaled(value.register, single(value.single * factor.single), value.double * factor.double)
+        product = Scaled(value.register, round_to_single(value.single * factor.single), value.double * factor.double)
         return self.moderate(product)
 
     def moderate(self, value: Scaled) -> Scaled:
-        """Multiply by a constant at once where that costs next to nothing, or where carrying it along could overflow."""
+        """Multiply by a tracked constant where that is cheap, or where tracking it further could overflow."""
         if value.register is None or value[1:] in ((1.0, 1.0), (-1.0, -1.0)):
             return value
         if self.varies[value.register] == FULL and all(1 / _MODERATE <= abs(size) <= _MODERATE for size in value[1:]):
@@ -151,7 +151,7 @@ class Writer:
             return value
         op = Op.SUM_CHANNELS if over == CHANNEL else Op.SUM_POSITIONS
         total = self.emit(op, self.varies[value.register] & ~over, value)
-        return self.scaled(self.scaled(total, value), constant(1 / self.count[over]))
+        return self.scale(self.scale(total, value), constant(1 / self.count[over]))
 
     def pool(self, value: Scaled) -> Scaled:
         if value.register is None or self.flat or not self.varies[value.register] & POSITION:
@@ -159,15 +159,15 @@ class Writer:
         return self.emit(Op.POOL, self.varies[value.register], value, factor=value)
 
     def fit(self, slope: Scaled, given: int, wanted: int) -> Scaled:
-        """Add up over what the slope is given for but its register does not vary over."""
+        """Sum a derivative over the dimensions in `given` that are not in `wanted`."""
         for over, op in ((CHANNEL, Op.SUM_CHANNELS), (POSITION, Op.SUM_POSITIONS)):
             if not given & over or wanted & over:
                 continue
             if slope.register is not None and self.varies[slope.register] & over:
                 total = self.emit(op, self.varies[slope.register] & ~over, slope)
-                slope = self.scaled(total, slope)
+                slope = self.scale(total, slope)
             else:
-                slope = self.scaled(slope, constant(float(self.count[over])))
+                slope = self.scale(slope, constant(float(self.count[over])))
         return slope
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloss.report.failures import failures
-from autoloss.report.leaderboard import hall_rows, rows_of, top_rows
+from autoloss.report.leaderboard import count_seeds, hall_rows, rows_of, top_rows
 from autoloss.report.lineage import Step, lineage
 from autoloss.report.numbers import counted, duration, figure
 from autoloss.report.page import figures
@@ -21,7 +20,7 @@ from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
-from autoloss.trainings.evidence import Row
+from autoloss.trainings.table import Row
 
 TOP = 20
 """Losses in the table of the best."""
@@ -116,8 +115,6 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     state = state_of(reading, search)
     story = story_of(search, state)
     top, hall = top_rows(search, TOP), hall_rows(search)
-    task = json.loads(search.settings["task"])
-    configuration = json.loads(search.settings["configuration"])
     number = story.winner
     born = [] if number is None else reading.columns.offspring(number)
     offspring = [reading.children[child] for child in born[:OFFSPRING]]
@@ -132,10 +129,10 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
     badge = "winner" if search.confirmed or compared else "best so far"
     return Contents(
         run=search.directory.absolute().name,
-        task=search.settings["title"],
-        options=", ".join(f"{name} {value}" for name, value in task["options"].items()),
-        release=search.settings["release"],
-        seed=configuration["seed"],
+        task=search.settings.title,
+        options=", ".join(f"{name} {value}" for name, value in search.settings.task.options.items()),
+        release=search.settings.release,
+        seed=search.configuration.seed,
         written=time.strftime("%Y-%m-%d %H:%M", time.localtime(now)),
         live=live,
         state=state,
@@ -209,7 +206,6 @@ def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
     if row.mean is not None and scale is not None:
         half = row.interval or 0.0
         places = (scale.place(row.mean - half), scale.place(row.mean), scale.place(row.mean + half))
-    failed = len(row.scores) - len(row.finite)
     return Compared(
         label=row.entrant.label,
         baseline=row.entrant.baseline,
@@ -217,7 +213,7 @@ def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
         mean=figure(row.mean),
         half="" if row.interval is None else figure(row.interval),
         p_value="" if row.p_value is None else f"{row.p_value:.2g}",
-        seeds=f"{len(row.scores)}" + (f" ({failed} without a score)" if failed else ""),
+        seeds=count_seeds(row),
         reasons=tuple(reason.splitlines()[0] for reason in row.reasons),
         places=places,
         below=row.mean is not None and scale is not None and row.mean < scale.low,
@@ -235,13 +231,12 @@ def _curves(reading: Reading, search: Search, number: int | None) -> list[Chart]
 
 def _shapes(search: Search, winner: Listed) -> list[Shape]:
     """Draw the winner's trees, simplified; none where it holds operators of somebody's own."""
-    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = {name: BranchForm.from_dict(form) for name, form in json.loads(search.settings["branches"]).items()}
+    forms = search.settings.branches
     try:
-        loss = Loss.parse(winner.formula.found, {name: form.leaves for name, form in forms.items()})
+        loss = Loss.parse(winner.formula.found, search.settings.leaves)
     except FormulaError:
         return []
     label = f"#{winner.values['id']}"

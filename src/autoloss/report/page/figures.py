@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from autoloss.run.results import Search
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
 from autoloss.tasks.task import Training
-from autoloss.trainings.evidence import COMPARISON, TEST, seeds
+from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
 
 BINS = 24
 """Stretches of a search over which operators are counted."""
@@ -168,7 +167,7 @@ def training_curves(search: Search, trials: Mapping[Train, Outcome], winner: int
     """Draw the training losses of the winner and of the best baselines, same seed, each on its own scale."""
     chosen = [row for row in search.comparison if row.entrant.label == f"#{winner}"]
     chosen += [row for row in search.comparison if row.entrant.baseline][: CURVES - len(chosen)]
-    fresh = seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)
+    fresh = training_seeds(search.configuration.seed, COMPARISON, 1)
     charts = []
     for row in chosen:
         outcome = trials.get(row.entrant.job(fresh[0], TEST))

@@ -1,15 +1,19 @@
-"""Formulas as a page shows them: set as mathematics, with the text that was found beside."""
+"""Formulas as a page shows them: simplified as mathematics, and the text that was found."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from autoloss.report.readable import readable_of, terms_of
+from autoloss.report.readable import simplify_formulas, simplify_stored
 from autoloss.run.results import Search
+
+if TYPE_CHECKING:
+    from autoloss.space.form import BranchForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +32,23 @@ class Formula:
 
 
 class Formulas(dict[str, Formula]):
-    """Formulas of a run as they were found → set for the page."""
+    """The text of a formula of a run → what the page shows of it."""
 
     @classmethod
     def of(cls, search: Search, found: Iterable[str]) -> Formulas:
-        branches = search.settings["branches"]
-        readable = readable_of(search, found)
-        return cls({text: Formula(text, one.line, _set(text, branches)) for text, one in readable.items()})
+        branches = tuple(search.settings.branches.items())
+        readable = simplify_formulas(search, found)
+        return cls({text: Formula(text, one.line, _write_mathml(text, branches)) for text, one in readable.items()})
 
 
 @functools.lru_cache(maxsize=2000)
-def _set(formula: str, branches: str) -> Markup:
-    """Set a formula, simplified; one with an operator of somebody's own stays text."""
-    from autoloss.formulas.mathml import mathml
+def _write_mathml(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Markup:
+    """Write a simplified formula as MathML; one with an operator of a person's own stays text."""
     from autoloss.space.loss import MAIN
 
-    terms = terms_of(formula, branches)
+    terms = simplify_stored(formula, branches)
     if terms is None:
         return Markup("<code>{}</code>").format(formula)
     if set(terms) == {MAIN}:
-        return mathml(terms[MAIN])
-    return Markup("<br>").join(Markup("{}: {}").format(name, mathml(term)) for name, term in terms.items())
+        return terms[MAIN].mathml
+    return Markup("<br>").join(Markup("{}: {}").format(name, term.mathml) for name, term in terms.items())

@@ -17,8 +17,9 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.run.results import Search
-from autoloss.trainings.evidence import COMPARISON, TEST, seeds
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.task import Training
+from autoloss.tasks.training.atomic_files import write_text
+from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
 
 FILE = "scenes.json"
 COUNT = 6
@@ -88,34 +89,19 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
-    from autoloss.run.naming import TaskReference
+    from autoloss.run.resolving import load_task
+    from autoloss.trainings.pictures import train_pictures
 
-    task = TaskReference.from_json(search.settings["task"]).load()
+    task = load_task(search.settings.task)
     if set(task.standard) != set(task.branches):
-        raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to draw scenes beside.")
+        raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
-    seed = seeds(json.loads(search.settings["configuration"])["seed"], COMPARISON, 1)[0]
-    drawn: list[Any] = []
-    for name, loss in (("the found loss", formula), (standard, task.standard)):
-        say(f"Training once with {name}, for the scenes.")
-        drawn.append(_pictures(task, loss, seed, name))
+    seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
+    losses = {"the found loss": formula, standard: task.standard}
+    drawn = train_pictures(task, losses, Training(seed=seed, split=TEST), COUNT, say)
     pairs = zip(*drawn, strict=True)
     found = Scenes(formula, standard, seed, tuple(_scene(ours, theirs) for ours, theirs in pairs))
     _keep(search.directory / FILE, found)
-    return found
-
-
-def _pictures(task: Any, loss: Any, seed: int, name: str) -> Any:
-    from autoloss import zoo
-    from autoloss.space.loss import bind
-    from autoloss.tasks.task import Diverged, Stopped, Training
-    from autoloss.tasks.training.threads import one_thread
-
-    with one_thread():
-        criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
-        found = task.pictures(criterion, Training(seed=seed, split=TEST), COUNT)
-    if isinstance(found, Diverged | Stopped):
-        raise RequestError(f"The training with {name} ended at step {found.step}: {found.reason}. Leave out --scenes.")
     return found
 
 
@@ -167,7 +153,7 @@ def _colours() -> list[int]:
 
 def _keep(path: Path, found: Scenes) -> None:
     try:
-        write_whole(path, json.dumps(asdict(found)))
+        write_text(path, json.dumps(asdict(found)))
     except RequestError:
         # A folder that is only read stays as it is; the report has them all the same.
         return

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from autoloss.report.numbers import figure
 from autoloss.report.verdict import SURE, Judgement, Standing, judged
 from autoloss.run.reading import Reading
 from autoloss.run.results import Search
-from autoloss.trainings.evidence import TEST
+from autoloss.trainings.entrant import TEST
 
 Tone = Literal["good", "open", "bad"]
 
@@ -63,10 +62,9 @@ class State:
 
 def state_of(reading: Reading, search: Search) -> State:
     """Say how far a run is: searching, re-training, finished or stopped."""
-    configuration = json.loads(search.settings["configuration"])
-    budget = configuration["evaluations"]
+    budget = search.configuration.evaluations
     charged = len(search.columns.scores)
-    expected = _trials_expected(configuration["final"], search)
+    expected = _trials_expected(search)
     known = len(reading.trials)
     again = shlex.join(["autoloss", "resume", str(search.directory)])
     if charged >= budget and (known >= expected or not reading.alive):
@@ -81,13 +79,13 @@ def state_of(reading: Reading, search: Search) -> State:
     return State(False, "stopped", "Nothing is lost; go on with:", charged, budget, again)
 
 
-def _trials_expected(final: Mapping[str, int], search: Search) -> int:
+def _trials_expected(search: Search) -> int:
     """Return how many trainings follow the search, as far as that is known: those of baselines depend on the task."""
-    listed: dict[str, Any] = json.loads(search.settings.get("comparison", '{"seeds": 0, "entrants": []}'))
-    best = min(final["confirm"], len(search.top(final["confirm"])))
-    further = min(final.get("finalists", 0), best) * final.get("finalist_seeds", 0)
-    compared = listed["seeds"] * len(listed["entrants"]) or min(final["compare"], best) * final["compare_seeds"]
-    return best * final["confirm_seeds"] + further + compared
+    final, comparison = search.configuration.final, search.settings.comparison
+    best = min(final.confirm, len(search.top(final.confirm)))
+    further = min(final.finalists, best) * final.finalist_seeds
+    compared = comparison.seeds * len(comparison.entrants) or min(final.compare, best) * final.compare_seeds
+    return best * final.confirm_seeds + further + compared
 
 
 def story_of(search: Search, state: State) -> Story:

@@ -10,7 +10,7 @@ from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.reading import Reading
-from autoloss.trainings.retrained import write_whole
+from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "report.html"
 
@@ -39,19 +39,20 @@ def write_report(
     if scenes:
         if contents.winner is None:
             raise RequestError(
-                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave out --scenes."
+                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out.",
+                argument="scenes",
             )
         if contents.scenes is None:
             scene_files.made(reading.search, contents.winner.formula.found, say)
             contents = gathered(reading)
-    write_whole(path, page(contents))
+    write_text(path, page(contents))
     return path, list(reading.damaged)
 
 
 def _refuse_other(path: Path) -> None:
     if path.is_dir():
-        raise RequestError(f"{path} is a folder; name a file with --out.")
+        raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:
         raise RequestError(
-            f"{path} exists already and is no report, so it is not replaced. Name another file with --out."
+            f"{path} exists already and is no report, so it is not replaced. Name another file.", argument="out"
         )

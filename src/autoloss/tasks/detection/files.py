@@ -193,7 +193,10 @@ class DetectionFactory:
         """Return the training images and those of the final evaluation."""
         layout = coco_files.LAYOUT if self.task == "coco-det" else voc_files.LAYOUT
         if common.data is None:
-            raise RequestError(f"{self.task} needs the option data: the folder of its data set, which holds\n{layout}")
+            raise RequestError(
+                f"The option data is missing: the folder of the data of {self.task}, which holds\n{layout}",
+                argument="data",
+            )
         place = Path(common.data)
         if self.task == "coco-det":
             return coco_files.load_coco(place, "train2017"), coco_files.load_coco(place, "val2017")

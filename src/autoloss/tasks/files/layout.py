@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from autoloss.errors import RequestError, nearest, shown
+from autoloss.errors import RequestError, quote, suggest
 
 
 def find_directory(directory: Path, name: str, layout: str) -> Path:
@@ -47,7 +47,7 @@ def check_split(split: str, known: Iterable[str], name: str, place: Path) -> Non
     names = list(known)
     if split not in names:
         raise RequestError(
-            f"{name} in {place} has no split named {split!r}.{nearest(split, names)} "
+            f"{name} in {place} has no split named {split!r}.{suggest(split, names)} "
             f"It has {', '.join(names) or 'none'}; choose one of these, or add the split."
         )
 
@@ -75,7 +75,7 @@ def read_names(file: Path, name: str) -> list[str]:
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if astray := [name for name in names if leads_outside(name)]:
         raise RequestError(
-            f"{file} names {shown(astray[0])}, which lies outside the folder of {name}. List names inside that folder only."
+            f"{file} names {quote(astray[0])}, which lies outside the folder of {name}. List names inside that folder only."
         )
     if not names:
         raise RequestError(f"{file} is empty: the split {file.stem!r} of {name} has no images. Put one name per line.")

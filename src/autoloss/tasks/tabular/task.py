@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
@@ -17,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.errors import RequestError, nearest, unknown
+from autoloss.errors import RequestError, suggest, unknown
+from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import read_csv
@@ -45,7 +45,6 @@ BUNDLED = {
     "iris": BundledData("load_iris"),
     "diabetes": BundledData("load_diabetes"),
 }
-NOUNS = {str: "text", int: "a whole number", float: "a number"}
 NOISE_SEED = 0
 """Seed of the rows that are dropped or get a wrong label; fixed, as part of the data."""
 
@@ -80,8 +79,7 @@ class TabularOptions:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if value is not None:
-                object.__setattr__(self, option.name, _convert_option(option.name, value, option.default))
+            object.__setattr__(self, option.name, convert(option.name, value, option.type))
         for name, holds, expected in (
             ("train_rows", self.train_rows is None or self.train_rows >= 4, "at least 4"),
             ("imbalance", 1 <= self.imbalance < math.inf, "at least 1"),
@@ -173,7 +171,7 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
     path = Path(data)
     if not path.suffix and not path.exists():
         raise RequestError(
-            f"There is no data set named {data!r}.{nearest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
+            f"There is no data set named {data!r}.{suggest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
             "or the path of a CSV file with the option target, the column to predict."
         )
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
@@ -204,20 +202,3 @@ def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[
 
 def _scale_target(target: NDArray[Any], train: NDArray[Any], table: Table) -> NDArray[Any]:
     return target if table.classes else standardise(target, train)
-
-
-def _convert_option(name: str, value: Any, default: Any) -> Any:
-    """Convert an option to the type of its default, or to an integer where the default is None."""
-    wanted = type(default) if default is not None else int
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        pass
-    elif wanted is str:
-        return str(value)
-    else:
-        with suppress(ValueError):
-            number = float(value)
-            if wanted is float:
-                return number
-            if number.is_integer():
-                return int(number)
-    raise RequestError(f"The option {name} is {value!r}; expected {NOUNS[wanted]}.")

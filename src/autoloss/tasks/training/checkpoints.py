@@ -98,7 +98,8 @@ class TrainingState:
         state = _read(path)
         if state is None:
             raise RequestError(
-                f"{path} cannot be read by every process. Keep the training in a folder that all machines share."
+                f"{path} cannot be read by every process. Keep the training in a folder that all machines share.",
+                argument="out",
             )
         _check(state, checkpoints, path)
         try:
@@ -107,7 +108,8 @@ class TrainingState:
         except (RuntimeError, ValueError) as error:
             raise RequestError(
                 f"{path} does not fit this network or optimizer: {error}. Restore the task as it was when the training began, "
-                "or keep this training in another folder."
+                "or keep this training in another folder.",
+                argument="out",
             ) from None
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
@@ -199,7 +201,8 @@ def _check(state: Mapping[str, Any], checkpoints: Checkpoints, path: Path) -> No
     if differing:
         listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
         raise RequestError(
-            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one in another folder."
+            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one in another folder.",
+            argument="out",
         )
 
 

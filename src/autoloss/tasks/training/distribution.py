@@ -59,7 +59,8 @@ def process_group(device: str) -> Iterator[None]:
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and torch.device(device).index is not None:
         raise RequestError(
-            f"device is {device}; started by torchrun, each process needs a GPU of its own. Use the device cuda."
+            f"device is {device}; started by torchrun, each process needs a GPU of its own. Use cuda.",
+            argument="device",
         )
     if on_gpu:
         torch.cuda.set_device(local_rank())
@@ -84,7 +85,7 @@ def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
         if len(indices) % count:
             raise RequestError(
                 f"A batch of {len(indices)} cannot be shared evenly by {count} processes. "
-                f"Choose a batch size that {count} divides, or another --nproc-per-node."
+                f"Choose a batch size that {count} divides, or start another number of processes."
             )
     return [indices[rank() :: count] for indices in order]
 

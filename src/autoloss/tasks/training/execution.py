@@ -51,7 +51,7 @@ class Execution:
         except RuntimeError as error:
             raise RequestError(f"There is no device {self.device!r}: {error}. Name cpu, cuda or cuda:1.") from None
         if kind == "cuda" and not torch.cuda.is_available():
-            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use the device cpu.")
+            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use cpu.", argument="device")
 
     @property
     def torch_device(self) -> torch.device:

@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError, shown
+from autoloss.errors import RequestError, quote
 
 
 def load_state_dict(path: str) -> dict[str, Tensor]:
@@ -51,6 +51,6 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise RequestError(
-                f"{path} holds no state dict: under {shown(name)} is a {type(value).__name__}; expected names and tensors alone."
+                f"{path} holds no state dict: under {quote(name)} is a {type(value).__name__}; expected names and tensors alone."
             )
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloss.errors import shown
+from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
 from autoloss.tasks.files.layout import find_directory, leads_outside
@@ -117,7 +117,7 @@ def _index_by_id(
             faults.append(
                 Fault(
                     file,
-                    f"{place} has the {unfit[0]} {shown(row[unfit[0]])}",
+                    f"{place} has the {unfit[0]} {quote(row[unfit[0]])}",
                     f"{' and '.join(unfit)}: {expected}",
                     REMEDY,
                 )
@@ -161,15 +161,15 @@ def _find_problems(
     place, category = annotation.get("image_id"), annotation.get("category_id")
     image = images.get(place) if isinstance(place, int) else None
     if image is None:
-        yield f"is of image {shown(place)}, which is not listed", "an image of the file"
+        yield f"is of image {quote(place)}, which is not listed", "an image of the file"
     if not isinstance(category, int) or category not in labels:
-        yield f"has the category {shown(category)}", f"one of the {len(labels)} that the file lists"
+        yield f"has the category {quote(category)}", f"one of the {len(labels)} that the file lists"
     if not _is_finite(annotation.get("area", 0)):
-        yield f"has the area {shown(annotation['area'])}", "a number of pixels"
+        yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
         yield (
-            ("has no box" if box is None else f"has the box {shown(box)}"),
+            ("has no box" if box is None else f"has the box {quote(box)}"),
             "a box of four numbers: left, top, width, height",
         )
         return
@@ -204,7 +204,7 @@ def _find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[t
     size = [image["height"], image["width"]]
     if not isinstance(outline, Mapping) or "counts" not in outline or outline.get("size") != size:
         found = outline.get("size") if isinstance(outline, Mapping) else type(outline).__name__
-        yield f"has run lengths of size {shown(found)}", f"counts and the size {size}, height and width of its image"
+        yield f"has run lengths of size {quote(found)}", f"counts and the size {size}, height and width of its image"
     elif isinstance(outline["counts"], list) and not all(
         isinstance(run, int) and run >= 0 for run in outline["counts"]
     ):

@@ -22,7 +22,7 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from autoloss.space.boxes import PLAIN
 from autoloss.space.branch import Criterion
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 from autoloss.tasks.detection.heads import HEADS
 from autoloss.tasks.detection.heads.head import Head, SampledBoxes, Stage
 
@@ -79,7 +79,7 @@ class Float32RPNHead(RPNHead):
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         logits, deltas = super().forward(x)
-        return [raised(level) for level in logits], [raised(level) for level in deltas]
+        return [upcast(level) for level in logits], [upcast(level) for level in deltas]
 
 
 class Float32Predictor(FastRCNNPredictor):
@@ -87,7 +87,7 @@ class Float32Predictor(FastRCNNPredictor):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, deltas = super().forward(x)
-        return raised(logits), raised(deltas)
+        return upcast(logits), upcast(deltas)
 
 
 Report = Callable[[Stage, SampledBoxes], None]

@@ -87,7 +87,8 @@ def split_folder(data: str | None = None, *, classes: int | None = None, seed: i
 
 def _missing_folder(name: str, layout: str, origin: str) -> RequestError:
     return RequestError(
-        f"No folder with {name} was given. Give it as the option data. Expected\n{layout}\nThey come from {origin}."
+        f"The option data is missing: the folder with {name}. Expected\n{layout}\nThey come from {origin}.",
+        argument="data",
     )
 
 

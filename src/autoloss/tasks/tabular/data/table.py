@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.errors import RequestError, listing, shown, unknown
+from autoloss.errors import RequestError, join_names, quote, unknown
 from autoloss.tasks.tabular.data.rows import Table, build_table
 from autoloss.tasks.tabular.metrics import Kind
 
@@ -36,7 +36,7 @@ class Faults:
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, column: str | None, what: str) -> None:
-        place = f"line {line}" + (f", column {shown(column)}" if column is not None else "")
+        place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
         self.found.append((line, f"{place}: {what}"))
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ def read_csv(
     cells = _read_cells(path, faults)
     if target is None:
         raise RequestError(
-            f"Which column of {path.name} is to be predicted? Give target=<one of {listing(cells.header)}>."
+            f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(cells.header)}>."
         )
     for name in (target, *drop):
         if name not in cells.header:
@@ -169,7 +169,7 @@ def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list
     present: list[tuple[int, str]] = []
     for line, text in zip(cells.lines, cells.columns[name], strict=True):
         if text.lower() in MISSING:
-            faults.add(line, name, f"the value is missing ({shown(text)})" if text else "the value is missing")
+            faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
         else:
             present.append((line, text))
     numbers = [_parse_number(text) for _, text in present]
@@ -177,7 +177,7 @@ def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list
         return [text for _, text in present]
     for (line, text), number in zip(present, numbers, strict=True):
         if number is None:
-            faults.add(line, name, f"{shown(text)} is not a finite number, as the column's other values are")
+            faults.add(line, name, f"{quote(text)} is not a finite number, as the column's other values are")
     return [number for number in numbers if number is not None]
 
 

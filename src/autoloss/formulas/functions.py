@@ -1,0 +1,151 @@
+"""The functions of an exported file: the package's own source, so that there is one definition of each, and a person's own.
+
+A person's own operator is a function of torch, called by its name, or a plain function, which the file takes along.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError
+from autoloss.space.activated import activate, check_range, encode, fitting, inner_band, spatial
+from autoloss.space.loss import Loss
+from autoloss.space.operators import OPERATORS, Operator, upcast
+
+LOCAL = ("prediction", "target", "output", "positions", "valid", "shapes")
+"""Variables of the methods that are written."""
+
+OF_TORCH: dict[str, Any] = {"torch": torch, "F": F}
+AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
+"""What a function may use besides its arguments and Python itself: an exported file imports it."""
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        upcast,
+        spatial,
+        activate,
+        fitting,
+        encode,
+        check_range,
+        inner_band,
+        *(row.function for row in OPERATORS.values() if inspect.isfunction(row.function)),
+    )
+}
+"""The package's functions that a file may need, in the order in which it defines them."""
+RESERVED = frozenset({"self", "EPSILON", *AT_HAND, *FUNCTIONS})
+"""Names that mean something else in an exported file."""
+
+
+def is_own(operator: Operator) -> bool:
+    return operator.name not in OPERATORS or operator.function is not OPERATORS[operator.name].function
+
+
+def get_call_name(operator: Operator) -> str:
+    """Return what a file calls for an operator: `torch.sin`, or the function's own name."""
+    name = getattr(operator.function, "__name__", "")
+    for module, holder in OF_TORCH.items():
+        if getattr(holder, name, None) is operator.function:
+            return f"{module}.{name}"
+    return name
+
+
+def read_own_functions(loss: Loss) -> dict[str, str]:
+    """Return the sources of a person's own operators, by the name of the function.
+
+    Raises:
+        RequestError: A file cannot hold one, or its name means something else there.
+    """
+    found: dict[str, str] = {}
+    leaves = frozenset[str]().union(*(tree.leaves for tree in loss.values()))
+    for operator in (operator for tree in loss.values() for operator in tree.operators if is_own(operator)):
+        text, name = _read_source(operator), get_call_name(operator)
+        if text and (name in {*RESERVED, *LOCAL, *leaves} or found.get(name, text) != text):
+            raise RequestError(
+                f"The function {name!r} of your operator {operator.name!r} has a name that means something else in the file; "
+                "give it another one."
+            )
+        if text:
+            found[name] = text
+    return found
+
+
+def select_functions(code: str, own: Mapping[str, str]) -> tuple[list[str], set[str]]:
+    """Return the functions that the code needs, directly or not, and all names that occur."""
+    known = {**_read_functions(), **own}
+    used: set[str] = set()
+    found = _find_names(code)
+    while found - used:
+        used |= found
+        found = frozenset[str]().union(*(_find_names(known[name]) for name in used & known.keys()))
+    return [text.rstrip() for name, text in known.items() if name in used], used
+
+
+@lru_cache(maxsize=64)
+def _find_names(code: str) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name))
+
+
+@cache
+def _read_functions() -> dict[str, str]:
+    sources = {name: inspect.getsource(function) for name, function in FUNCTIONS.items()}
+    return {name: text.replace("RequestError", "ValueError") for name, text in sources.items()}
+
+
+def _read_source(operator: Operator) -> str:
+    """Return the source of an own operator's function; empty for one of torch.
+
+    Raises:
+        RequestError: A file cannot hold it: it is no plain function, or needs something that the file does not have.
+    """
+    if "." in get_call_name(operator):
+        return ""
+    function = operator.function
+    if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
+        raise _refuse(operator, "it is no function written with def")
+    if function.__closure__:
+        raise _refuse(operator, "it keeps variables of another function")
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+        (node,) = ast.parse(text).body
+    except (OSError, TypeError, SyntaxError, ValueError) as error:
+        raise _refuse(operator, f"its source cannot be read ({error})") from error
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        raise _refuse(operator, "it is no function written with def and without decorators")
+    if strange := _find_foreign_names(node, function):
+        raise _refuse(operator, f"it uses {', '.join(strange)}, and a file has {', '.join(AT_HAND)} only")
+    return text
+
+
+def _find_foreign_names(node: ast.FunctionDef, function: FunctionType) -> list[str]:
+    """Return the names that a function takes from its module and that a file does not have."""
+    names = [found for found in ast.walk(node) if isinstance(found, ast.Name)]
+    own = {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)} | {node.name}
+    own |= {found.id for found in names if isinstance(found.ctx, ast.Store)}
+    # Modules that it imports itself are not known to the file's reader.
+    imported = [alias.name for found in ast.walk(node) if isinstance(found, ast.Import) for alias in found.names]
+    imported += [found.module or "." for found in ast.walk(node) if isinstance(found, ast.ImportFrom)]
+    used = dict.fromkeys(found.id for found in names if found.id not in own and not hasattr(builtins, found.id))
+    return imported + [
+        name for name in used if name not in AT_HAND or function.__globals__.get(name) is not AT_HAND[name]
+    ]
+
+
+def _refuse(operator: Operator, why: str) -> RequestError:
+    return RequestError(
+        f"The operator {operator.name!r} is your own, and a file that imports torch alone cannot hold it: {why}. Write it as a "
+        "function of torch alone, or use the loss with autoloss.Loss instead."
+    )

@@ -1,0 +1,193 @@
+"""The Python file that a loss is exported to: a docstring, the functions that the loss needs, and a class for each branch."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from autoloss.formulas.functions import read_own_functions, select_functions
+from autoloss.formulas.statements import Statements, get_variable
+from autoloss.space.expression import Expression
+from autoloss.space.form import BranchForm
+from autoloss.space.loss import MAIN, Loss
+from autoloss.space.operators import EPSILON
+
+LINE_LENGTH = 88
+"""The default of the common formatters."""
+TITLE_LENGTH = 50
+"""Characters of a title, which shares a line with other words; the rest gives way to an ellipsis."""
+
+_CLASS = '''\
+class {name}(nn.Module):
+{summary}
+
+    def forward(self, {parameters}) -> Tensor:
+        """{documentation}
+        """
+        # Small numbers vanish in 16 bits, so this part of mixed precision is off.
+        with torch.autocast({device}.device.type, enabled=False):
+{body}'''
+
+_OF_PREDICTION = """Sum channels and average over positions.
+
+        Args:
+            prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
+            target: Class indices without the channel dimension, or values of the
+                prediction's shape."""
+
+_OF_LEAVES = """Return one value for each element, (N, C, H, W), as the leaves have them.
+
+        The search took their sum over elements that count, divided it by the branch's
+        number of positions, and gave it the weight {weight!r}."""
+
+
+def write_file(
+    loss: Loss, forms: Mapping[str, BranchForm], lines: Mapping[str, str], title: str, facts: Mapping[str, str]
+) -> str:
+    """Write the file, formatted.
+
+    Args:
+        lines: Each branch's formula as people read it.
+
+    Raises:
+        RequestError: A tree holds an operator of a person's own that a file cannot hold.
+    """
+    own = read_own_functions(loss)
+    names = _name_classes(title, list(loss))
+    classes = [_write_class(names[branch], branch, tree, forms[branch], lines[branch]) for branch, tree in loss.items()]
+    functions, used = select_functions("\n\n\n".join(classes), own)
+    imports = ["import math\n"] * ("math" in used) + ["import torch", "from torch import Tensor, nn"]
+    imports += ["from torch.nn import functional as F"] * ("F" in used)
+    head = [_write_docstring(_describe(loss, forms, lines, names, title, facts)), "\n".join(imports)]
+    head += [f"EPSILON = {EPSILON!r}"] * ("EPSILON" in used)
+    return "\n\n\n".join(["\n\n".join(head), *functions, *classes]) + "\n"
+
+
+def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, line: str) -> str:
+    of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
+    if form.from_prediction:
+        parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form)
+    else:
+        parameters, documentation = [*map(get_variable, form.leaves)], _OF_LEAVES.format(weight=float(form.weight))
+        body = _write_function(tree, form)
+    return _CLASS.format(
+        name=name,
+        # Only the first line of a docstring may follow its quotes.
+        summary=_write_docstring(_wrap(f"{line}{of_branch}.", "    "), "    "),
+        parameters=", ".join(f"{each}: Tensor" for each in parameters),
+        documentation=documentation,
+        device="prediction" if form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
+        body=textwrap.indent("\n".join(body), " " * 12),
+    )
+
+
+def _write_criterion(tree: Expression, form: BranchForm) -> list[str]:
+    """Write what turns prediction and target into leaves, evaluates the tree, and takes the mean."""
+    has_target = "y" in tree.leaves
+    statements = Statements(tree, ("y",), "y" if has_target else "p")
+    lines = ["target = fitting(target, prediction)"] * (form.ignore_index is not None or has_target)
+    lines.append(f'p = activate(spatial(prediction), "{form.activation}")')
+    if has_target:
+        lines.append(f'y = encode(target, p.shape[1], "{form.activation}", {form.ignore_index})')
+        if form.encoding != "one_hot":
+            lines.append(f"y = y * inner_band(y, {1 if form.encoding == 'edge' else form.tolerance})")
+        lines += [
+            "y = y.to(p.dtype)",
+            "if y.shape != p.shape:",
+            '    shapes = f"{tuple(prediction.shape)} and {tuple(target.shape)}"',
+            '    raise ValueError(f"prediction and target do not fit: {shapes}")',
+        ]
+    lines += [*statements.lines, f"output = {statements.result}", "positions = p.numel() // p.shape[1]"]
+    if form.ignore_index is not None:
+        lines += [
+            "if not target.is_floating_point():",
+            f"    valid = spatial(target.unsqueeze(1)) != {form.ignore_index}",
+            "    output = torch.where(valid, output, torch.zeros_like(output))",
+            *["    positions = valid.sum().clamp(min=1)"] * (form.divide_by == "valid"),
+        ]
+    mean = "output.sum() / positions"
+    return [*lines, f"return {mean}" if form.weight == 1 else f"return {float(form.weight)!r} * ({mean})"]
+
+
+def _write_function(tree: Expression, form: BranchForm) -> list[str]:
+    """Write what evaluates the tree on leaves that are given."""
+    used = _find_used_leaves(tree, form)
+    statements = Statements(tree, (), used[0])
+    lines = [f"{name} = upcast({name})" for name in map(get_variable, used)]
+    return [*lines, *statements.lines, f"return {statements.result}"]
+
+
+def _find_used_leaves(tree: Expression, form: BranchForm) -> list[str]:
+    """Return the leaves that occur, or the first one, which gives constants their shape."""
+    return [name for name in form.leaves if name in tree.leaves] or [form.leaves[0]]
+
+
+def _describe(
+    loss: Loss,
+    forms: Mapping[str, BranchForm],
+    lines: Mapping[str, str],
+    names: Mapping[str, str],
+    title: str,
+    facts: Mapping[str, str],
+) -> list[str]:
+    """Return the lines that say what the loss is, where it comes from and how to call it."""
+    paragraphs = [_wrap(f"{clean_text(title, TITLE_LENGTH)}: a loss function for PyTorch.")]
+    for branch, tree in loss.items():
+        heading = "" if list(loss) == [MAIN] else f"Branch {clean_text(branch, TITLE_LENGTH)}, class {names[branch]}:"
+        paragraphs.append(_wrap(heading) + _wrap(lines[branch], "    ") + _wrap(f"= {tree}", "    "))
+    said = [_wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "") for label, text in facts.items()]
+    paragraphs += [[line for wrapped in said for line in wrapped]] * bool(said)
+    branch, form = next((branch, forms[branch]) for branch in loss)
+    call = f"criterion({', '.join(map(get_variable, form.leaves))}).sum()"
+    paragraphs += [
+        ["In a training loop:"],
+        [
+            f"    criterion = {names[branch]}()",
+            f"    loss = {'criterion(prediction, target)' if form.from_prediction else call}",
+            "    loss.backward()",
+        ],
+    ]
+    if len(loss) > 1:
+        paragraphs.append(["Call each class where the network computes its branch; add up what they return."])
+    return [line for paragraph in paragraphs for line in [*paragraph, ""]][:-1]
+
+
+def _write_docstring(lines: Sequence[str], indent: str = "") -> str:
+    """Quote lines of cleaned text; whatever they hold, nothing of it can end the string or escape a character."""
+    quoted = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
+    end = f'\n{indent}"""' if len(quoted) > 1 else '"""'
+    return "\n".join([f'{indent}"""{quoted[0].strip()}', *quoted[1:]]) + end
+
+
+def clean_text(text: str, limit: int = 1000) -> str:
+    """Return a person's text as one line of printable characters."""
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(str(text).split()))
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def _wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        # Quotes, and a mark or two that escaping adds.
+        LINE_LENGTH - 6,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+
+
+def _name_classes(title: str, branches: Sequence[str]) -> dict[str, str]:
+    """Name the class of each branch after the title, in CamelCase; the word `Loss` keeps it from any other name."""
+    names: dict[str, str] = {}
+    for branch in branches:
+        text = f"{clean_text(title, TITLE_LENGTH)} {'' if branch == MAIN else clean_text(branch, TITLE_LENGTH)}"
+        ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+        words = [word[0].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", ascii_text)]
+        stem = re.sub(r"^\d+", "", "".join(words))[:TITLE_LENGTH] or "Found"
+        stem = stem[0].upper() + stem[1:] + ("" if "Loss" in stem else "Loss")
+        numbered = (stem if number == 1 else f"{stem}{number}" for number in count(1))
+        names[branch] = next(name for name in numbered if name not in names.values())
+    return names

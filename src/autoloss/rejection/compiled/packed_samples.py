@@ -1,0 +1,137 @@
+"""The samples of a branch in the memory order of the compiled engine, checked before any compiled code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from autoloss.errors import RequestError
+from autoloss.rejection.compiled.box_areas import GIVEN
+from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
+from autoloss.rejection.compiled.layout import Layout
+from autoloss.space.activated import activate, spatial
+from autoloss.space.boxes import BoxRegression
+from autoloss.space.branch import Branch, Sample
+
+Packed = NDArray[np.floating[Any]]
+"""A tensor (N, C, H, W), flat, in the order of the workspace."""
+
+ACTIVATIONS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
+"""Activation of a branch → its number in the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSample:
+    """One sample in the order of the workspace.
+
+    Args:
+        layout: Layout of the leaves. A single logit z is stored as the two channels (0, z).
+        activation: One of the interpreter's numbers.
+        prediction: Raw, float64.
+        target: The leaf y, or the fixed inputs of boxes, as computed in single and in double precision.
+        mask: 1 where a position counts, or None when all do.
+        direction: The fixed direction of `Gradient.products`, float64.
+    """
+
+    sample: Sample
+    layout: Layout
+    activation: int
+    prediction: Packed
+    target: dict[type[np.floating[Any]], Packed]
+    mask: Packed | None
+    direction: Packed
+
+    def unpack(self, packed: Packed) -> Tensor:
+        """Return a packed raw prediction in the sample's own shape."""
+        array = self.layout.unpack(packed)
+        if self.activation == ONE_LOGIT:
+            array = array[:, 1:]
+        return torch.as_tensor(np.ascontiguousarray(array)).reshape(self.sample.prediction.shape)
+
+
+def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSample:
+    """Pack a sample of a branch for which `find_obstacle` returns None."""
+    raw = spatial(sample.prediction.detach()).cpu()
+    layout = _make_layout(branch, raw)
+    one_logit = layout.channels > raw.shape[1]
+
+    def pack(tensor: Tensor) -> Packed:
+        full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
+        return layout.pack(full.double().numpy())
+
+    single, double = (_stack_inputs(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
+    mask = branch.mask(sample.context)
+    if mask is not None:
+        mask = mask.cpu().expand(layout.planes, layout.channels, layout.height, layout.width)
+    return PackedSample(
+        sample=sample,
+        layout=layout,
+        activation=ONE_LOGIT if one_logit else ACTIVATIONS[branch.activation],
+        prediction=pack(raw),
+        target={np.float32: pack(single).astype(np.float32), np.float64: pack(double)},
+        mask=None if mask is None or bool(mask.all()) else pack(mask),
+        direction=pack(spatial(direction)),
+    )
+
+
+def _make_layout(branch: Branch, raw: Tensor) -> Layout:
+    planes, channels, height, width = raw.shape
+    if branch.activation == "box":
+        return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
+    one_logit = branch.activation != "none" and channels == 1
+    return Layout(planes, 2 if one_logit else channels, height, width)
+
+
+def _stack_inputs(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
+    """Return the fixed inputs, (N, C, H, W): the leaf y, or for boxes the rows that `box_areas` names."""
+    if not isinstance(branch, BoxRegression):
+        return branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
+    context = sample.context
+    reference, target, deviations = (context[name].to(precision) for name in ("reference", "box", "deviations"))
+    unit = branch.get_area_unit(target)
+    return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit.unsqueeze(1)], dim=1))
+
+
+def check_samples(samples: Sequence[Sample]) -> None:
+    """Check that the protocol can run on the samples.
+
+    Raises:
+        RequestError: A tensor is not finite, or channels, height or width differ between samples.
+    """
+    shapes = [tuple(spatial(sample.prediction).shape) for sample in samples]
+    if len({shape[1:] for shape in shapes}) > 1:
+        raise RequestError(
+            f"The samples' predictions have the shapes {shapes}; channels, height and width need to be the same for all. "
+            "Crop or resize them to one size."
+        )
+    for number, sample in enumerate(samples):
+        for name, tensor in {"prediction": sample.prediction, **sample.context}.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise RequestError(
+                    f"Sample {number} holds a {name} that is not finite. Check the data, and the network's initialisation."
+                )
+
+
+def find_obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
+    """Return why compiled code does not support a branch, or None when it does."""
+    if branch.activation not in ACTIVATIONS:
+        return f"its activation is {branch.activation!r}"
+    if branch.activation == "box":
+        return None if type(branch) is BoxRegression else f"its areas are those of a {type(branch).__name__}"
+    if set(branch.leaves_and_roles) != {"y", "p"}:
+        return f"its leaves are {', '.join(branch.leaves_and_roles)}"
+    for sample in samples:
+        prediction = sample.prediction.detach().float().requires_grad_(True)
+        leaves = branch.leaves(prediction, sample.context)
+        if leaves["y"].requires_grad:
+            return "its target depends on the prediction"
+        expected = activate(spatial(prediction), branch.activation)
+        if leaves["p"].shape != expected.shape or not torch.equal(leaves["p"], expected):
+            return f"its p is not the {branch.activation} of the prediction"
+    return None

@@ -1,0 +1,259 @@
+"""`autoloss check`: tries a task before a search, and estimates how long the search will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from random import Random
+from statistics import mean
+from typing import Any
+
+from autoloss import recipes, zoo
+from autoloss.rejection.protocol import measure_reference
+from autoloss.run.request import make_request
+from autoloss.run.resolving import inspect_data, refer_to_task
+from autoloss.run.user_files import importable_files
+from autoloss.search.initialization import initial_expression
+from autoloss.settings import Configuration, FinalSettings
+from autoloss.space.expression import Expression
+from autoloss.space.loss import bind
+from autoloss.store import samples as sample_files
+from autoloss.tasks.task import Diverged, Scored, Task, Training
+from autoloss.tasks.training.threads import one_thread
+from autoloss.trainings.baselines import LEARNING_RATES, SCALES, TUNING_SEEDS
+from autoloss.workers.rejection_tester import RejectionTester, make_tester
+
+LEAST_STEPS = 2
+"""Training steps that a check waits for."""
+TRAINING_SECONDS = 10.0
+"""A training that takes longer is cut off after `LEAST_STEPS`."""
+TIMED_CANDIDATES = 10
+"""Number of random trees whose rejection test is timed."""
+FULL_CANDIDATES = 3
+"""Number of these that also run all steps of the protocol, as a tree that passes does; the longest time counts."""
+SIMULATED_SHARE = 0.11
+"""Approximate share of random trees that hold a prediction and a target; only these are simulated."""
+PASSING_SHARE = 0.01
+"""Approximate share of random trees that pass (measured on several tasks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCheck:
+    """What the rejection protocol says of the standard loss on one branch.
+
+    Args:
+        loss: Its name or formula.
+        score: Correlation score g in the run's unit; None without one, and for a hand-written loss, which cannot be tested.
+        initial: Mean ξ₀, the metric of the untrained network.
+        best: Mean ξ_best, the metric of the ideal prediction.
+        reason: Why it is rejected, or None.
+    """
+
+    branch: str
+    loss: str
+    score: float | None
+    initial: float
+    best: float
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheck:
+    """The result of a check.
+
+    Args:
+        outcome: What the training came to.
+        training_seconds: Of one whole training, extrapolated if it was cut off; None where the task does not tell its steps.
+        seconds_per_candidate: Of testing one candidate, a tree for each branch.
+        search_seconds: Estimated time of a search with this budget and number of workers.
+        final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
+    """
+
+    task: str
+    branches: tuple[BranchCheck, ...]
+    outcome: str
+    training_seconds: float | None
+    seconds_per_candidate: float
+    search_seconds: float | None
+    final_seconds: float | None
+    evaluations: int
+    threshold: float
+    unit: str
+
+    def values(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Describe the result in lines for a terminal."""
+        yield f"Task {self.task}"
+        for branch in self.branches:
+            g = "–" if branch.score is None else f"{branch.score:.3f}"
+            yield (
+                f"  {branch.branch}: {branch.loss} has g {g} ({self.unit}; η {self.threshold:g}), "
+                f"ξ₀ {branch.initial:.3f}, ξ_best {branch.best:.3f}"
+            )
+            if branch.reason:
+                yield f"    rejected: {branch.reason}. {advise(branch, self.unit)}"
+        whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
+        yield f"  one training with the standard loss: {whole}, {self.outcome}"
+        if self.final_seconds is not None:
+            yield f"  confirming the best and comparing them with the baselines: about {self.final_seconds:.0f} s"
+        yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
+        if self.search_seconds is not None:
+            yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
+
+
+@importable_files()
+def check(
+    task: str | Task,
+    *,
+    metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    evaluations: int = 500,
+    workers: int = 2,
+    seed: int = 0,
+) -> TaskCheck:
+    """Try a task's data, its samples, its standard loss and a training.
+
+    Args:
+        task: As for `autoloss.search`, likewise `metric`, `options` and `settings`.
+        evaluations: The budget whose time is estimated.
+        workers: Their number, for the estimate.
+        seed: Decides the samples.
+
+    Raises:
+        RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
+
+    >>> options, settings = {"data": "iris", "steps": 20}, {"rejection.engine": "reference", "rejection.steps": 20}
+    >>> found = check("tabular", options=options, settings=settings)
+    >>> found.branches[0].loss, found.branches[0].initial < found.branches[0].best
+    ('baseline/ce', True)
+    """
+    inspect_data(refer_to_task(task, metric, options))
+    wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
+    request = make_request(task, metric=metric, options=options, settings=wanted)
+    loaded, configuration, table = request.task, request.configuration, request.operators
+    samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
+    branches = []
+    usual_seconds, full_seconds = [], []
+    with one_thread():
+        for name, branch in loaded.branches.items():
+            tester = make_tester(branch, measure_reference(branch, samples[name]), configuration, table)
+            branches.append(_test_standard_loss(name, loaded, tester))
+            usual, full = _time_candidates(tester, configuration)
+            usual_seconds.append(usual)
+            full_seconds.append(full)
+        outcome, training = _try_training(loaded)
+    per_candidate = sum(usual_seconds)
+    # The one that passes runs all steps.
+    accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full_seconds)
+    busy = max(1, min(workers, configuration.evolution.lag))
+    return TaskCheck(
+        loaded.name,
+        tuple(branches),
+        outcome,
+        training,
+        per_candidate,
+        None if training is None else evaluations * (accepted + training) / busy,
+        None if training is None else count_final_trainings(configuration.final) * training / max(1, workers),
+        evaluations,
+        configuration.rejection.threshold,
+        configuration.rejection.unit,
+    )
+
+
+def count_final_trainings(settings: FinalSettings) -> int:
+    """Return about how many trainings follow a search: confirmations, the baselines' learning rates, the comparison.
+
+    >>> count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
+    20
+    """
+    tuning = 2 * len(LEARNING_RATES) * TUNING_SEEDS
+    entrants = settings.compare + 3 + len(SCALES)
+    compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
+    return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
+
+
+def advise(branch: BranchCheck, unit: str) -> str:
+    """Return what to change where even the standard loss is rejected."""
+    if branch.score is None:
+        return "Check that the prediction reaches the loss, and that inputs and targets are finite."
+    if unit == "absolute" and branch.best - branch.initial < 0.7:
+        return "The metric cannot rise by η in absolute units; set rejection.unit=relative."
+    if branch.score > 0:
+        return (
+            "It improves the metric too slowly: scale targets to about 1, raise rejection.learning_rate, "
+            "or lower rejection.threshold."
+        )
+    return (
+        "Descending it does not raise the metric: check that higher is better, that the activation fits the network, "
+        "and that the samples have enough rows (rows_per_sample)."
+    )
+
+
+def _test_standard_loss(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
+    reference = tester.engine.reference
+    initial, best = mean(reference.initial), mean(reference.best)
+    text = task.standard.get(name)
+    if text is None:
+        return BranchCheck(name, "(no standard loss)", None, initial, best, None)
+    loss = zoo.resolve(text, {name: tester.engine.branch})[1][name]
+    if not isinstance(loss, Expression):
+        return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
+    (verdict,) = tester.engine.verdicts([loss])
+    return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
+
+
+def _time_candidates(tester: RejectionTester, configuration: Configuration) -> tuple[float, float]:
+    """Return the seconds of testing a random tree with a prediction and a target, in the mean and when all steps run."""
+    rng = Random(configuration.seed)
+    trees: list[Expression] = []
+    while len(trees) < TIMED_CANDIDATES + 1:
+        tree = initial_expression(tester.alphabet, configuration.evolution.depth, rng)
+        if tree.holds(tester.engine.branch.leaves_and_roles):
+            trees.append(tree)
+    # The first call includes compiling.
+    tester.test(0, [trees.pop()])
+    usual = [_measure_seconds(lambda tree=tree: tester.test(0, [tree])) for tree in trees]
+    full = [_measure_seconds(lambda tree=tree: tester.engine.verdicts([tree])) for tree in trees[:FULL_CANDIDATES]]
+    return mean(usual), max(full)
+
+
+def _measure_seconds(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+class _CutOff(Exception):
+    """Ends a training that takes too long for a check."""
+
+
+def _try_training(task: Task) -> tuple[str, float | None]:
+    """Train with the standard loss; return what it came to, and the seconds of a whole training or None."""
+    if set(task.standard) != set(task.branches):
+        return "not tried: the task names no standard loss", None
+    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
+    training = Training(seed=0)
+    began = time.perf_counter()
+    reached = 0
+
+    def watch(step: int, loss: float) -> None:
+        nonlocal reached
+        reached = step
+        if step >= LEAST_STEPS and time.perf_counter() - began > TRAINING_SECONDS:
+            raise _CutOff
+
+    try:
+        outcome = task.train(criterion, training, observe=watch)
+    except _CutOff:
+        steps = task.steps(training)
+        seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
+        return f"cut off after {reached} steps", seconds
+    seconds = time.perf_counter() - began
+    if isinstance(outcome, Scored):
+        return f"score {outcome.score:.4f}", seconds
+    ended = "diverged" if isinstance(outcome, Diverged) else "stopped"
+    return f"{ended} at step {outcome.step}: {outcome.reason}", seconds

@@ -1,0 +1,117 @@
+"""What a run works on, resolved and checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoloss.errors import RequestError, unknown
+from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
+from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
+from autoloss.search.proposers import find_proposer
+from autoloss.settings import Configuration
+from autoloss.space.form import BranchForm
+from autoloss.space.operators import Operator
+from autoloss.space.own_operators import select_operators
+from autoloss.store.run_settings import RunSettings, TaskReference
+from autoloss.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A task, and how losses are searched or trained for it.
+
+    Args:
+        reference: How the run refers to the task.
+        operators: All that a formula may hold, by name.
+        start: Losses to start from.
+        also: Further metrics to show beside the score.
+    """
+
+    task: Task
+    reference: TaskReference
+    configuration: Configuration
+    operators: Mapping[str, Operator]
+    start: Sequence[StartingLoss] = ()
+    also: Sequence[str] = ()
+
+
+def make_request(
+    task: str | Task,
+    *,
+    metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    start: Sequence[str] = (),
+    frozen: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+    operators: Sequence[Operator | str] = (),
+    also: Sequence[str] = (),
+) -> Request:
+    """Resolve what a user asks for; the arguments are those of `autoloss.search`.
+
+    Raises:
+        RequestError: Something does not exist or does not fit.
+
+    >>> make_request("tabular", options={"data": "iris"}, settings={"seed": 3}, without=["exp"]).configuration.space.without
+    ('exp',)
+    """
+    configuration = Configuration().changed(settings or {})
+    find_proposer(configuration.search.proposer)
+    reference = refer_to_task(task, metric, options, frozen)
+    loaded = load_task(reference, task)
+    for name in also:
+        if loaded.also is not None and name not in loaded.also:
+            raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
+    own = [*configuration.space.operators, *operators]
+    table = operator_table(own)
+    off = tuple(dict.fromkeys([*configuration.space.without, *without]))
+    select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
+    losses = parse_starting_losses([*configuration.evolution.start, *start], loaded.branches, table)
+    configuration = configuration.changed(
+        {
+            "space.without": off,
+            "space.operators": refer_to_operators(own),
+            "evolution.start": tuple(loss.formula for loss in losses),
+        }
+    )
+    return Request(
+        task=loaded, reference=reference, configuration=configuration, operators=table, start=losses, also=tuple(also)
+    )
+
+
+def restore_request(
+    settings: RunSettings, directory: Path, task: Task | None = None, operators: Sequence[Operator] = ()
+) -> Request:
+    """Resolve what a run was started with.
+
+    Args:
+        task: The task of a run that was started with an object; likewise `operators`.
+
+    Raises:
+        RequestError: The task or an operator has to be given, or the task is not the run's.
+    """
+    loaded = load_task(settings.task, task)
+    for name, stored, found in (
+        ("title", settings.title, loaded.name),
+        ("branches", settings.branches, branch_forms(loaded)),
+    ):
+        if stored != found:
+            raise RequestError(
+                f"The run in {directory} was started with another task: its {name} is {stored}, this one's {found}. "
+                "Resume it with its own task, or start a new run."
+            )
+    return Request(
+        task=loaded,
+        reference=settings.task,
+        configuration=settings.configuration,
+        operators=operator_table(settings.configuration.space.operators, operators),
+        also=settings.also,
+    )
+
+
+def branch_forms(task: Task) -> dict[str, BranchForm]:
+    """Return what a run stores of a task's branches."""
+    return {name: BranchForm.from_branch(branch) for name, branch in task.branches.items()}

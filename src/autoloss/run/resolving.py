@@ -1,0 +1,149 @@
+"""Tasks and operators as values: by a name of the catalogue, by `file.py:name`, or as the objects that a caller has."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoloss import tasks
+from autoloss.errors import RequestError
+from autoloss.run.frozen import freeze_branches
+from autoloss.run.user_files import absolute_name, importable_files, load_object
+from autoloss.space.operators import Operator
+from autoloss.space.own_operators import build_operator_table
+from autoloss.store.run_settings import TaskReference
+from autoloss.tasks.task import Task
+
+
+def refer_to_task(
+    task: str | Task,
+    metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    frozen: Mapping[str, str] | None = None,
+) -> TaskReference:
+    """Return how a run refers to its task, which is not made yet.
+
+    Raises:
+        RequestError: A task object was given options.
+    """
+    options = {**({} if metric is None else {"metric": metric}), **(options or {})}
+    if not isinstance(task, Task):
+        absolute = {option: _absolute_path(value) for option, value in options.items()}
+        return TaskReference(absolute_name(task), absolute, frozen or {})
+    if options:
+        raise RequestError(f"A task object takes no options; found {', '.join(options)}. Give them when you make it.")
+    return TaskReference(None, {}, frozen or {})
+
+
+def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
+    """Return the task that a reference stands for, with its frozen branches.
+
+    Args:
+        task: The task itself, where the caller has it; it is made otherwise.
+
+    Raises:
+        RequestError: There is none of that name, its options do not fit, or it was given as an object when the run was started.
+    """
+    made = task if isinstance(task, Task) else _make_task(reference)
+    return freeze_branches(made, reference.frozen) if reference.frozen else made
+
+
+def inspect_data(reference: TaskReference) -> None:
+    """Look over the data of a task of the catalogue, before the task is made.
+
+    Raises:
+        RequestError: Files are faulty; up to twenty are named.
+    """
+    if reference.name is not None and ".py:" not in reference.name:
+        tasks.inspect(reference.name, **reference.options)
+
+
+def refer_to_operators(operators: Sequence[Operator | str]) -> tuple[str, ...]:
+    """Return how a run refers to its operators: `file.py:name` with the full path, or the name of an object."""
+    return tuple(given.name if isinstance(given, Operator) else absolute_name(given) for given in operators)
+
+
+def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator] = ()) -> Mapping[str, Operator]:
+    """Return Table 1, followed by a run's own operators, by name.
+
+    Args:
+        operators: Objects, `file.py:name` of an operator or of several, or names of those that are given.
+        given: Objects that stand for the names.
+
+    Raises:
+        RequestError: A file or a name is not there, an object must be given, or an operator cannot be used.
+
+    >>> list(operator_table([]))[:3]
+    ['add', 'mul', 'neg']
+    """
+    objects = {operator.name: operator for operator in given}
+    if unknown := [name for name in objects if name not in operators]:
+        raise RequestError(f"This run has no operators named {', '.join(unknown)}; leave them out.")
+    own: list[Operator] = []
+    for reference in operators:
+        if isinstance(reference, Operator):
+            own.append(reference)
+        elif ".py:" in reference:
+            own += _load_operators(reference)
+        elif reference in objects:
+            own.append(objects[reference])
+        else:
+            raise RequestError(
+                f"The operator {reference!r} of this run was given as an object in Python; give it again there, "
+                "with operators=[…]."
+            )
+    return build_operator_table(own)
+
+
+def _load_operators(name: str) -> list[Operator]:
+    loaded = load_object(name, "operator")
+    operators = list(loaded) if isinstance(loaded, list | tuple) else [loaded]
+    if not operators or not all(isinstance(operator, Operator) for operator in operators):
+        raise RequestError(
+            f"{name} is a {type(loaded).__name__}; expected an autoloss.Operator(name, arity, function), or a list of them."
+        )
+    return operators
+
+
+@importable_files()
+def _make_task(reference: TaskReference) -> Task:
+    if reference.name is None:
+        raise RequestError(
+            "This run's task was given as an object; give it again, as in autoloss.resume(directory, task=…) or "
+            "autoloss.retrain(directory, task=…)."
+        )
+    if ".py:" in reference.name:
+        return _load_own_task(reference.name, reference.options)
+    return tasks.get(reference.name, **reference.options)
+
+
+def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
+    file, _, attribute = Path(name).name.rpartition(":")
+    loaded = load_object(name, "task")
+    if not isinstance(loaded, Task) and callable(loaded):
+        try:
+            inspect.signature(loaded).bind(**options)
+        except TypeError as error:
+            raise RequestError(f"{name} does not take the options {dict(options)}: {error}") from error
+        try:
+            loaded = loaded(**options)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
+    elif options:
+        raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(options)}.")
+    if not isinstance(loaded, Task):
+        raise RequestError(
+            f"{attribute} in {file} is a {type(loaded).__name__}; expected a Task or a function that returns one."
+        )
+    return loaded
+
+
+def _absolute_path(value: Any) -> Any:
+    """Return the full path of a file or folder that exists, so that a run can be resumed from elsewhere."""
+    is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix != "")
+    return str(Path(value).resolve()) if is_path and Path(value).exists() else value

@@ -1,0 +1,89 @@
+"""What a search does before its first candidate: draws samples, checks that a loss can pass, and tests the losses to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from autoloss import __version__
+from autoloss.errors import RequestError
+from autoloss.rejection.protocol import measure_reference
+from autoloss.rejection.screen import bound_gains
+from autoloss.run.request import Request, branch_forms
+from autoloss.run.starting_losses import check_starting_losses, describe_start
+from autoloss.search.chance import derive_seed
+from autoloss.settings import ProtocolSettings
+from autoloss.store import samples as sample_files
+from autoloss.store.migrations import digest_of_samples
+from autoloss.store.run_settings import RunSettings
+from autoloss.tasks.task import Task
+from autoloss.tasks.training.threads import one_thread
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines
+
+
+def start_run(
+    request: Request, directory: Path, machines: Machines, say: Callable[[str], None]
+) -> tuple[RunSettings, sample_files.Samples]:
+    """Draw and save the samples of a run, and return them with its settings, which are not written yet.
+
+    Raises:
+        RequestError: The samples do not serve, or no loss can reach the threshold.
+        RunError: There is no room for the samples.
+    """
+    task, configuration = request.task, request.configuration
+    samples = sample_files.draw_samples(task, configuration.rejection.samples, configuration.seed)
+    check_threshold(task, samples, configuration.rejection)
+    sample_files.save(directory, samples)
+    runner = JobRunner(task, samples, configuration, operators=request.operators)
+    start = check_starting_losses(request.start, runner)
+    for text in (*describe_idle_workers(machines.workers, configuration.evolution.lag), *map(describe_start, start)):
+        say(text)
+    with one_thread():
+        untrained = task.untrained(derive_seed(configuration.seed, "training"))
+    settings = RunSettings(
+        configuration=configuration,
+        task=request.reference,
+        title=task.name,
+        branches=branch_forms(task),
+        release=__version__,
+        samples_digest=digest_of_samples(directory),
+        untrained=untrained,
+        start=start,
+        also=request.also,
+    )
+    return settings, samples
+
+
+def check_threshold(task: Task, samples: sample_files.Samples, settings: ProtocolSettings) -> None:
+    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up.
+
+    Raises:
+        RequestError: On some branch, even the ideal prediction gains less.
+    """
+    for name, branch in task.branches.items():
+        with one_thread():
+            reference = measure_reference(branch, samples[name])
+        most = reference.score(bound_gains(reference), settings.unit)
+        if most < settings.threshold:
+            untrained = sum(reference.initial) / len(reference.initial)
+            raise RequestError(
+                f"No loss can pass on the branch {name}: an untrained network's metric is {untrained:.2f} on its samples already, "
+                f"so g can be {most:.2f} at most ({settings.unit}), and η is {settings.threshold:g}. Set "
+                "rejection.unit=relative, or a lower rejection.threshold.",
+                argument="settings",
+            )
+
+
+def describe_idle_workers(workers: int, lag: int) -> list[str]:
+    """Say whether some workers will never train; docs/results.md shows what a lag costs.
+
+    >>> describe_idle_workers(2, lag=4)
+    []
+    """
+    if workers <= lag:
+        return []
+    return [
+        f"At most {lag} of the {workers} workers train at a time, since evolution.lag is {lag}; the others only test losses. "
+        f"Set evolution.lag={2 * workers} to keep nearly all busy; each candidate then knows fewer of the latest ones."
+    ]

@@ -1,0 +1,70 @@
+"""What decides how each candidate of a search is made: the seam at which other ways to search plug in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoloss.search.mutation import Kind
+from autoloss.search.records import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a candidate that is decided before its first attempt is drawn, and never again.
+
+    Whatever else is to be decided per candidate becomes a field here, so that it follows from the same outcomes.
+
+    Args:
+        candidate: Its index k.
+        parent: Index of the parent, or None for a candidate drawn from nothing.
+        kinds: Branch → kind of change, for every branch in the task's order.
+    """
+
+    candidate: int
+    parent: int | None
+    kinds: Mapping[str, Kind]
+
+    @property
+    def drawn(self) -> list[str]:
+        """The branches for which trees are drawn and tested; the others are copied from the parent."""
+        return [branch for branch, kind in self.kinds.items() if kind is not Kind.COPY]
+
+
+class Proposer(ABC):
+    """Plans the candidates k = 0, 1, 2, … of one search from the outcomes of earlier ones.
+
+    `History` is the only caller. It calls
+
+    - `plannable(k)` for the next candidate and for up to `evolution.lag` after it, any number of times;
+    - `ask(k)` only while `plannable(k)` is true. It may ask again, or never: a resumed run does not ask for the candidates that it
+      has already, and the losses that a search starts from (`evolution.start`) are planned by the history;
+    - `tell(k, outcome)` once for every candidate, those that were never asked for included. Trainings end in any order, and so do
+      their outcomes arrive. A twin is told the outcome of the candidate that it equals, a copy that of its parent; a candidate that
+      diverged or failed has no score.
+
+    What an implementation guarantees, and the conformance suite checks:
+
+    - `ask(k)` is a function of settings, seed and the outcomes of candidates 0 … k − lag. It does not depend on the order in which
+      these were told, on what else was told, or on what was asked before.
+    - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan
+      needs none of the outcomes that are missing.
+    - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag, or None; then no branch is
+      copied or mutated.
+    - No I/O, no clock, no generator that outlives a call: every draw comes from `derive_generator(seed, purpose, k, …)`.
+
+    To add one: a class in a file of its own, and a row in `proposers.PROPOSERS`.
+    """
+
+    @abstractmethod
+    def plannable(self, k: int) -> bool:
+        """Say whether candidate k can be planned with the outcomes told so far."""
+
+    @abstractmethod
+    def ask(self, k: int) -> Plan:
+        """Return the plan of candidate k, which is `plannable`."""
+
+    @abstractmethod
+    def tell(self, k: int, outcome: Outcome) -> None:
+        """Take in what candidate k came to."""

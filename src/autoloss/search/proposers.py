@@ -1,0 +1,30 @@
+"""The ways to search, by the name that the setting `search.proposer` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autoloss.errors import unknown
+from autoloss.search.evolution import make_evolution
+from autoloss.search.proposer import Proposer
+from autoloss.search.random_search import RandomSearch
+from autoloss.settings import Configuration
+
+MakeProposer = Callable[[Sequence[str], Configuration], Proposer]
+"""Makes a proposer from the names of the branches, in the task's order, and the settings of the run."""
+
+PROPOSERS: dict[str, MakeProposer] = {
+    "evolution": make_evolution,
+    "random": RandomSearch,
+}
+
+
+def find_proposer(name: str) -> MakeProposer:
+    """Return what makes the proposer of that name.
+
+    Raises:
+        RequestError: There is none.
+    """
+    if name not in PROPOSERS:
+        raise unknown("proposer", name, PROPOSERS)
+    return PROPOSERS[name]

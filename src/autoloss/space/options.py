@@ -1,0 +1,31 @@
+"""The named options of a branch; no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from autoloss.errors import unknown
+
+Activation = Literal["softmax", "sigmoid", "none", "box"]
+Encoding = Literal["one_hot", "edge", "band"]
+Divisor = Literal["all", "valid"]
+
+ACTIVATIONS = ("softmax", "sigmoid", "none")
+"""The activations of an `ActivatedBranch`; a `BoxRegression` has `box`."""
+ENCODINGS = ("one_hot", "edge", "band")
+DIVISORS = ("all", "valid")
+
+
+def check_options(activation: str, encoding: str, divide_by: str) -> None:
+    """Check the options of an `ActivatedBranch`.
+
+    Raises:
+        RequestError: The activation, encoding or divisor is unknown.
+    """
+    for kind, found, known in (
+        ("activation", activation, ACTIVATIONS),
+        ("target encoding", encoding, ENCODINGS),
+        ("divisor", divide_by, DIVISORS),
+    ):
+        if found not in known:
+            raise unknown(kind, str(found), known)

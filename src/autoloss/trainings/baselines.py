@@ -1,0 +1,89 @@
+"""The losses that found ones are compared with: which fit a task, at which learning rates and scales.
+
+The scale of a loss acts like a learning rate. A baseline's learning rate is therefore the best of a small grid, chosen on the
+valid split, and the standard loss is trained at several scales as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autoloss.space.branch import Branch
+from autoloss.space.loss_text import join_branches, split_branches
+from autoloss.tasks.task import Task
+from autoloss.trainings.compare import compare_losses
+from autoloss.trainings.entrant import Entrant, training_seeds
+from autoloss.trainings.record import Record
+from autoloss.trainings.table import sort_by_mean
+from autoloss.workers.dispatch import Dispatcher
+
+LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""The grid of factors on the recipe's learning rate that a baseline is tuned on."""
+TUNING_SEEDS = 2
+SCALES = (0.3, 3.0, 10.0)
+"""Further factors that the standard loss is trained with."""
+DICE = "baseline/dice"
+OF_CLASSES = ("baseline/wce", "baseline/lovasz")
+OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
+"""Further baselines of a full comparison, for a softmax over classes; the second ones need space."""
+
+
+def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
+    """Return the task's standard loss and, where it applies, Dice.
+
+    Args:
+        every: Also the others that apply, for a full comparison.
+    """
+    if set(task.standard) != set(task.branches):
+        return []
+    names = [_join(task.standard)]
+    if _has_one_softmax(task.branches):
+        names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
+    if every:
+        names += [_join({**task.standard, **other}) for other in task.baselines]
+    return [Entrant(_label(name), name, baseline=True) for name in names]
+
+
+def at_scales(entrant: Entrant) -> list[Entrant]:
+    """Return a loss at each of the further scales."""
+    return [replace(entrant, label=f"{entrant.label} × {scale:g}", scale=scale) for scale in SCALES]
+
+
+def tune_learning_rates(
+    entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, record: Record
+) -> list[Entrant]:
+    """Return each entrant at the learning rate of the grid with the highest mean on the valid split.
+
+    Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    """
+    setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
+    grid = [replace(entrant, **{setting: factor}) for entrant in entrants for factor in LEARNING_RATES]
+    rows = compare_losses(grid, training_seeds(seed, "tuning", TUNING_SEEDS), "valid", dispatcher, record)
+    best: list[Entrant] = []
+    for start in range(0, len(rows), len(LEARNING_RATES)):
+        choice = sort_by_mean(rows[start : start + len(LEARNING_RATES)])[0].entrant
+        factor = choice.learning_rate * choice.scale
+        best.append(choice if factor == 1 else replace(choice, label=f"{choice.label} ({short} × {factor:g})"))
+    return best
+
+
+def _join(losses: Mapping[str, str]) -> str:
+    return next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
+
+
+def _label(text: str) -> str:
+    """Return the losses of several branches in short, as the paper's tables name them: ce + l1 + ce + l1."""
+    named = list(split_branches(text).values())
+    if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
+        return text
+    return " + ".join(name.removeprefix("baseline/") for name in named)
+
+
+def _has_one_softmax(branches: Mapping[str, Branch]) -> bool:
+    return len(branches) == 1 and next(iter(branches.values())).activation == "softmax"
+
+
+def _has_space(task: Task) -> bool:
+    samples = task.samples(1, 0)
+    return all(sample.prediction.shape[2:].numel() > 1 for found in samples.values() for sample in found)

@@ -1,0 +1,50 @@
+"""Who takes part in a comparison, and on which training seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoloss.search.chance import derive_seed
+from autoloss.search.jobs import Train
+from autoloss.space.loss_text import split_branches
+from autoloss.tasks.task import Training
+
+CONFIRMATION = "confirmation"
+COMPARISON = "comparison"
+"""Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
+TEST = "test"
+"""The split of final figures; no search looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A loss with the learning rate and scale that it is trained at.
+
+    Args:
+        label: As tables show it.
+        loss: A formula, a loss of several branches, or a name in the zoo.
+        learning_rate: Factor on the learning rate of the task's schedule.
+        scale: Factor on the loss of every branch.
+        baseline: Whether it is a baseline rather than a loss that was found.
+    """
+
+    label: str
+    loss: str
+    learning_rate: float = 1.0
+    scale: float = 1.0
+    baseline: bool = False
+
+    def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
+        """Return its training with a seed."""
+        scale = dict.fromkeys(split_branches(self.loss), self.scale)
+        training = Training(seed=seed, split=split, schedule=schedule, learning_rate=self.learning_rate, scale=scale)
+        return Train(self.loss, training)
+
+
+def training_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
+    """Derive training seeds from a run's seed; those of different purposes differ.
+
+    >>> training_seeds(0, COMPARISON, 3)[:2] == training_seeds(0, COMPARISON, 2)
+    True
+    """
+    return tuple(derive_seed(seed, purpose, number) for number in range(count))

@@ -1,0 +1,42 @@
+"""Test images with the predictions of networks trained with several losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from autoloss import zoo
+from autoloss.errors import RequestError
+from autoloss.space.loss import bind
+from autoloss.tasks.task import Diverged, Picture, Stopped, Task, Training
+from autoloss.tasks.training.threads import one_thread
+
+
+def train_pictures(
+    task: Task,
+    losses: Mapping[str, str | Mapping[str, str]],
+    training: Training,
+    count: int,
+    say: Callable[[str], None],
+) -> list[Sequence[Picture]]:
+    """Train once with each loss, and return the first images of the split with what each network predicts.
+
+    Args:
+        losses: What a message calls it → the loss, as `zoo.resolve` reads it.
+        say: Called with a sentence before each training.
+
+    Raises:
+        RequestError: The task has no pictures, or a training has no score.
+    """
+    found: list[Sequence[Picture]] = []
+    for name, loss in losses.items():
+        say(f"Training once with {name}, for the pictures of the report.")
+        criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
+        with one_thread():
+            pictures = task.pictures(criterion, training, count)
+        if isinstance(pictures, Diverged | Stopped):
+            ended = "diverged" if isinstance(pictures, Diverged) else "was stopped"
+            raise RequestError(
+                f"The training with {name} {ended} at step {pictures.step}: {pictures.reason}. Write the report without scenes."
+            )
+        found.append(pictures)
+    return found

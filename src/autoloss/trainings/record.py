@@ -1,0 +1,47 @@
+"""Trainings that are asked for, run once: what is recorded is not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome
+from autoloss.workers.dispatch import Dispatcher, run_jobs
+
+
+class Record(Protocol):
+    """Where trainings beside a search are recorded: a run's store, or memory."""
+
+    def trials(self) -> dict[Train, Outcome]:
+        """Return all that is recorded."""
+        ...
+
+    def add_trial(self, job: Train, outcome: Outcome) -> None:
+        """Record what a training came to."""
+        ...
+
+
+class Memory:
+    """A record that ends with the process."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[Train, Outcome] = {}
+
+    def trials(self) -> dict[Train, Outcome]:
+        return dict(self._outcomes)
+
+    def add_trial(self, job: Train, outcome: Outcome) -> None:
+        self._outcomes[job] = outcome
+
+
+def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record) -> Mapping[Train, Outcome]:
+    """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
+    recorded = record.trials()
+    missing = [job for job in dict.fromkeys(jobs) if job not in recorded]
+    for done in run_jobs(missing, dispatcher):
+        # Rejection tests that a search left under way end here as well; nobody needs them any more.
+        if isinstance(done.job, Train) and isinstance(done.result, Outcome):
+            record.add_trial(done.job, done.result)
+            recorded[done.job] = done.result
+    return recorded

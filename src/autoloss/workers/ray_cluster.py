@@ -1,0 +1,306 @@
+"""Workers on a Ray cluster: each slot is an actor that supervises one worker process on its node.
+
+The function, with the task and its data, travels once to each node through Ray's object store. A worker asks for one CPU, and for
+a share of a GPU where the task trains on one. An open cluster, which runs code for everybody who reaches it, is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import math
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+from autoloss.errors import RequestError, RunError
+from autoloss.workers.leases import Cluster, Heartbeat, LeasedWorkers, Request, Supervisor
+from autoloss.workers.messages import START, Lost, Raised, encode_function
+from autoloss.workers.pool import JobFunction
+
+AUTO = "auto"
+LOOPBACK = "127.0.0.1"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Otherwise Ray hides GPUs from actors that ask for none, and says so.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray prints what it has to say of lost nodes to stdout, where results go; these are its filter of what it prints.
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+}
+"""Environment variables that Ray reads when it is imported."""
+# Ray's switch for systems whose firewalls would ask: everything binds to the loopback address.
+ISOLATED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+AUTH_MODE = "RAY_AUTH_MODE"
+PROBE_SECONDS = 30.0
+STORE_BYTES = 128 << 20
+"""Least room of the object store of a cluster that is started here."""
+
+
+def check_address(address: str, *, insecure: bool) -> None:
+    """Refuse what can be refused before anything starts.
+
+    Args:
+        address: As `start_ray_workers` takes it.
+        insecure: Also use a cluster that asks for no token.
+
+    Raises:
+        RequestError: Ray is missing, or the address is not that of a cluster that can be used.
+    """
+    if address != AUTO and ("://" in address or ":" not in address):
+        raise RequestError(
+            f"ray is {address!r}; expected auto, or host:port of a cluster with this process on one of its nodes. "
+            "Run ray start --address=HEAD:6379 on this machine, then set ray to HEAD:6379."
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise RequestError(f"ray is {address!r}, and Ray is not installed. Install it: pip install autoloss[ray]")
+    if insecure or address == AUTO or _is_loopback(address.rpartition(":")[0]):
+        return
+    advice = (
+        "Start it with RAY_AUTH_MODE=token on every node (Ray ≥ 2.52), and this process too; or, in a network where you trust "
+        "everybody, allow it with ray_insecure."
+    )
+    if not _has_token():
+        raise RequestError(
+            f"The Ray cluster at {address} is not on the loopback address, and no token is used. {advice}"
+        )
+    if answers_without_token(address):
+        raise RequestError(
+            f"The Ray cluster at {address} takes commands without a token from whoever reaches it. {advice}"
+        )
+
+
+def start_ray_workers(
+    function: JobFunction, slots: int, address: str, *, on_gpu: bool = False, memory_limit_bytes: int | None = None
+) -> LeasedWorkers:
+    """Start workers on a cluster that passed `check_address`.
+
+    Args:
+        address: `auto` starts a cluster on this machine's loopback address, which `close` ends; anything else is the
+            host:port of an existing one, with this process on one of its nodes.
+        on_gpu: Whether jobs train on a GPU.
+        memory_limit_bytes: Resident memory allowed for each worker's process group.
+
+    Raises:
+        RequestError: The cluster is not there, or has no GPU.
+    """
+    frame = encode_function(function)
+    with contextlib.ExitStack() as owned:
+        ray = _start_cluster(owned, slots, len(frame)) if address == AUTO else _join_cluster(owned, address)
+        share = gpu_share(slots, ray.cluster_resources().get("GPU", 0.0)) if on_gpu else 0.0
+        if on_gpu and not share:
+            raise RequestError(
+                f"The task trains on a GPU, and the Ray cluster at {address} has none. Train on the CPU."
+            )
+        arguments = ray.put(frame), memory_limit_bytes
+        return LeasedWorkers(RayCluster(ray, arguments, share, owned.pop_all()), slots)
+
+
+def gpu_share(slots: int, gpus: float) -> float:
+    """Return the share of a GPU for a slot, so that all slots fit and none lies across two.
+
+    >>> gpu_share(16, 8)
+    0.5
+    """
+    if not gpus:
+        return 0.0
+    # Ray counts in steps of 0.0001.
+    return math.floor(10_000 / math.ceil(slots / gpus)) / 10_000
+
+
+@final
+class RayCluster(Cluster):
+    """Supervisors as actors.
+
+    Args:
+        arguments: Those of a `Supervisor`.
+        share: Of a GPU, for each.
+        owned: Closed with this: the connection to Ray, and a cluster that was started for it.
+    """
+
+    def __init__(
+        self, ray: ModuleType, arguments: tuple[Any, int | None], share: float, owned: contextlib.ExitStack
+    ) -> None:
+        self._ray = ray
+        self._arguments = arguments
+        self._share = share
+        self._owned = owned
+        options = {"num_cpus": 1, "num_gpus": share, "max_restarts": 0, "max_task_retries": 0}
+        self._actor = ray.remote(**options, scheduling_strategy="SPREAD")(Supervisor)
+
+    def start(self) -> Any:
+        return self._actor.remote(*self._arguments)
+
+    def call(self, supervisor: Any, request: Request | None) -> Any:
+        return supervisor.beat.remote(request)
+
+    def wait(self, calls: Sequence[Any], timeout_seconds: float) -> Sequence[tuple[Any, Heartbeat | Lost | Raised]]:
+        if not calls:
+            threading.Event().wait(timeout_seconds)
+            return []
+        ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
+        if ready:
+            # The others that are there by now as well.
+            ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        return [(call, self._answer(call)) for call in ready]
+
+    def end(self, supervisor: Any) -> None:
+        # An actor on a lost node cannot be killed; Ray ends it when its node is back.
+        with contextlib.suppress(Exception):
+            self._ray.kill(supervisor, no_restart=True)
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def describe(self) -> str:
+        found = self._ray.cluster_resources()
+        asked = "1 CPU" + (f" and {self._share:g} GPU" if self._share else "")
+        return f"It has {found.get('CPU', 0):g} CPUs and {found.get('GPU', 0):g} GPUs; a worker asks for {asked}."
+
+    def _answer(self, call: Any) -> Heartbeat | Lost | Raised:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(call)
+        except errors.OutOfMemoryError as error:
+            return Lost(START, "memory", _first_lines(error), 0.0)
+        except errors.RayTaskError as error:
+            return Raised(START, f"A worker on the cluster fails: {error}", "", 0.0)
+        except errors.RayActorError as error:
+            if error.actor_init_failed:
+                return Raised(START, f"A worker could not start on the cluster: {error}", "", 0.0)
+            return Lost(START, "node", _first_lines(error), 0.0)
+        except errors.RayError as error:
+            # A lost object, a worker that crashed, a raylet that is gone: never the fault of what was computed.
+            return Lost(START, "node", f"{type(error).__name__}: {_first_lines(error)}", 0.0)
+
+
+def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int) -> ModuleType:
+    """Start a cluster on the loopback address, with a token of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
+    owned.callback(shutil.rmtree, folder, ignore_errors=True)
+    owned.enter_context(_environment({**QUIET, **ISOLATED, **_token_in(folder)}))
+    import ray
+
+    if ray.is_initialized():
+        raise RequestError(
+            "This process is connected to a Ray cluster already. Name its address in place of auto, or call ray.shutdown()."
+        )
+    found = ray.util.get_node_ip_address()
+    if found != LOOPBACK:
+        asked = " ".join(f"{name}={value}" for name, value in {**ISOLATED, AUTH_MODE: "token"}.items())
+        raise RequestError(
+            f"Ray was imported before autoloss could tell it to stay on this machine: it would listen on {found}. "
+            f"Import it later, or set {asked} for this process."
+        )
+    _connect(
+        owned,
+        address="local",
+        num_cpus=slots,
+        include_dashboard=False,
+        object_store_memory=max(STORE_BYTES, 2 * function_bytes),
+        _node_ip_address=LOOPBACK,
+        _temp_dir=str(folder),
+    )
+    return ray
+
+
+def _join_cluster(owned: contextlib.ExitStack, address: str) -> ModuleType:
+    """Connect to an existing cluster; a connection that this process has already is used and kept."""
+    owned.enter_context(_environment(QUIET))
+    import ray
+
+    if not ray.is_initialized():
+        _connect(owned, address=address)
+    elif (connected := ray.get_runtime_context().gcs_address) != address:
+        raise RequestError(
+            f"This process is connected to the Ray cluster at {connected}, not to {address}. "
+            "Name that one, or call ray.shutdown()."
+        )
+    return ray
+
+
+def _connect(owned: contextlib.ExitStack, **options: Any) -> None:
+    import ray
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        ray.init(log_to_driver=False, configure_logging=False, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RequestError(f"The Ray cluster at {options['address']} cannot be used: {error}") from error
+    finally:
+        # Ray's handlers would end this process before it can say how to resume.
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    owned.callback(ray.shutdown)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def answers_without_token(address: str) -> bool:
+    """Return whether a cluster tells its state to somebody without a token."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        found = subprocess.run(
+            command, env={**own, AUTH_MODE: "disabled"}, capture_output=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"The Ray cluster at {address} did not answer within {PROBE_SECONDS:g} s.") from error
+    return found.returncode == 0
+
+
+def _has_token() -> bool:
+    return os.environ.get(AUTH_MODE, "").lower() == "token"
+
+
+def _token_in(folder: Path) -> Mapping[str, str]:
+    """Return the variables for a token: none where the user has one, else those of a new file that only this user can read."""
+    if _has_token():
+        return {}
+    path = folder / "token"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(_secret())
+    return {AUTH_MODE: "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+@cache
+def _secret() -> str:
+    """Draw a token, once: Ray reads it once per process and keeps it."""
+    return secrets.token_hex(32)
+
+
+def _first_lines(error: BaseException) -> str:
+    return " ".join(str(error).split("\n")[:2])

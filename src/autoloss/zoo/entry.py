@@ -1,0 +1,88 @@
+"""One named loss, and how it is applied to the branches of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autoloss.errors import RequestError
+from autoloss.space.loss_text import MAIN
+from autoloss.zoo.branches import check_leaves, get_only_branch
+
+if TYPE_CHECKING:
+    from autoloss.space.branch import Branch, BranchLoss
+    from autoloss.space.expression import Expression
+    from autoloss.space.loss import Loss
+    from autoloss.zoo.handwritten import HandWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One named loss: a tree, a hand-written loss, or one entry per branch.
+
+    Args:
+        description: What the loss is, in one line.
+        source: The publication.
+        metric: The metric that it was found or made for; a dash if there is none.
+        target: The encoding of y that it was found for, as in `Loss.criterion`, or a description of the target.
+        activation: The activation that turns the raw prediction into `p`.
+        formula: The tree of a loss for one branch.
+        factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
+        members: Branch → its entry, for a loss of several branches.
+    """
+
+    name: str
+    description: str
+    source: str
+    metric: str = "—"
+    target: str = "one_hot"
+    activation: str = "softmax"
+    formula: str = ""
+    factory: Callable[[Branch], BranchLoss] | None = None
+    members: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def formulas(self) -> Mapping[str, str]:
+        """Branch → formula, with `main` for a loss of one branch; empty for a hand-written loss."""
+        if self.members:
+            return {branch: member.formula for branch, member in self.members.items()}
+        return {MAIN: self.formula} if self.formula else {}
+
+    def make_loss(self) -> Loss | HandWritten:
+        """Return the loss independently of any task; both kinds have `criterion()`."""
+        from autoloss.space.loss import Loss
+        from autoloss.zoo.handwritten import HandWritten
+
+        return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
+
+    def make_losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
+        """Return one loss for each branch of a task, as `autoloss.bind` takes them.
+
+        Raises:
+            RequestError: The task has other branches, or their leaves do not fit the formula.
+        """
+        if self.members:
+            if set(branches) != set(self.members):
+                raise RequestError(
+                    f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
+                    f"this task has {', '.join(branches)}."
+                )
+            return {name: self.members[name].make_branch_loss(name, branch) for name, branch in branches.items()}
+        name, branch = get_only_branch(branches, self.name)
+        return {name: self.make_branch_loss(name, branch)}
+
+    def make_branch_loss(self, name: str, branch: Branch) -> Expression | BranchLoss:
+        """Return the loss of one branch.
+
+        Raises:
+            RequestError: The entry is for several branches, or the leaves of the branch do not fit.
+        """
+        from autoloss.space.parsing import parse
+
+        if self.members:
+            raise RequestError(
+                f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
+                f"branch {name!r} takes one of {', '.join(member.name for member in self.members.values())}."
+            )
+        return check_leaves(parse(self.formula), name, branch) if self.factory is None else self.factory(branch)

@@ -1,0 +1,94 @@
+"""What docs/architecture.md says of the package's structure: no circle of imports, no large file, no probe of a task."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src"
+FILES = sorted(ROOT.rglob("*.py"))
+MOST_LINES, USUAL_LINES, ALL_LINES = 400, 140, 25_000
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Return the modules of the package that a module imports, wherever in it, for types too."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{name.name}" for name in node.names} | {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found & set(MODULES)
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Return the strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = set()
+            while not component or node not in component:
+                component.add(stack.pop())
+            if len(component) > 1:
+                found.append(component)
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
+    assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_modules_import_each_other():
+    # The package's front door names everything, for types; who imports a name from it goes through it.
+    graph = {name: imported(tree) - {name} for name, tree in MODULES.items() if name != "autoloss"}
+    assert circles({name: others & set(graph) for name, others in graph.items()}) == []
+
+
+def test_files_are_short_and_the_package_is_light():
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in FILES}
+    assert {path.name: count for path, count in lines.items() if count > MOST_LINES} == {}
+    assert median(count for path, count in lines.items() if path.name != "__init__.py") <= USUAL_LINES
+    assert sum(lines.values()) <= ALL_LINES
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_task_is_probed(name):
+    """What a task may offer is declared on `Task`."""
+    probes = [
+        ast.unparse(node)
+        for node in ast.walk(MODULES[name])
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and isinstance(node.args[0], ast.Name | ast.Attribute)
+        and "task" in ast.unparse(node.args[0]).lower()
+    ]
+    assert probes == []

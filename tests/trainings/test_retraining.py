@@ -1,0 +1,275 @@
+"""Retraining: who trains, what is kept, what goes on after a kill, and what the table says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+import autoloss
+from autoloss import recipes
+from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.report.retrained import as_csv, markdown, retraining_table, write
+from autoloss.run import retraining
+from autoloss.run.results import open_run
+from autoloss.run.retraining import retrain
+from autoloss.search.records import State
+from autoloss.store.lock import Ownership
+from autoloss.store.run_settings import TaskReference
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Training
+from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
+from autoloss.tasks.training.recipe import Recipe
+from autoloss.trainings.baselines import baselines
+from autoloss.trainings.retrain import Pace, choose_baselines
+from autoloss.trainings.retraining import RESULT, PublishedRow, Retraining
+from tests.run.quick import SETTINGS, QuickTask
+from tests.tasks.training.drawing import STEPS, Augmented, certainty, network
+
+
+class Killed(BaseException):
+    """Stands in for a kill: nothing may catch it."""
+
+
+def small_task(learning_rate: float = 0.02) -> SupervisedTask:
+    return SupervisedTask(
+        network,
+        Augmented(32, 0, 0.5),
+        Augmented(32, 1, 0.0),
+        "softmax",
+        certainty,
+        test=Augmented(32, 2, 0.0),
+        also={"accuracy": lambda prediction, target: (prediction.argmax(1) == target).float().mean()},
+        rows_per_sample=8,
+        recipe=Recipe(epochs=1, batch_size=8),
+        full_recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=learning_rate),
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("retraining") / "run"
+    autoloss.search(QuickTask(), evaluations=4, seed=1, workers=0, directory=path, settings=SETTINGS, final=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(run, tmp_path_factory) -> Retraining:
+    out = tmp_path_factory.mktemp("done")
+    return retrain(run, task=small_task(), out=out, training_seeds=2, against=["ce"])
+
+
+def kill_at(training: int, step: int):
+    """Return an observer that kills at a step of the training of that number."""
+    seen: list[str] = []
+
+    def observe(pace: Pace) -> None:
+        if pace.label not in seen:
+            seen.append(pace.label)
+        if (len(seen), pace.step) == (training, step):
+            raise Killed
+
+    return observe
+
+
+def test_the_best_loss_and_the_baselines_are_trained_on_the_same_seeds(run, done):
+    best = open_run(run).best
+    assert {(row.entrant.label, row.entrant.loss) for row in done.rows} == {
+        (f"#{best.id}", best.formula),
+        ("baseline/ce", "baseline/ce"),
+    }
+    assert len(set(done.seeds)) == 2
+    assert all(len(row.outcomes) == 2 for row in done.rows)
+    assert done.figures == ("score", "accuracy")
+
+
+def test_each_training_is_that_of_the_task_with_the_full_schedule(done):
+    row = next(row for row in done.rows if row.entrant.baseline)
+    task = small_task()
+    criterion = autoloss.bind(autoloss.zoo.resolve("baseline/ce", task.branches)[1], task.branches)
+    for seed, outcome in zip(done.seeds, row.outcomes, strict=True):
+        expected = task.train(criterion, Training(seed=seed, split="test", schedule="full"))
+        assert (outcome.score, outcome.also, outcome.curve) == (expected.score, expected.also, expected.curve)
+        assert len(outcome.curve) == STEPS
+
+
+def test_a_retraining_killed_anywhere_goes_on_to_the_same_table(run, done, tmp_path):
+    for observe in (kill_at(1, 11), kill_at(1, 20), kill_at(2, 3)):
+        with pytest.raises(Killed):
+            retrain(
+                run,
+                task=small_task(),
+                out=tmp_path,
+                training_seeds=2,
+                against=["ce"],
+                checkpoint_seconds=0,
+                observe=observe,
+            )
+    assert len(list(tmp_path.rglob(RESULT))) == 1
+    assert [bool(list_checkpoints(folder)) for folder in sorted(tmp_path.glob("*/seed-*"))].count(True) == 1
+    found = retrain(run, task=small_task(), out=tmp_path, training_seeds=2, against=["ce"])
+    assert [row.outcomes for row in found.rows] == [row.outcomes for row in done.rows]
+    assert not list(tmp_path.rglob("checkpoint*"))
+    for path in tmp_path.rglob(NETWORK):
+        assert path.read_bytes() == (done.directory / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_what_is_finished_is_never_trained_again(run, done, monkeypatch):
+    monkeypatch.setattr(SupervisedTask, "train", lambda *arguments, **options: pytest.fail("trained again"))
+    again = retrain(run, task=small_task(), out=done.directory, training_seeds=2, against=["ce"])
+    assert again == done
+    fewer = retrain(run, task=small_task(), out=done.directory, training_seeds=1, against=[])
+    assert [len(row.outcomes) for row in fewer.rows] == [1]
+
+
+def test_more_seeds_and_losses_are_added_to_what_is_there(run, done, tmp_path):
+    shutil.copytree(done.directory, tmp_path / "out")
+    lines: list[str] = []
+    more = retrain(
+        run, task=small_task(), out=tmp_path / "out", training_seeds=3, against=["ce", "dice"], say=lines.append
+    )
+    assert {row.entrant.label for row in more.rows} > {row.entrant.label for row in done.rows}
+    assert sum(line.startswith("Training") for line in lines) == 2 + 3
+    first = {row.entrant.label: row.outcomes for row in done.rows}
+    assert all(row.outcomes[:2] == first[row.entrant.label] for row in more.rows if row.entrant.label in first)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": small_task(0.03)}, r"recipe\.learning_rate is 0\.02 there and 0\.03 here"),
+        ({"split": "valid"}, "split is 'test' there and 'valid' here"),
+        ({"precision": "bfloat16"}, "precision is 'float32' there and 'bfloat16' here"),
+    ],
+    ids=["recipe", "split", "precision"],
+)
+def test_another_retraining_in_the_same_folder_is_refused_by_what_differs(run, done, change, message):
+    with pytest.raises(RequestError, match=message):
+        retrain(run, **{"task": small_task(), "out": done.directory, "training_seeds": 2, "against": ["ce"], **change})
+
+
+def test_a_result_of_another_loss_is_refused(run, done, tmp_path):
+    shutil.copytree(done.directory, tmp_path / "out")
+    path = tmp_path / "out" / "baseline-ce" / "seed-1" / RESULT
+    path.write_text(path.read_text().replace('"loss": "baseline/ce"', '"loss": "baseline/dice"'))
+    with pytest.raises(RequestError, match="loss is 'baseline/dice' there and 'baseline/ce' here"):
+        retrain(run, task=small_task(), out=tmp_path / "out", training_seeds=2, against=["ce"])
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"loss": "baseline/ce"}', "[]"])
+def test_a_damaged_result_is_named(run, done, tmp_path, content):
+    shutil.copytree(done.directory, tmp_path / "out")
+    (tmp_path / "out" / "baseline-ce" / "seed-1" / RESULT).write_text(content)
+    with pytest.raises(RequestError, match=r"seed-1/result\.json is damaged .* Delete .*seed-1 to train it again"):
+        retrain(run, task=small_task(), out=tmp_path / "out", training_seeds=2, against=["ce"])
+
+
+def test_a_folder_has_one_owner(run, done):
+    owner = Ownership(done.directory)
+    try:
+        with pytest.raises(OwnedError, match="is driven by process"):
+            retrain(run, task=small_task(), out=done.directory, training_seeds=2, against=["ce"])
+    finally:
+        owner.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"individual": 999}, "#999 is no loss with a score of its own"),
+        ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
+        ({"split": "tset"}, "Did you mean 'test'"),
+        ({"training_seeds": 0}, "expected at least 1"),
+        ({"precision": "float8"}, "no precision named 'float8'"),
+        ({"device": "gpu"}, "There is no device 'gpu'"),
+        ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),
+        ({"task": None}, "given as an object in Python; give it again there, with task=…"),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_is_refused_before_anything_is_written(run, tmp_path, wrong, message):
+    with pytest.raises(RequestError, match=message):
+        retrain(run, **{"task": small_task(), "out": tmp_path / "out", **wrong})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_that_raises_ends_with_its_name_and_keeps_the_others(run, tmp_path):
+    def broken(prediction, target):
+        raise OSError("the disk is gone")
+
+    task = small_task()
+    task._also["accuracy"] = broken
+    with pytest.raises(RunError, match=r"Training #\d+, seed 1, failed: OSError: the disk is gone"):
+        retrain(run, task=task, out=tmp_path, training_seeds=1)
+
+
+def test_a_task_of_ones_own_is_trained_without_checkpoints(run, tmp_path, monkeypatch):
+    """What cannot be kept midway is trained whole; what it cannot be told is refused."""
+    monkeypatch.setattr(retraining, "FULL", "proxy")
+    found = retrain(run, task=QuickTask(diverging=1), out=tmp_path, training_seeds=1, split="valid", against=["ce"])
+    assert {outcome.state for row in found.rows for outcome in row.outcomes} == {State.DIVERGED}
+    assert "diverged: a hash said so" in markdown(found)
+    with pytest.raises(RequestError, match="declares no `execution`"):
+        retrain(run, task=QuickTask(), out=tmp_path, precision="bfloat16")
+
+
+def test_the_files_say_what_the_table_says(done):
+    paths = write(done)
+    assert [path.name for path in paths] == ["table.md", "table.csv", "table.json"]
+    row = done.rows[0]
+    scores = [outcome.score for outcome in row.outcomes]
+    rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
+    found = next(line for line in rows if (line["loss"], line["metric"]) == (row.entrant.label, "score"))
+    assert (float(found["mean"]), float(found["sd"])) == (mean(scores), stdev(scores))
+    assert f"| {row.entrant.label} | 2 | {mean(scores):.4f} ± {stdev(scores):.4f} |" in paths[0].read_text()
+    values = json.loads(paths[2].read_text())
+    assert values["rows"][0]["figures"]["score"]["values"] == scores
+    assert len(values["rows"]) == 2
+
+
+def test_rows_come_best_first_and_a_loss_without_a_score_last(done):
+    means = [mean(outcome.score for outcome in row.outcomes) for row in done.rows]
+    assert means == sorted(means, reverse=True)
+
+
+def test_the_papers_rows_stand_beside():
+    recipe = recipes.RECIPES["voc-r101-pspnet"]
+    name, published = retraining.asked(
+        TaskReference("voc-seg", {"metric": "miou", "loaders": "2"}), recipe.name, {"data": "d"}
+    )
+    assert name == TaskReference("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
+    rows = [PublishedRow.of(row) for row in published]
+    found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", (), [], rows)
+    assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in markdown(found)
+    assert "found for bf1,published,bf1,0.713,," in as_csv(found)
+    assert retraining_table(found).row_count == 5
+
+
+def test_a_recipe_of_another_task_takes_over_the_metric_alone():
+    run = TaskReference("voc-seg", {"metric": "bf1", "data": "voc", "loaders": "2"})
+    name, _ = retraining.asked(run, "cityscapes-r101-deeplabv3+", {"data": "cityscapes"})
+    assert name.name == "cityscapes-seg"
+    assert name.options["metric"] == "bf1"
+    assert name.options["data"] == "cityscapes"
+    assert "loaders" not in name.options
+
+
+def test_a_recipe_that_is_none_of_a_retraining_is_refused():
+    with pytest.raises(RequestError, match="no recipe of a retraining named 'voc-seg'"):
+        retraining.asked(TaskReference("voc-seg"), "voc-seg", {})
+
+
+def test_a_loss_must_fit_the_task_that_it_is_retrained_on(run, tmp_path):
+    with pytest.raises(RequestError, match="kind, place"):
+        retrain(run, task=QuickTask(("kind", "place")), out=tmp_path / "out", against=[])
+
+
+def test_all_baselines_are_those_of_a_full_comparison():
+    task = small_task()
+    assert choose_baselines(["all"], task) == baselines(task, every=True)
+    assert len(choose_baselines(["all"], task)) > len(choose_baselines(None, task))

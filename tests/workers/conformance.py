@@ -1,0 +1,127 @@
+"""What every kind of Workers promises, as functions of how workers are started: (function) → Workers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
+from autoloss.workers.pool import InlineWorkers, JobFunction, Workers
+
+# What `file.py:name` does with a user's module: the workers cannot import it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+Start = Callable[[JobFunction], Workers]
+
+
+def outcomes_of(workers: Workers, payloads: list[Any], deadline_seconds: float = 20.0) -> list[JobOutcome]:
+    """Submit payloads as jobs 0, 1, … as slots come free and return all outcomes by job."""
+    outcomes, next_job = [], 0
+    while next_job < len(payloads) or workers.busy:
+        while next_job < len(payloads) and workers.free:
+            workers.submit(next_job, payloads[next_job], deadline_seconds=deadline_seconds)
+            next_job += 1
+        outcomes += workers.wait(None)
+    return sorted(outcomes, key=lambda outcome: outcome.job)
+
+
+def each_of_200_jobs_comes_back_exactly_once(start: Start) -> None:
+    with start(lambda number: number * number) as workers:
+        outcomes = outcomes_of(workers, list(range(200)))
+    assert all(isinstance(outcome, Finished) for outcome in outcomes)
+    assert [(outcome.job, outcome.value) for outcome in outcomes] == [(n, n * n) for n in range(200)]
+    assert all(outcome.seconds >= 0 for outcome in outcomes)
+
+
+def what_raises_is_returned_with_its_traceback_and_the_worker_goes_on(start: Start) -> None:
+    def divide(number):
+        return 1 / number
+
+    with start(divide) as workers:
+        raised, finished = outcomes_of(workers, [0, 2])
+    assert isinstance(raised, Raised)
+    assert raised.message == "ZeroDivisionError: division by zero"
+    assert "in divide" in raised.traceback_text
+    assert "worker.py" not in raised.traceback_text
+    assert isinstance(finished, Finished)
+    assert finished.value == 0.5
+
+
+def sys_exit_is_an_exception_of_the_code_like_any_other(start: Start) -> None:
+    with start(sys.exit) as workers:
+        (outcome,) = outcomes_of(workers, [4])
+    assert isinstance(outcome, Raised)
+    assert outcome.message == "SystemExit: 4"
+
+
+def memory_error_is_a_failure_of_the_machine_not_of_the_code(start: Start) -> None:
+    with start(lambda size: len(bytearray(size))) as workers:
+        lost, finished = outcomes_of(workers, [1 << 60, 1])
+        # The caller may submit the job once more, under the same number.
+        workers.submit(0, 2, deadline_seconds=20)
+        (again,) = workers.wait(None)
+    assert isinstance(lost, Lost)
+    assert lost.cause == "memory"
+    assert isinstance(finished, Finished)
+    assert finished.value == 1
+    assert isinstance(again, Finished)
+    assert (again.job, again.value) == (0, 2)
+
+
+def a_full_a_repeated_and_a_hopeless_submission_are_refused(start: Start) -> None:
+    with start(lambda payload: payload) as workers:
+        assert workers.free == workers.slots
+        with pytest.raises(ValueError, match="must be above 0"):
+            workers.submit(0, None, deadline_seconds=0)
+        for job in range(workers.slots):
+            workers.submit(job, None, deadline_seconds=20)
+        assert set(workers.busy) == set(range(workers.slots))
+        assert workers.free == 0
+        with pytest.raises(ValueError, match="submitted before"):
+            workers.submit(0, None, deadline_seconds=20)
+        if isinstance(workers, InlineWorkers):
+            with pytest.raises(RuntimeError, match="slots are busy"):
+                workers.submit(99, None, deadline_seconds=20)
+
+
+def without_a_job_there_is_no_waiting(start: Start) -> None:
+    with start(lambda payload: payload) as workers:
+        assert workers.wait(None) == []
+
+
+def a_cancelled_job_is_never_returned(start: Start) -> None:
+    with start(time.sleep) as workers:
+        workers.submit(1, 60, deadline_seconds=60)
+        workers.cancel(1)
+        assert workers.busy == {}
+        assert workers.wait(None) == []
+        with pytest.raises(ValueError, match="no job 1 to cancel"):
+            workers.cancel(1)
+        assert outcomes_of(workers, [0])[0].job == 0
+
+
+def closed_workers_take_no_job_and_close_twice(start: Start) -> None:
+    workers = start(lambda payload: payload)
+    workers.submit(0, None, deadline_seconds=20)
+    workers.close()
+    workers.close()
+    assert workers.wait(None) == []
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.submit(1, None, deadline_seconds=20)
+
+
+PROMISES: tuple[Callable[[Start], None], ...] = (
+    each_of_200_jobs_comes_back_exactly_once,
+    what_raises_is_returned_with_its_traceback_and_the_worker_goes_on,
+    sys_exit_is_an_exception_of_the_code_like_any_other,
+    memory_error_is_a_failure_of_the_machine_not_of_the_code,
+    a_full_a_repeated_and_a_hopeless_submission_are_refused,
+    without_a_job_there_is_no_waiting,
+    a_cancelled_job_is_never_returned,
+    closed_workers_take_no_job_and_close_twice,
+)

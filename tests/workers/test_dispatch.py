@@ -1,0 +1,75 @@
+"""While nothing can be recorded, results are kept; jobs that the machine ended are repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome, State
+from autoloss.settings import LimitSettings
+from autoloss.tasks.task import Training
+from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers
+
+
+def test_what_ends_during_a_rest_is_told_afterwards():
+    performed: list[int] = []
+
+    def perform(job: Train) -> Outcome:
+        performed.append(job.training.seed)
+        return Outcome(state=State.SCORED, score=float(job.training.seed))
+
+    with InlineWorkers(perform) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        tickets = [dispatcher.submit(Train("y", Training(seed=seed))) for seed in range(2)]
+        dispatcher.rest(0.02)
+        assert performed == [0]
+        done = dispatcher.wait(0.0)
+        assert [(one.ticket, one.result.score) for one in done] == [(tickets[0], 0.0), (tickets[1], 1.0)]
+        assert performed == [0, 1]
+
+
+def test_a_rest_takes_its_time_whatever_is_under_way():
+    with InlineWorkers(lambda job: Outcome(state=State.SCORED, score=1.0)) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        dispatcher.submit(Train("y", Training(seed=0)))
+        began = time.monotonic()
+        dispatcher.rest(0.05)
+        assert time.monotonic() - began >= 0.05
+
+
+def test_a_large_result_is_taken_in_before_its_deadline_passes():
+    with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0, curve=((1, 0.5),) * 100_000), 1) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings(training_seconds=30))
+        dispatcher.submit(Train("y", Training(seed=0)))
+        while not dispatcher._ended:
+            dispatcher.rest(0.05)
+        (done,) = dispatcher.wait(0.0)
+        assert done.result.state is State.SCORED
+
+
+def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
+    with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0), 1) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        dispatcher.submit(Train("y", Training(seed=0)))
+        for _ in range(TRIES + 1):
+            os.kill(workers.groups[0], signal.SIGKILL)
+            assert dispatcher.wait(None) == []
+        (done,) = dispatcher.wait(None)
+    assert done.result.state is State.SCORED
+    assert dispatcher.losses == {"killed": TRIES + 1}
+    assert not dispatcher.failed
+
+
+def test_workers_that_never_start_are_given_up():
+    with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0), 1) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        dispatcher.submit(Train("y", Training(seed=0)))
+        found: list[CompletedJob] = []
+        while not found:
+            os.kill(workers.groups[0], signal.SIGKILL)
+            found = dispatcher.wait(None)
+    assert found[0].result.state is State.FAILED
+    assert dispatcher.losses == {"killed": STARTS + TRIES - 1}
