@@ -84,10 +84,7 @@ def test_defaults_and_meanings_come_from_the_code():
     assert "| `voc-seg` | `rejection.unit=absolute`, `rejection.threshold=0.6` |" in settings.page()
     assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on fresh seeds. \| `5` \|", commands.page())
     assert "| `side` | `128` | `512` |" in catalogue.page()
-    assert (
-        "| `tail` | `1` | Exponent of the class frequencies: how much rarer each digit is"
-        in catalogue.page()
-    )
+    assert "| `tail` | `1` | Exponent of the class frequencies: how much rarer each digit is" in catalogue.page()
 
 
 def test_arguments_are_read_from_docstrings():
