@@ -25,6 +25,7 @@ from autoloss.search.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from autoloss.trainings.baselines import baselines, tune_learning_rates
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import TEST, Entrant, training_seeds
@@ -107,14 +108,13 @@ class Told:
         self._store = store
         self._name = name
 
-    def trials(self) -> dict[Train, Outcome]:
-        return self._store.trials()
+    def trainings(self) -> dict[Train, Outcome]:
+        return self._store.trainings()
 
-    def add_trial(self, job: Train, outcome: Outcome) -> None:
-        self._store.add_trial(job, outcome)
+    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
+        self._store.add_training(loss, training, outcome)
         result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-        training = job.training
-        tell(f"{self._name}, {training.split}, {job.loss} × {training.learning_rate:g}: {result}")
+        tell(f"{self._name}, {training.split}, {loss} × {training.learning_rate:g}: {result}")
 
 
 def _tested(

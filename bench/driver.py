@@ -28,6 +28,7 @@ from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.messages import Finished, JobOutcome, decode, encode
@@ -99,14 +100,14 @@ class Timed:
         self._store = store
         self.seconds = 0.0
 
-    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None:
+    def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None:
         began = time.perf_counter()
-        self._store.add_child(child, rejected)
+        self._store.add_candidate(candidate, rejected)
         self.seconds += time.perf_counter() - began
 
-    def add_outcome(self, child: int, outcome: Outcome) -> None:
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None:
         began = time.perf_counter()
-        self._store.add_outcome(child, outcome)
+        self._store.add_training(loss, training, outcome, candidate)
         self.seconds += time.perf_counter() - began
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from autoloss.run.results import open_run
 from autoloss.search.history import as_text
 from autoloss.store import store as stores
 from autoloss.store.crash_points import POINTS, VARIABLE
+from autoloss.store.rows import insert
 from autoloss.store.store import Store
 from autoloss.store.tally import FILE as TALLY
 from promise import Shown
@@ -216,7 +218,7 @@ def committed(directory: Path) -> Counter[int]:
     if not stores.exists(directory):
         return Counter()
     with Store(directory) as store:
-        outcomes = [*store.outcomes().values(), *store.trials().values()]
+        outcomes = [*store.outcomes().values(), *store.trainings().values()]
     return Counter(
         int(outcome.also["mark"] if "mark" in outcome.also else outcome.reason.removeprefix("mark "))
         for outcome in outcomes
@@ -231,14 +233,38 @@ def compared_with(known: Clean, directory: Path) -> bool:
 def _finished(directory: Path) -> tuple[tuple[str, ...], frozenset[tuple[str, str]]]:
     """Return the history of a run, and its trainings beside the search without their times."""
     with Store(directory) as store:
-        trials = store.trials()
+        trials = store.trainings()
     kept = ((repr(job), repr((found.state, found.score, found.also, found.reason))) for job, found in trials.items())
     return tuple(as_text(open_run(directory).history)), frozenset(kept)
 
 
+OUTCOME = ("state", "score", "also", "curve", "step", "reason", "seconds", "finished_at")
+TRIAL = ("loss", "seed", "split", "schedule", "learning_rate", *OUTCOME)
+
+
 def age(directory: Path) -> None:
-    """Make a run one of schema 1, which had no digest of the samples and no tally."""
+    """Make a run one of schema 1: other names, two tables of trainings, no digest of the samples and no tally."""
     connection = sqlite3.connect(directory / stores.FILE)
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
+        connection.close()
+        return
+    connection.row_factory = sqlite3.Row
+    tables = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in ("training", "rejected")}
+    connection.execute("ALTER TABLE candidate RENAME TO child")
+    for name in tables:
+        connection.execute(f"DROP TABLE {name}")
+    connection.execute(f"CREATE TABLE outcome (child INTEGER PRIMARY KEY, {', '.join(OUTCOME)}, checksum)")
+    connection.execute(f"CREATE TABLE trial ({', '.join(TRIAL)}, scale, checksum)")
+    connection.execute("CREATE TABLE rejected (child, branch, attempt, formula, reason, checksum)")
+    for row in tables["rejected"]:
+        names = ("branch", "attempt", "formula", "reason")
+        insert(connection, "rejected", {"child": row["candidate"], **{name: row[name] for name in names}})
+    for row in tables["training"]:
+        if row["candidate"] is None:
+            scale = next(iter(json.loads(row["scale"]).values()), 1.0)
+            insert(connection, "trial", {**{name: row[name] for name in TRIAL}, "scale": scale})
+        else:
+            insert(connection, "outcome", {"child": row["candidate"], **{name: row[name] for name in OUTCOME}})
     connection.execute("DELETE FROM setting WHERE name = 'samples'")
     connection.execute("PRAGMA user_version = 1")
     connection.commit()

@@ -19,11 +19,11 @@ import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
 from autoloss.run.progress import Progress
-from autoloss.run.reading import read_once
 from autoloss.run.results import open_run
 from autoloss.store import database
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import SAMPLES
+from autoloss.store.read import read_once
 from autoloss.store.store import FILE, Store
 from faults_driver import SEED, Clean, compared_with, driven, forked, waited, warm
 from promise import Shown
@@ -90,7 +90,7 @@ def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
     """Return everything that a run holds."""
     with Store(directory, write=write) as store:
         kept = store.settings()
-        rows = (kept, list(store.children()), store.outcomes(), store.trials(), store.rejected())
+        rows = (kept, list(store.candidates()), store.outcomes(), store.trainings(), store.rejected())
     samples = sample_files.load(directory, kept.samples_digest)
     plain = [
         (name, one.prediction.tolist(), {key: tensor.tolist() for key, tensor in one.context.items()})
@@ -101,12 +101,12 @@ def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
 
 
 def _looked(directory: Path) -> tuple[Any, ...]:
-    """Return what those see who read numbers alone, and rows of what they show: `top`, the report, the live page."""
-    reading = read_once(directory, thorough=True)
-    columns = reading.columns
-    shown = [reading.search.individual(number) for number in columns.finished]
-    counts = (reading.totals, columns.found, columns.trained, reading.operators, reading.unscored, reading.examples)
-    return (shown, columns.ranked, columns.best_by_size, [one.child for one in reading.running], *counts)
+    """Return what `top`, the report and the live page show."""
+    reader = read_once(directory, thorough=True)
+    shown = (reader.history(), reader.losses(reader.settled), reader.ranking, reader.best_by_size, reader.running)
+    counts = (reader.totals, reader.times_found(reader.ranking), reader.states, reader.operators)
+    lines = [reader.lineage(number) for number in reader.best_by_size]
+    return (*shown, *counts, lines, reader.unscored, reader.examples, reader.trainings)
 
 
 def _verdict(directory: Path, whole: tuple[Any, ...], write: bool) -> str:
@@ -126,7 +126,7 @@ def synced(directory: Path) -> list[str]:
     """
     full, found, calls = 2, [], []
     with Store(directory, write=True) as store:
-        connection = store._database._connection
+        connection = store.database._connection
         if (level := connection.execute("PRAGMA synchronous").fetchone()[0]) < full:
             found.append(f"commits are synced at level {level}")
         if (mode := connection.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":

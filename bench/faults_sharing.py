@@ -21,6 +21,7 @@ from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store, StoreError
+from autoloss.tasks.task import Training
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
 
@@ -136,7 +137,7 @@ def _first_to_leave(drivers: Sequence[int], patience_seconds: float) -> tuple[in
 
 
 def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> Shown:
-    """Commit children and outcomes while so many processes read the whole run ten times a second.
+    """Commit candidates and outcomes while so many processes read the whole run ten times a second.
 
     Args:
         seconds: At least so long.
@@ -155,8 +156,8 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
         while number < commits // 2 or time.monotonic() < end:
             began = time.monotonic()
             try:
-                store.add_child(_child(number), {})
-                store.add_outcome(number, Outcome(state=State.SCORED, score=0.5))
+                store.add_candidate(_candidate(number), {})
+                store.add_training(LOSS, Training(seed=0), Outcome(state=State.SCORED, score=0.5), number)
             except Exception:
                 failed += 1
             slowest = max(slowest, time.monotonic() - began)
@@ -183,13 +184,16 @@ def readers(folder: Path, count: int, commits: int, *, seconds: float = 0.0) -> 
     )
 
 
-def _child(number: int) -> Candidate:
+LOSS = "neg(mul(y, log(p)))"
+
+
+def _candidate(number: int) -> Candidate:
     return Candidate(
         id=number,
         parent=None,
         kinds={"main": "fresh"},
         attempts={"main": number},
-        loss="neg(mul(y, log(p)))",
+        loss=LOSS,
         origin=Origin.TRAINED,
         source=None,
         signature={"main": (str(number),)},
@@ -202,6 +206,6 @@ def _poll(directory: Path) -> None:
     while True:
         found = len(open_run(directory).history)
         if found < least:
-            raise AssertionError(f"{found} children, and {least} before")
+            raise AssertionError(f"{found} candidates, and {least} before")
         least = found
         time.sleep(POLL_SECONDS)

@@ -29,6 +29,7 @@ from autoloss.search.jobs import Job, Train
 from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
+from autoloss.tasks.task import Training
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import Entrant, training_seeds
 from autoloss.trainings.record import Memory
@@ -75,10 +76,10 @@ class Nowhere:
 
     children: int = 0
 
-    def add_child(self, child: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+    def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         self.children += 1
 
-    def add_outcome(self, child: int, outcome: Outcome) -> None:
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None:
         pass
 
 

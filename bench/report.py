@@ -29,6 +29,7 @@ from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from output import Figure, emit, make_parser, parse_arguments
 
 COMMANDS: Mapping[str, Sequence[str]] = {
@@ -78,8 +79,8 @@ def _measured(folder: Path, candidates: int, commands: Sequence[str]) -> dict[st
     unchanged = _processor_seconds(live.fragment)
     before, _ = live.fragment()
     with Store(folder, write=True) as store:
-        store.add_child(_child(candidates, (), "neg(mul(y, log(p)))", Random(1)), {})
-        store.add_outcome(candidates, _outcome(0.5, Random(1)))
+        store.add_candidate(_candidate(candidates, (), "neg(mul(y, log(p)))", Random(1)), {})
+        store.add_training("neg(mul(y, log(p)))", Training(seed=0), _outcome(0.5, Random(1)), candidates)
     moment[0] = 2e6
     changed = _processor_seconds(live.fragment)
     if live.fragment()[0] == before:
@@ -102,12 +103,12 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 def write(folder: Path, candidates: int, rng: Random) -> int:
-    """Write a run of made-up children and outcomes; returns how many were trained."""
+    """Write a run of made-up candidates and trainings; returns how many were trained."""
     branch = ActivatedBranch()
     alphabet = Alphabet(branch.leaves_and_roles)
     with Store(folder, write=True) as store:
         # A search waits for the disk after each row; here nobody would miss what a power cut takes.
-        store._database._connection.execute("PRAGMA synchronous = OFF")
+        store.database._connection.execute("PRAGMA synchronous = OFF")
         store.write_settings(
             RunSettings(
                 configuration=Configuration(evaluations=candidates),
@@ -119,15 +120,15 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
         )
         trained: list[int] = []
         for number in range(candidates):
-            child = _child(number, trained, str(initial_expression(alphabet, 3, rng)), rng)
-            store.add_child(child, {("main", 0): ("add(1, 1)", "STRUCTURE")} if number % 10 == 0 else {})
-            if child.source is None:
+            candidate = _candidate(number, trained, str(initial_expression(alphabet, 3, rng)), rng)
+            store.add_candidate(candidate, {("main", 0): ("add(1, 1)", "STRUCTURE")} if number % 10 == 0 else {})
+            if candidate.source is None:
                 trained.append(number)
-                store.add_outcome(number, _outcome(number / candidates, rng))
+                store.add_training(candidate.loss, Training(seed=0), _outcome(number / candidates, rng), number)
     return len(trained)
 
 
-def _child(number: int, trained: Sequence[int], formula: str, rng: Random) -> Candidate:
+def _candidate(number: int, trained: Sequence[int], formula: str, rng: Random) -> Candidate:
     parent = rng.choice(trained[-2500:]) if len(trained) > 20 else None
     is_new = parent is None or rng.random() < TRAINED
     kind = "fresh" if parent is None or rng.random() > MUTATED else "mutated"

@@ -15,11 +15,12 @@ from autoloss.errors import RunError
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from tests.run.quick import SETTINGS, QuickTask
 
 ORDERS = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\u202e <script>alert(1)</script>"
 """Markup, pictures, control characters and a program for a browser."""
-CHILD = Candidate(
+CANDIDATE = Candidate(
     id=0,
     parent=None,
     kinds={"main": "fresh"},
@@ -55,15 +56,18 @@ def kept(whole: Path) -> RunSettings:
         return store.settings()
 
 
-def made(directory: Path, settings: RunSettings, formula: str = CHILD.loss, reason: str = "") -> Path:
+def made(directory: Path, settings: RunSettings, formula: str = CANDIDATE.loss, reason: str = "") -> Path:
     """Write a run of one loss, every row with its checksum."""
     directory.mkdir()
-    child = Candidate(**{**{name: getattr(CHILD, name) for name in CHILD.__dataclass_fields__}, "loss": formula})
+    candidate = Candidate(
+        **{**{name: getattr(CANDIDATE, name) for name in CANDIDATE.__dataclass_fields__}, "loss": formula}
+    )
     state = State.FAILED if reason else State.SCORED
     with Store(directory, write=True) as store:
         store.write_settings(settings)
-        store.add_child(child, {("main", 0): (ORDERS, "STRUCTURE")})
-        store.add_outcome(0, Outcome(state=state, score=None if reason else 0.5, also={ORDERS: 0.1}, reason=reason))
+        store.add_candidate(candidate, {("main", 0): (ORDERS, "STRUCTURE")})
+        outcome = Outcome(state=state, score=None if reason else 0.5, also={ORDERS: 0.1}, reason=reason)
+        store.add_training(formula, Training(seed=0), outcome, 0)
     return directory
 
 

@@ -98,7 +98,7 @@ MUTANTS = {
     ),
     "outcome not kept": Mutant(
         "autoloss.run.loop:_Search.receive",
-        {"self.record.add_outcome(number, done.result)": "pass"},
+        {"self.record.add_training(done.job.loss, done.job.training, done.result, number)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
@@ -130,7 +130,7 @@ MUTANTS = {
             "else 'ro'": "else 'rw'",
             "timeout=10": "timeout=0.01",
             # Held for as long as a slow look takes: a short one comes between two commits and is not noticed.
-            "self._check_schema()": "(self._connection.execute('BEGIN IMMEDIATE'), time.sleep(0.05))",
+            "self._prepare_to_read()": "(self._connection.execute('BEGIN IMMEDIATE'), time.sleep(0.05))",
         },
         readers,
     ),

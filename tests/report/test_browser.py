@@ -14,7 +14,7 @@ from autoloss.report.page.serving import Live, Server
 from autoloss.report.page.writing import write_report
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import Store
-from tests.report.written import CE, POOLED, add, child, compared, scored, searched
+from tests.report.written import CE, KEY, POOLED, add, candidate, compared, scored, searched
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -164,8 +164,8 @@ def test_the_live_page_follows_a_search_and_keeps_scroll_focus_and_order(browser
                 page.evaluate("scrollTo(0, 700)")
                 before = page.evaluate("scrollY")
                 with Store(directory, write=True) as store:
-                    store.add_outcome(5, scored(0.95))
-                add(directory, (child(6, CE), None), (child(7, POOLED), None))
+                    store.add_training(CE, KEY, scored(0.95), 5)
+                add(directory, (candidate(6, CE), None), (candidate(7, POOLED), None))
                 page.get_by_text("best so far is #5").wait_for(timeout=60_000)
                 assert "#7" in page.locator("#running").inner_text()
                 assert page.evaluate("document.activeElement.id") == "best-table-sort-1"

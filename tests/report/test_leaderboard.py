@@ -16,13 +16,14 @@ from autoloss.report.failures import failures, print_failures
 from autoloss.report.individual import print_show, show_values, sparkline
 from autoloss.report.leaderboard import hall_of_fame, top_rows
 from autoloss.report.lineage import lineage
-from autoloss.run.reading import read_once
+from autoloss.run.results import open_run
 from autoloss.search.chance import derive_generator
 from autoloss.search.mutation import MUTATIONS, mutate, trace_mutations
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
-from tests.report.written import CE, POOLED, ROOT, add, begin, child, scored, searched
+from autoloss.store.read import read_once
+from tests.report.written import CE, POOLED, ROOT, add, begin, candidate, scored, searched
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
 
@@ -39,7 +40,7 @@ def directory(tmp_path):
 
 
 def test_a_row_holds_formula_size_score_age_and_times_found(directory):
-    rows = {row["id"]: row for row in top_rows(read_once(directory).search, 10)}
+    rows = {row["id"]: row for row in top_rows(open_run(directory), 10)}
     assert list(rows) == [1, 2, 0]
     expected = {
         "score": 0.3,
@@ -64,8 +65,8 @@ def test_the_hall_of_fame_holds_only_what_is_better_than_all_smaller(tmp_path):
         3: (POOLED, 0.6),
         4: ("exp(mul(y, p))", 0.3),
     }
-    add(directory, *((child(number, loss), scored(score)) for number, (loss, score) in sizes.items()))
-    assert [found.id for found in hall_of_fame(read_once(directory).search)] == [2, 1]
+    add(directory, *((candidate(number, loss), scored(score)) for number, (loss, score) in sizes.items()))
+    assert [found.id for found in hall_of_fame(open_run(directory))] == [2, 1]
 
 
 def test_top_prints_both_forms_and_what_is_in_training(directory, capsys):
@@ -89,10 +90,10 @@ def test_top_needs_no_torch_once_its_formulas_are_known(directory, capsys):
 
 
 def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
-    rows = top_rows(read_once(directory).search, 3)
+    rows = top_rows(open_run(directory), 3)
     for text in ("{", "[]", '{"release": "0", "formulas": {}}', json.dumps({"release": "0.1.0", "formulas": {CE: 1}})):
         (directory / "formulas.json").write_text(text)
-        assert top_rows(read_once(directory).search, 3) == rows
+        assert top_rows(open_run(directory), 3) == rows
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -101,9 +102,8 @@ def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
     rng = derive_generator(seed, "attempt", 1, "main", 3)
     tree, names = trace_mutations(parse(ROOT), ALPHABET, rng)
     assert tree == mutate(parse(ROOT), ALPHABET, derive_generator(seed, "attempt", 1, "main", 3))
-    add(directory, (child(0, ROOT), scored(0.3)), (child(1, str(tree), parent=0), scored(0.5)))
-    reading = read_once(directory)
-    itself, root = lineage(reading.search, reading.children, 1)
+    add(directory, (candidate(0, ROOT), scored(0.3)), (candidate(1, str(tree), parent=0), scored(0.5)))
+    itself, root = lineage(open_run(directory), 1)
     nouns = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
     assert itself.how["main"] == f"mutated: {', then '.join(nouns[one.__name__] for one in names)}"
     assert root.how == {"main": "fresh"}
@@ -111,13 +111,12 @@ def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
 
 
 def test_mutations_that_do_not_lead_to_the_child_are_not_claimed(directory):
-    reading = read_once(directory)
-    assert lineage(reading.search, reading.children, 2)[0].how == {"main": "mutated"}
+    assert lineage(open_run(directory), 2)[0].how == {"main": "mutated"}
 
 
 def test_show_tells_why_it_passed_how_it_trained_and_how_to_train_it_again(directory):
     console = Console(record=True, width=200)
-    print_show(console, show_values(read_once(directory), 3))
+    print_show(console, show_values(open_run(directory), 3))
     printed = console.export_text()
     assert "twin: shares the outcome of #0" in printed
     assert "passed on main: g 0.900, gains per sample +0.800 +1.000" in printed
@@ -126,9 +125,9 @@ def test_show_tells_why_it_passed_how_it_trained_and_how_to_train_it_again(direc
 
 
 def test_show_knows_what_is_still_in_training_and_what_is_not_there(directory, capsys):
-    assert show_values(read_once(directory), 5)["state"] == "in training"
+    assert show_values(open_run(directory), 5)["state"] == "in training"
     with pytest.raises(RequestError, match="it has #0 to #5 so far"):
-        show_values(read_once(directory), 6)
+        show_values(open_run(directory), 6)
     assert run("show", directory, 6) == 2
     assert capsys.readouterr().err.startswith("autoloss: There is no loss #6")
 

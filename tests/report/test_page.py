@@ -24,17 +24,17 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
-from autoloss.run.reading import Reading
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
+from autoloss.store.read import Reader
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
 from autoloss.tasks.task import Training
-from tests.report.written import CE, POOLED, add, begin, child, compared, scored, searched
+from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
 
 
 def run(*arguments: object) -> int:
@@ -44,7 +44,7 @@ def run(*arguments: object) -> int:
 
 
 def text_of(directory) -> str:
-    return page(gathered(Reading(directory)))
+    return page(gathered(Reader(directory)))
 
 
 def tags(text: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
@@ -98,7 +98,7 @@ def test_a_page_has_every_part(tmp_path):
 def test_a_run_without_any_loss_or_score_has_a_page(tmp_path):
     directory = begin(tmp_path / "run")
     assert "Nothing yet: no loss has a score." in words(text_of(directory))
-    add(directory, (child(0), None), (child(1), Outcome(state=State.FAILED, reason="")))
+    add(directory, (candidate(0), None), (candidate(1), Outcome(state=State.FAILED, reason="")))
     text = words(text_of(directory))
     assert "Nothing yet: no loss has a score." in text
     assert "no reason was given" in text
@@ -117,9 +117,9 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 def test_every_text_of_a_run_is_escaped(tmp_path):
     directory = searched(tmp_path / "<b>run", title=HOSTILE, task=TaskReference(None, {HOSTILE: HOSTILE}))
     with Store(directory, write=True) as store:
-        store.add_outcome(5, Outcome(state=State.FAILED, reason=HOSTILE))
-        store.add_child(child(6, HOSTILE), {("main", 0): (HOSTILE, "NO_GRADIENT")})
-        store.add_outcome(6, scored(0.99))
+        store.add_training(HOSTILE, KEY, Outcome(state=State.FAILED, reason=HOSTILE), 5)
+        store.add_candidate(candidate(6, HOSTILE), {("main", 0): (HOSTILE, "NO_GRADIENT")})
+        store.add_training(HOSTILE, KEY, scored(0.99), 6)
     text = text_of(directory)
     assert "alert(1)" in text
     assert "<img src=x" not in text
@@ -146,11 +146,11 @@ def test_nothing_is_loaded_from_elsewhere_and_a_policy_forbids_it(tmp_path):
 def test_a_damaged_row_is_named_and_the_rest_is_shown(tmp_path, capsys):
     directory = searched(tmp_path / "run")
     with sqlite3.connect(directory / FILE) as connection:
-        connection.execute("UPDATE outcome SET score = 0.99 WHERE child = 1")
+        connection.execute("UPDATE training SET score = 0.99 WHERE candidate = 1")
     connection.close()
     assert run("report", directory) == 0
     assert "Left out: " in (printed := capsys.readouterr().err)
-    assert "the row of outcome with child 1 is damaged" in " ".join(printed.split())
+    assert "the row of training with rowid 2 is damaged" in " ".join(printed.split())
     text = words((directory / "report.html").read_text())
     assert "Part of this run cannot be read" in text
     assert "best so far is #2 with 0.6000" in text
@@ -196,7 +196,7 @@ def test_the_page_of_several_branches_draws_each(tmp_path):
     forms = {"cls": BranchForm(), "reg": BranchForm(leaves=("i", "u", "e"), from_prediction=False)}
     directory = begin(tmp_path / "run", branches=forms)
     kinds = {"kinds": {"cls": "fresh", "reg": "fresh"}, "attempts": {"cls": 0, "reg": 1}, "scores": {}}
-    add(directory, (child(0, f"cls: {CE}; reg: neg(log(mul(i, inv(u))))", **kinds), scored(0.5)))
+    add(directory, (candidate(0, f"cls: {CE}; reg: neg(log(mul(i, inv(u))))", **kinds), scored(0.5)))
     text = words(text_of(directory))
     assert "cls At y = 0 both losses are silent" in text
     assert "two squares" in text
@@ -204,7 +204,7 @@ def test_the_page_of_several_branches_draws_each(tmp_path):
 
 def test_a_loss_with_an_operator_of_somebodys_own_is_shown_as_text(tmp_path):
     directory = begin(tmp_path / "run")
-    add(directory, (child(0, "wobble(mul(y, p))"), scored(0.5)))
+    add(directory, (candidate(0, "wobble(mul(y, p))"), scored(0.5)))
     text = text_of(directory)
     assert "wobble(mul(y, p))" in words(text)
     assert '<section id="shapes"' not in text
@@ -225,7 +225,7 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
     assert first.startswith(b"\x89PNG")
     write_report(directory, scenes=True, say=said.append)
     assert len(said) == 2
-    add(directory, (child(6, CE), scored(0.95)))
+    add(directory, (candidate(6, CE), scored(0.95)))
     assert "data:image/png" not in text_of(directory)
 
 
@@ -343,7 +343,7 @@ def test_the_mathematics_of_any_tree_is_well_formed():
 
 def test_the_winner_and_the_best_baseline_are_on_the_axis_however_far_apart(tmp_path):
     directory = compared(searched(tmp_path / "run"), found=(0.9, 0.91, 0.92), standard=(0.1, 0.12, 0.11))
-    found = gathered(Reading(directory)).compared
+    found = gathered(Reader(directory)).compared
     assert [row.below for row in found] == [False, False]
     assert all(0 < places < SIZE for row in found for places in row.places)
 
@@ -358,10 +358,10 @@ def test_one_noisy_score_makes_no_winner(tmp_path):
 
 def test_a_mean_of_the_best_five_needs_five(tmp_path):
     directory = begin(tmp_path / "run")
-    add(directory, *((child(number), scored(score)) for number, score in enumerate((0.9, 0.1, 0.1, 0.1))))
+    add(directory, *((candidate(number), scored(score)) for number, score in enumerate((0.9, 0.1, 0.1, 0.1))))
     assert "mean of the best 5" not in text_of(directory)
-    add(directory, *((child(number), scored(0.2 * number / 10)) for number in range(4, 9)))
-    chart = gathered(Reading(directory)).over_time
+    add(directory, *((candidate(number), scored(0.2 * number / 10)) for number in range(4, 9)))
+    chart = gathered(Reader(directory)).over_time
     (mean_line,) = (layer for layer in chart.layers if layer.name.startswith("mean of the best 5"))
     heights = [int(height) for height in re.findall(r"V(\d+)", mean_line.path)]
     # It begins at the fifth training, and never falls.

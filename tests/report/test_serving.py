@@ -12,7 +12,7 @@ from autoloss.errors import RequestError
 from autoloss.report.page.rendering import policy
 from autoloss.report.page.serving import Live, Server
 from autoloss.store.store import FILE, Store
-from tests.report.written import CE, add, begin, child, scored, searched
+from tests.report.written import CE, KEY, add, begin, candidate, scored, searched
 
 
 class Clock:
@@ -70,7 +70,7 @@ def test_an_unchanged_page_is_not_sent_again_and_a_changed_one_is(server, direct
     again, text = asked(server, "/main", **{"If-None-Match": tag})
     assert (again.status, text) == (304, "")
     with Store(directory, write=True) as store:
-        store.add_outcome(5, scored(0.95))
+        store.add_training(CE, KEY, scored(0.95), 5)
     clock.now = 5.0
     changed, text = asked(server, "/main", **{"If-None-Match": tag})
     assert changed.status == 200
@@ -117,7 +117,7 @@ def test_it_listens_to_this_machine_alone_unless_told(directory):
 def test_a_run_is_read_once_a_second_however_many_ask(directory, clock):
     live = Live(directory, clock)
     tag, _ = live.fragment()
-    add(directory, (child(6, CE), scored(0.99)))
+    add(directory, (candidate(6, CE), scored(0.99)))
     assert live.fragment()[0] == tag
     clock.now = 2.0
     assert live.fragment()[0] != tag
@@ -152,8 +152,8 @@ def test_readers_do_not_keep_the_writer_from_writing(tmp_path, clock):
     try:
         with Store(directory, write=True) as store:
             for number in range(40):
-                store.add_child(child(number), {})
-                store.add_outcome(number, scored(number / 50))
+                store.add_candidate(candidate(number), {})
+                store.add_training(CE, KEY, scored(number / 50), number)
     finally:
         stop.set()
         reader.join()

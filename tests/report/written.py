@@ -12,9 +12,11 @@ from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import Comparison, RunSettings, TaskReference
 from autoloss.store.store import Store
+from autoloss.tasks.task import Training
 from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
+KEY = Training(seed=0)
 COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}
 
 
@@ -37,7 +39,7 @@ def begin(
     return directory
 
 
-def child(
+def candidate(
     number: int, loss: str = CE, *, parent: int | None = None, source: int | None = None, **changes: Any
 ) -> Candidate:
     values: dict[str, Any] = {
@@ -62,9 +64,9 @@ def scored(score: float, curve: Sequence[tuple[int, float]] = ((1, 2.0), (50, 0.
 def add(directory: Path, *rows: tuple[Candidate, Outcome | None]) -> None:
     with Store(directory, write=True) as store:
         for one, outcome in rows:
-            store.add_child(one, {("main", 7): ("add(1, 1)", "STRUCTURE")})
+            store.add_candidate(one, {("main", 7): ("add(1, 1)", "STRUCTURE")})
             if outcome is not None:
-                store.add_outcome(one.id, outcome)
+                store.add_training(one.loss, KEY, outcome, one.id)
 
 
 def searched(directory: Path, **settings: Any) -> Path:
@@ -73,12 +75,12 @@ def searched(directory: Path, **settings: Any) -> Path:
     diverged = Outcome(state=State.DIVERGED, step=3, reason="the loss is not finite\nand more", seconds=0.1)
     add(
         directory,
-        (child(0, ROOT), scored(0.3)),
-        (child(1, POOLED, parent=0), scored(0.9)),
-        (child(2, CE, parent=0), scored(0.6)),
-        (child(3, ROOT, parent=2, source=0), None),
-        (child(4, "exp(mul(inv(p), sqrt(y)))"), diverged),
-        (child(5, "mul(y, inv(p))", parent=1), None),
+        (candidate(0, ROOT), scored(0.3)),
+        (candidate(1, POOLED, parent=0), scored(0.9)),
+        (candidate(2, CE, parent=0), scored(0.6)),
+        (candidate(3, ROOT, parent=2, source=0), None),
+        (candidate(4, "exp(mul(inv(p), sqrt(y)))"), diverged),
+        (candidate(5, "mul(y, inv(p))", parent=1), None),
     )
     return directory
 
@@ -89,11 +91,16 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
     with Store(directory, write=True) as store:
         for seed in training_seeds(0, CONFIRMATION, 5):
             for loss, score in ((POOLED, 0.8), (CE, 0.5), (ROOT, 0.2)):
-                store.add_trial(Entrant("", loss).job(seed, "valid"), scored(score))
-        store.add_trial(entrants[1].job(1, "valid"), scored(0.55))
+                _train(store, Entrant("", loss), seed, "valid", score)
+        _train(store, entrants[1], 1, "valid", 0.55)
         listed = [{"label": entrant.label, "loss": entrant.loss, "baseline": entrant.baseline} for entrant in entrants]
         store.change_setting("comparison", Comparison(len(found), listed))
         for at, seed in enumerate(training_seeds(0, COMPARISON, len(found))):
-            store.add_trial(entrants[0].job(seed, "test"), scored(found[at]))
-            store.add_trial(entrants[1].job(seed, "test"), scored(standard[at]))
+            _train(store, entrants[0], seed, "test", found[at])
+            _train(store, entrants[1], seed, "test", standard[at])
     return directory
+
+
+def _train(store: Store, entrant: Entrant, seed: int, split: str, score: float) -> None:
+    job = entrant.job(seed, split)
+    store.add_training(job.loss, job.training, scored(score))

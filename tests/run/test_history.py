@@ -120,7 +120,7 @@ def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
     assert any(individual.outcome.curve for individual in long.history)
     history = History(("main",), long.configuration)
     with Store(long.directory) as store:
-        history.restore(store.children(), store.outcomes())
+        history.restore(store.candidates(), store.outcomes())
     assert len(history.finished) == len(long.history)
     assert not any(individual.outcome.curve for individual in history.finished)
 

@@ -20,7 +20,7 @@ from autoloss.store.store import FILE, Store
 from .quick import SETTINGS, QuickTask
 
 BRANCHES = ("cls", "reg")
-SCHEMA_1 = Path(__file__).parent / "databases" / "schema1"
+SCHEMA_1 = Path(__file__).parent.parent / "store" / "databases" / "schema1"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def directory(tmp_path_factory):
 def test_a_run_equals_its_replay(full, directory):
     found = autoloss.replay(directory, QuickTask(BRANCHES), full=full)
     with Store(directory) as store:
-        children = list(store.children())
+        children = list(store.candidates())
     assert found.difference is None
     assert found.children == len(children)
     assert {child.origin.value for child in children} == {"trained", "twin", "copied"}
@@ -83,7 +83,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("column", FORGERIES)
 def test_a_forged_child_is_the_first_that_differs(column, directory, tmp_path):
-    copy = forged(directory, tmp_path / "run", "child", "id = 3", **FORGERIES[column])
+    copy = forged(directory, tmp_path / "run", "candidate", "id = 3", **FORGERIES[column])
     found = autoloss.replay(copy)
     assert found.children == 3
     assert found.difference is not None
@@ -94,10 +94,10 @@ def test_a_forged_child_is_the_first_that_differs(column, directory, tmp_path):
 
 def test_a_forged_score_shows_in_the_children_that_were_bred_from_it(directory, tmp_path):
     with Store(directory) as store:
-        children = list(store.children())
+        children = list(store.candidates())
     trained = [child.id for child in children if child.origin is Origin.TRAINED]
     parent = next(child.parent for child in reversed(children) if child.parent in trained)
-    copy = forged(directory, tmp_path / "run", "outcome", f"child = {parent}", score=-1e9)
+    copy = forged(directory, tmp_path / "run", "training", f"candidate = {parent}", score=-1e9)
     found = autoloss.replay(copy)
     assert found.difference is not None
     assert found.difference.column == "parent"
@@ -106,10 +106,10 @@ def test_a_forged_score_shows_in_the_children_that_were_bred_from_it(directory, 
 
 def test_a_full_replay_tests_what_a_plain_one_believes(directory, tmp_path):
     with Store(directory) as store:
-        child = next(child for child in store.children() if child.scores)
+        child = next(child for child in store.candidates() if child.scores)
     branch, (score, *gains) = next(iter(child.scores.items()))
     scores = json.dumps({**child.scores, branch: [score + 1e-9, *gains]}, separators=(",", ":"))
-    copy = forged(directory, tmp_path / "run", "child", f"id = {child.id}", scores=scores)
+    copy = forged(directory, tmp_path / "run", "candidate", f"id = {child.id}", scores=scores)
     assert autoloss.replay(copy).difference is None
     found = autoloss.replay(copy, QuickTask(BRANCHES), full=True)
     assert found.difference == replace(found.difference, child=child.id, column="scores", stored=scores)
@@ -131,7 +131,7 @@ def test_the_command_says_what_it_found_and_fails_where_something_differs(direct
     assert "all equal what is stored" in capsys.readouterr().out
     assert command("replay", directory, "--json") == 0
     assert json.loads(capsys.readouterr().out)["difference"] is None
-    copy = forged(directory, tmp_path / "run", "child", "id = 3", parent=0)
+    copy = forged(directory, tmp_path / "run", "candidate", "id = 3", parent=0)
     assert command("replay", copy, "--json") == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["difference"]["child"] == 3

@@ -17,14 +17,13 @@ import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import in_vain
 from autoloss.report.verdict import verdict
-from autoloss.run.columns import Columns
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import InVain, open_run, ranking
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.search.records import Origin, Outcome, State
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
@@ -102,7 +101,7 @@ def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_
 
 def test_the_search_never_measured_the_test_split(run_directory):
     with Store(run_directory) as store:
-        trials = store.trials()
+        trials = store.trainings()
     # Outcomes of children are all of the valid split; test scores exist as trials only, on seeds of their own.
     fresh = {job.training.seed for job in trials if job.training.split == "test"}
     assert derive_seed(1, "training") not in fresh
@@ -111,10 +110,10 @@ def test_the_search_never_measured_the_test_split(run_directory):
 
 def test_a_finished_run_is_resumed_without_training_anything_again(own_copy):
     with Store(own_copy) as store:
-        before = store.trials(), store.outcomes()
+        before = store.trainings(), store.outcomes()
     again = autoloss.resume(own_copy, QuickTask(), workers=0)
     with Store(own_copy) as store:
-        assert (store.trials(), store.outcomes()) == before
+        assert (store.trainings(), store.outcomes()) == before
     assert again.best == open_run(own_copy).best
 
 
@@ -342,7 +341,9 @@ def test_an_interrupt_leaves_a_run_that_says_how_it_is_resumed(tmp_path):
 def test_one_in_a_thousand_of_the_rejected_keeps_its_text(run_directory):
     connection = sqlite3.connect(run_directory / "run.sqlite")
     sampled = sum(
-        json.loads(counts)["sampled"] for (counts,) in connection.execute("SELECT counts FROM child") if counts != "{}"
+        json.loads(counts)["sampled"]
+        for (counts,) in connection.execute("SELECT counts FROM candidate")
+        if counts != "{}"
     )
     kept = connection.execute("SELECT formula, reason FROM rejected").fetchall()
     connection.close()
@@ -443,38 +444,19 @@ def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
     assert sentence in verdict(rows, "#1")
 
 
-def individual(number: int, state: State, score: float | None = None, origin: Origin = Origin.TRAINED) -> Individual:
-    child = Candidate(
-        id=number, parent=None, kinds={}, attempts={}, loss="y - p", origin=origin, source=None, signature={}
-    )
-    return Individual(child, Outcome(state=state, score=score))
-
-
-HISTORY = [
-    individual(0, State.SCORED, 0.8),
-    individual(1, State.DIVERGED),
-    # A tenth of the way from 0.3 to 0.8 is 0.35.
-    individual(2, State.SCORED, 0.35),
-    individual(3, State.SCORED, 0.36),
-    individual(4, State.SCORED, 0.1),
-    individual(5, State.FAILED),
-    individual(6, State.SCORED, 0.1, Origin.TWIN),
-    individual(7, State.DIVERGED, None, Origin.COPIED),
-]
-
-
 @pytest.mark.parametrize(
-    ("history", "untrained", "expected"),
+    ("scores", "diverged", "untrained", "expected"),
     [
-        (HISTORY, 0.3, InVain(5, 1, 2, 0.3)),
-        (HISTORY, None, InVain(5, 1, None, None)),
-        (HISTORY, 0.9, InVain(5, 1, 4, 0.9)),
-        (HISTORY[1:2], 0.3, InVain(1, 1, None, 0.3)),
-        ([], 0.3, InVain(0, 0, None, 0.3)),
+        # A tenth of the way from 0.3 to 0.8 is 0.35.
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.3, InVain(5, 1, 2, 0.3)),
+        ([0.8, 0.35, 0.36, 0.1], 1, None, InVain(5, 1, None, None)),
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.9, InVain(5, 1, 4, 0.9)),
+        ([], 1, 0.3, InVain(1, 1, None, 0.3)),
+        ([], 0, 0.3, InVain(0, 0, None, 0.3)),
     ],
 )
-def test_losses_that_passed_and_trained_nothing_are_counted(history, untrained, expected):
-    assert InVain.of(Columns.of(history), untrained) == expected
+def test_losses_that_passed_and_trained_nothing_are_counted(scores, diverged, untrained, expected):
+    assert InVain.of(scores, diverged, untrained) == expected
 
 
 class StartingTask(QuickTask):

@@ -27,15 +27,14 @@ def top(
 ) -> None:
     """Show the best losses of a run; also while it runs."""
     from autoloss.report.leaderboard import hall_rows, top_rows, top_table
-    from autoloss.run.reading import read_once
+    from autoloss.run.results import open_run
 
-    reading = read_once(directory)
-    found = reading.search
+    found = open_run(directory)
     rows = hall_rows(found) if by_size else top_rows(found, count)
     if as_json:
         print_json(rows)
     else:
-        console_of().print(top_table(found, rows, reading.running, None if also is None else parse_list(also)))
+        console_of().print(top_table(found, rows, found.reader.running, None if also is None else parse_list(also)))
 
 
 @app.command()
@@ -44,9 +43,9 @@ def show(
 ) -> None:
     """Show one loss of a run: where it came from, why it passed, what its training came to."""
     from autoloss.report.individual import print_show, show_values
-    from autoloss.run.reading import read_once
+    from autoloss.run.results import open_run
 
-    values = show_values(read_once(directory), individual)
+    values = show_values(open_run(directory), individual)
     if as_json:
         print_json(values)
     else:
@@ -58,7 +57,7 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
     """Show trainings without a score and rejected losses, grouped by reason."""
     from autoloss.report.failures import failures as found
     from autoloss.report.failures import print_failures
-    from autoloss.run.reading import read_once
+    from autoloss.store.read import read_once
 
     values = found(read_once(directory, thorough=True))
     if as_json:

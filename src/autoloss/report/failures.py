@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,54 +10,51 @@ from rich.console import Console
 from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.numbers import counted
-from autoloss.run.reading import Reading
-from autoloss.search.records import State
+from autoloss.search.jobs import Train
+from autoloss.search.records import Outcome, State
+from autoloss.store.read import Reader
+
+NO_REASON = "no reason was given"
 
 
-def failures(reading: Reading) -> dict[str, list[dict[str, Any]]]:
+def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
     """Return as plain values: `trainings` of the search, `trials` beside it, and `rejections`, the most frequent first."""
-    trainings = _grouped(
-        (found.state, found.reason, {"id": found.id, "step": found.step})
-        for found in reading.unscored
-        if found.id in reading.children
-    )
-    for group in trainings:
-        example = group["example"]
-        group["example"] = {
-            "id": example["id"],
-            "formula": reading.children[example["id"]].loss,
-            "step": example["step"],
+    trainings = [
+        {
+            "state": group["state"],
+            "reason": group["line"] or NO_REASON,
+            "count": group["count"],
+            "example": {"id": group["id"], "formula": group["loss"], "step": group["step"]},
         }
-    trials = _grouped(
-        (
-            outcome.state,
-            (outcome.reason.splitlines() or [""])[0],
-            {"loss": job.loss, "seed": job.training.seed, "split": job.training.split, "step": outcome.step},
-        )
-        for job, outcome in reading.trials.items()
-    )
-    return {"trainings": trainings, "trials": trials, "rejections": rejections(reading)}
+        for group in reader.unscored
+    ]
+    return {"trainings": trainings, "trials": _trials(reader.trainings), "rejections": rejections(reader)}
 
 
-def rejections(reading: Reading) -> list[dict[str, Any]]:
+def rejections(reader: Reader) -> list[dict[str, Any]]:
     """Return how many drawn losses went no further for which reason; one in a thousand was kept as an example."""
+    totals = reader.totals
     examples = {
-        reason: {"child": child, "branch": branch, "formula": formula}
-        for reason, (child, branch, _, formula) in reading.examples.items()
+        row["reason"]: {"child": row["candidate"], "branch": row["branch"], "formula": row["formula"]}
+        for row in reader.examples
     }
     found = [
-        {"reason": reason.value, "count": reading.totals[reason.name], "example": examples.get(reason.name)}
+        {"reason": reason.value, "count": totals[reason.name], "example": examples.get(reason.name)}
         for reason in Reason
-        if reading.totals[reason.name]
+        if totals.get(reason.name)
     ]
     return sorted(found, key=lambda row: -row["count"])
 
 
-def _grouped(trainings: Iterable[tuple[State, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
+    """Group the trainings beside the search that have no score."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for state, reason, example in trainings:
-        if state is not State.SCORED:
-            groups.setdefault((state.value, reason or "no reason was given"), []).append(example)
+    for job, outcome in trainings.items():
+        if outcome.state is not State.SCORED:
+            key = job.training
+            example = {"loss": job.loss, "seed": key.seed, "split": key.split, "step": outcome.step}
+            line = next(iter(outcome.reason.splitlines()), NO_REASON)
+            groups.setdefault((outcome.state.value, line), []).append(example)
     found = [
         {"state": state, "reason": reason, "count": len(examples), "example": examples[0]}
         for (state, reason), examples in groups.items()

@@ -14,8 +14,7 @@ from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
-from autoloss.run.reading import Reading
-from autoloss.run.results import training_command
+from autoloss.run.results import Search, training_command
 from autoloss.search.records import Origin
 from autoloss.space.loss_text import join_branches
 
@@ -25,17 +24,16 @@ WIDTH = 60
 """Characters of a curve in a terminal."""
 
 
-def show_values(reading: Reading, number: int) -> dict[str, Any]:
+def show_values(search: Search, number: int) -> dict[str, Any]:
     """Return all that is known of one loss as plain values; it may still be in training.
 
     Raises:
         RequestError: There is no such loss.
     """
-    search = reading.search
-    if number not in reading.children:
-        raise RequestError(_none_such(reading, number))
-    child = reading.children[number]
-    outcome = None if search.columns.state(number) is None else search.individual(number).outcome
+    steps = lineage(search, number)
+    if not steps:
+        raise RequestError(_none_such(search, number))
+    child, outcome = steps[0].child, search.reader.outcome(number)
     readable = simplify_formulas(search, [child.loss])[child.loss]
     return {
         "id": child.id,
@@ -61,17 +59,18 @@ def show_values(reading: Reading, number: int) -> dict[str, Any]:
                 "formula": step.child.loss,
                 "score": step.score,
             }
-            for step in lineage(search, reading.children, number)
+            for step in steps
         ],
         "curve": [] if outcome is None else [list(point) for point in outcome.curve],
-        "command": training_command(search, reading.children.get(search.columns.root(number), child).loss),
+        "command": training_command(search, search.reader.trained_loss(number) or child.loss),
     }
 
 
-def _none_such(reading: Reading, number: int) -> str:
-    if not reading.children:
-        return f"{reading.directory} has no loss yet."
-    return f"There is no loss #{number} in {reading.directory}; it has #0 to #{max(reading.children)} so far."
+def _none_such(search: Search, number: int) -> str:
+    newest = search.reader.newest
+    if newest is None:
+        return f"{search.directory} has no loss yet."
+    return f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far."
 
 
 def print_show(console: Console, values: Mapping[str, Any]) -> None:

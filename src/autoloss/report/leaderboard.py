@@ -11,7 +11,6 @@ from rich.table import Table
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
-from autoloss.run.reading import Running
 from autoloss.run.results import NOTHING_GAINED, Found, Search
 from autoloss.trainings.table import Row
 
@@ -40,7 +39,7 @@ def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
 
 def hall_of_fame(search: Search) -> list[Found]:
     """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
-    return search.chosen(search.columns.best_by_size)
+    return search.chosen(search.reader.best_by_size)
 
 
 def hall_rows(search: Search) -> list[dict[str, Any]]:
@@ -50,8 +49,7 @@ def hall_rows(search: Search) -> list[dict[str, Any]]:
 
 def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
     """Return losses of a run as plain values."""
-    found_again, finished = search.columns.found, search.columns.finished
-    last = finished[-1] if finished else 0
+    times_found, last = search.reader.times_found([found.id for found in chosen]), search.reader.latest
     readable = simplify_formulas(search, [found.formula for found in chosen])
     return [
         {
@@ -60,11 +58,11 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
             "confirmed": found.confirmed,
             "size": found.size,
             "age": last - found.id,
-            "found": found_again[found.id],
+            "found": times_found[found.id],
             "formula": found.formula,
             "simplified": readable[found.formula].text,
             "readable": readable[found.formula].line,
-            "also": dict(search.individual(found.id).outcome.also),
+            "also": dict(found.also),
         }
         for found in chosen
     ]
@@ -73,14 +71,14 @@ def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
 def top_table(
     search: Search,
     rows: Sequence[Mapping[str, Any]],
-    running: Sequence[Running] = (),
+    running: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] | None = None,
 ) -> Table:
     """Show losses of a run, one row each.
 
     Args:
         rows: Those of `top_rows` or of `hall_rows`.
-        running: Losses that are being trained; they stand below the table.
+        running: Id and loss of the candidates in training; they are listed below the table.
         also: Further metrics that get a column; those that the run was started with when left out.
     """
     further = columns_of(also, search)
@@ -88,7 +86,7 @@ def top_table(
     winner = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
     return table(
-        f"Best of {len(search.history)} losses in {search.directory}",
+        f"Best of {search.reader.count} losses in {search.directory}",
         {
             **columns,
             **dict.fromkeys(further, "right"),
@@ -113,7 +111,7 @@ def top_table(
         "score: metric of the proxy training on the valid split · size: operators · age: losses since · found: how often, with "
         "twins and copies · formula: simplified, and below it as it was found"
         + (" · ★ best on fresh seeds" if confirmed else "")
-        + "".join(f"\nin training: #{one.child.id}  {one.child.loss}" for one in running)
+        + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{in_vain(search)}",
     )
 
@@ -127,8 +125,7 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
     if also is None:
         return search.settings.also
     # Trainings of one run measure the same; only a resumed one may have begun to measure more.
-    looked_at = [*search.columns.ranked[:LOOKED_AT], *search.columns.finished[-LOOKED_AT:]]
-    measured = dict.fromkeys(name for number in looked_at for name in search.individual(number).outcome.also)
+    measured = search.reader.further_metrics(LOOKED_AT)
     for metric in also:
         if metric not in measured and measured:
             raise unknown(f"further metric of the run in {search.directory}", metric, measured)

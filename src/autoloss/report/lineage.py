@@ -13,12 +13,12 @@ from autoloss.run.results import Search
 from autoloss.search.records import Candidate
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
-FRESH, MUTATED = "fresh", "mutated"
+MUTATED = "mutated"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One ancestor, or the loss itself.
+    """A loss, or one of its ancestors.
 
     Args:
         how: Branch → how its tree came about: copied, fresh, or the two mutations.
@@ -29,20 +29,13 @@ class Step:
     how: Mapping[str, str]
 
 
-def lineage(search: Search, children: Mapping[int, Candidate], number: int) -> list[Step]:
-    """Return where a loss came from, itself first, a random tree last.
-
-    Args:
-        children: All children of the run by number; one that is damaged ends the line.
-    """
-    steps: list[Step] = []
-    at: int | None = number
-    while at is not None and at in children:
-        child = children[at]
-        parent = None if child.parent is None else children.get(child.parent)
-        steps.append(Step(child, search.columns.score(at), _how(search, child, parent)))
-        at = None if set(child.kinds.values()) == {FRESH} else child.parent
-    return steps
+def lineage(search: Search, number: int) -> list[Step]:
+    """Return where a loss came from, itself first, a random tree last; nothing where there is no such loss."""
+    line = search.reader.lineage(number)
+    parents = [*(candidate for candidate, _ in line[1:]), None]
+    return [
+        Step(child, score, _how(search, child, parent)) for (child, score), parent in zip(line, parents, strict=False)
+    ]
 
 
 def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str, str]:

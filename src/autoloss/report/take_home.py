@@ -8,9 +8,8 @@ from pathlib import Path
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.leaderboard import figure
-from autoloss.run.reading import read_once
 from autoloss.run.resolving import operator_table
-from autoloss.run.results import Search
+from autoloss.run.results import Search, open_run
 from autoloss.space.loss import Loss
 
 FORMATS = ("python", "latex", "json")
@@ -28,7 +27,7 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
-    found = read_once(directory).search
+    found = open_run(directory)
     number, score, formula = _choose(found, individual)
     forms = found.settings.branches
     loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
@@ -44,12 +43,11 @@ def _choose(found: Search, individual: int | None) -> tuple[int, float | None, s
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
         return found.best.id, found.best.score, found.best.formula
-    if found.columns.state(individual) is None:
-        raise RequestError(
-            f"There is no loss #{individual} with an outcome in {found.directory}; it has {len(found.history)}, counted from 0."
-        )
-    chosen = found.individual(individual)
-    return chosen.id, chosen.outcome.score, chosen.formula
+    for row in found.reader.losses([individual]):
+        return row["id"], row["score"], row["loss"]
+    raise RequestError(
+        f"There is no loss #{individual} with an outcome in {found.directory}; it has {found.reader.count}, counted from 0."
+    )
 
 
 def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:

@@ -26,9 +26,9 @@ FAILED_FIRST, SCORELESS_FIRST = 3, 50
 class Record(Protocol):
     """What a search writes to: a store."""
 
-    def add_child(self, child: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
+    def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 
-    def add_outcome(self, child: int, outcome: Outcome) -> None: ...
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None: ...
 
 
 def run_loop(
@@ -97,7 +97,7 @@ class _Search:
             draft = history.begin()
             candidate = history.complete()
             crash_point("child-complete")
-            self.record.add_child(candidate, draft.rejected_formulas)
+            self.record.add_candidate(candidate, draft.rejected_formulas)
             self.ahead.forget(candidate.id)
             if candidate.origin is Origin.TRAINED:
                 self.train(candidate)
@@ -124,7 +124,7 @@ class _Search:
         assert isinstance(done.result, Outcome)
         number = self.tickets.pop(done.ticket)
         crash_point("outcome-received")
-        self.record.add_outcome(number, done.result)
+        self.record.add_training(done.job.loss, done.job.training, done.result, number)
         self.history.tell(number, done.result)
         crash_point("outcome-told")
 

@@ -27,7 +27,7 @@ from autoloss.space.branch import Role
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
-from autoloss.store.rows import child_row
+from autoloss.store.rows import candidate_to_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.job_runner import JobRunner
@@ -106,7 +106,7 @@ def replay(
         settings = store.settings()
         # Outcomes first: a candidate that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
-        candidates = list(store.children())
+        candidates = list(store.candidates())
         rejected = store.rejected()
     configuration, leaves = settings.configuration, settings.leaves
     if full:
@@ -145,7 +145,7 @@ def _derive(history: History, candidate: Candidate, settle: Settle) -> Differenc
     difference = settle(history, draft, candidate)
     if difference is not None:
         return difference
-    stored, derived = child_row(candidate), child_row(history.complete())
+    stored, derived = candidate_to_row(candidate), candidate_to_row(history.complete())
     return next(
         (
             Difference(candidate.id, name, stored[name], derived[name])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss.run.columns import Columns
-from autoloss.search.jobs import Train
-from autoloss.search.records import Individual, Outcome, State
+from autoloss.search.records import Individual, Origin, State
+from autoloss.store.read import Reader, read_once
 from autoloss.store.run_settings import RunSettings
-from autoloss.store.store import Store
 from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
 
@@ -23,14 +22,20 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
 
 
+NOTHING_GAINED = 0.1
+"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A loss that a search found.
 
     Args:
+        id: The number of its candidate.
+        score: The metric of its proxy training on the valid split; minus infinity where it has none.
         formula: Its text.
-        score: The metric of its proxy training on the valid split.
-        confirmed: Mean over fresh seeds on the valid split, or None when it was not re-trained.
+        also: Further metrics of its proxy training.
+        confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; the finalists have more than the others.
         leaves: Branch → names of its leaves.
         operators: The run's own, as objects or by reference.
@@ -39,6 +44,7 @@ class Found:
     id: int
     score: float
     formula: str
+    also: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     confirmed: float | None = None
     fresh_seeds: int = 0
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
@@ -55,10 +61,6 @@ class Found:
     def size(self) -> int:
         """The number of operators over all branches; in prefix text each has one opening parenthesis."""
         return self.formula.count("(")
-
-
-NOTHING_GAINED = 0.1
-"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,7 @@ class InVain:
     untrained: float | None
 
     @classmethod
-    def of(cls, columns: Columns, untrained: float | None) -> InVain:
-        scores = [columns.score(number) or 0.0 for number in columns.ranked]
-        diverged = columns.trained[State.DIVERGED]
+    def of(cls, scores: Sequence[float], diverged: int, untrained: float | None) -> InVain:
         standing = None
         if untrained is not None and scores:
             enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
@@ -88,29 +88,52 @@ class InVain:
         return cls(len(scores) + diverged, diverged, standing, untrained)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Search:
     """A run and what it came to.
 
     Args:
-        settings: How the run was started.
-        history: Its individuals in order, up to the first without an outcome; a reader's has those after gaps too, and reads each
-            when it is asked for.
+        reader: What was read of the run.
         end: Why it ended.
-        confirmed: The best, re-trained on fresh seeds of the valid split; the winner first.
-        comparison: The best of those and the baselines on the test split, the best first.
         own: Operators that were given as objects.
-        columns: The same history as numbers.
     """
 
-    directory: Path
-    settings: RunSettings
-    history: Sequence[Individual]
+    reader: Reader
     end: str = "it is not finished"
-    confirmed: Sequence[Row] = field(default=())
-    comparison: Sequence[Row] = field(default=())
     own: Sequence[Operator] = field(default=(), repr=False)
-    columns: Columns = field(default_factory=Columns, repr=False, compare=False)
+
+    @property
+    def directory(self) -> Path:
+        return self.reader.directory
+
+    @property
+    def settings(self) -> RunSettings:
+        """How the run was started."""
+        return self.reader.settings
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.settings.configuration
+
+    @cached_property
+    def history(self) -> Sequence[Individual]:
+        """The candidates in order with their outcomes, up to the first without one."""
+        return self.reader.history()
+
+    @cached_property
+    def confirmed(self) -> Sequence[Row]:
+        """The best, trained again on new seeds of the valid split; the winner first."""
+        seed, final = self.configuration.seed, self.configuration.final
+        best = self.reader.losses(self.reader.ranking[: final.confirm])
+        return confirmed_rows([_entrant(row["id"], row["loss"]) for row in best], seed, final, self.reader.trainings)
+
+    @cached_property
+    def comparison(self) -> Sequence[Row]:
+        """The best of those and the baselines on the test split, the best first."""
+        compared = self.settings.comparison
+        entrants = [Entrant(**entrant) for entrant in compared.entrants]
+        seeds = training_seeds(self.configuration.seed, COMPARISON, compared.seeds)
+        return sort_by_mean(collect_rows(entrants, seeds, TEST, self.reader.trainings))
 
     @property
     def operators(self) -> Sequence[Operator | str]:
@@ -121,77 +144,58 @@ class Search:
     @property
     def in_vain(self) -> InVain:
         """How many losses passed the rejection protocol and then trained nothing."""
-        return InVain.of(self.columns, self.settings.untrained)
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.settings.configuration
+        diverged = self.reader.states.get(State.DIVERGED, 0)
+        return InVain.of(self.reader.scores, diverged, self.settings.untrained)
 
     @property
     def best(self) -> Found:
-        """The winner on fresh seeds or, where nothing was re-trained, the highest score.
+        """The winner on new training seeds or, where nothing was trained again, the highest score.
 
         Raises:
             LookupError: No loss has a score.
         """
-        # Nobody but the first few by score was trained on fresh seeds.
+        # Only the first few by score were trained on new seeds.
         ranked = self.top(max(1, self.configuration.final.confirm))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
         return max(ranked, key=standing)
 
     def top(self, count: int) -> list[Found]:
-        """Return the best by score, each signature once; `best` goes by fresh seeds instead."""
-        return self.chosen(self.columns.ranked[:count])
+        """Return the best by score, each signature once; `best` goes by new training seeds instead."""
+        return self.chosen(self.reader.ranking[:count])
 
     def chosen(self, numbers: Sequence[int]) -> list[Found]:
-        """Return losses with a score by their numbers."""
+        """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves, operators = self.settings.leaves, self.operators
-        return [
-            Found(best.id, best.score, best.formula, row.mean, len(row.scores), leaves, operators)
-            if (row := again.get(best.formula))
-            else Found(best.id, best.score, best.formula, leaves=leaves, operators=operators)
-            for best in map(self.individual, numbers)
-        ]
-
-    def individual(self, number: int) -> Individual:
-        """Return an individual of the history by its number.
-
-        Raises:
-            LookupError: There is none, or it has no outcome.
-        """
-        return _numbered(self.history, self.columns, number)
+        found = []
+        for row in self.reader.losses(numbers):
+            score = float("-inf") if row["score"] is None else row["score"]
+            confirmed = again.get(row["loss"])
+            mean, count = (None, 0) if confirmed is None else (confirmed.mean, len(confirmed.scores))
+            found.append(Found(row["id"], score, row["loss"], json.loads(row["also"]), mean, count, leaves, operators))
+        return found
 
 
-def _numbered(history: Sequence[Individual], columns: Columns, number: int) -> Individual:
-    finished = columns.finished
-    place = bisect_left(finished, number)
-    if place == len(finished) or finished[place] != number:
-        raise LookupError(f"No loss #{number} has an outcome.")
-    return history[place]
+def _entrant(number: int, loss: str) -> Entrant:
+    return Entrant(f"#{number}", loss)
 
 
 def standing(found: Found) -> tuple[int, float]:
-    """Return what losses are ordered by: the number of fresh seeds they stood, then the mean over these."""
+    """Return what losses are ordered by: the number of new seeds they were trained on, then the mean over these."""
     return found.fresh_seeds, found.score if found.confirmed is None else found.confirmed
 
 
 def ranking(history: Sequence[Individual]) -> list[Individual]:
     """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
-    columns = Columns.of(history)
-    return [_numbered(history, columns, number) for number in columns.ranked]
+    trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
+    # The order is stable: of equal scores the earlier candidate counts.
+    return sorted(trained, key=lambda one: -one.score)
 
 
-def best_entrants(history: Sequence[Individual], count: int, columns: Columns | None = None) -> list[Entrant]:
-    """Return the losses that are re-trained before a winner is named.
-
-    Args:
-        columns: The same history as numbers, where these are at hand.
-    """
-    columns = columns or Columns.of(history)
-    best = (_numbered(history, columns, number) for number in columns.ranked[:count])
-    return [Entrant(f"#{individual.id}", individual.formula) for individual in best]
+def best_entrants(history: Sequence[Individual], count: int) -> list[Entrant]:
+    """Return the best losses of a history, which are trained again before a winner is named."""
+    return [_entrant(one.id, one.formula) for one in ranking(history)[:count]]
 
 
 def open_run(directory: str | Path) -> Search:
@@ -201,49 +205,14 @@ def open_run(directory: str | Path) -> Search:
         RequestError: There is no run in the directory.
         StoreError: A row is damaged.
     """
-    with Store(Path(directory)) as store:
-        return read_run(Path(directory), store)
+    return Search(read_once(directory))
 
 
-def read_run(directory: Path, store: Store, end: str = "it is not finished") -> Search:
-    """Read a run from its open store."""
-    return summary(directory, store.settings(), individuals(store), store.trials(), end)
-
-
-def summary(
-    directory: Path,
-    settings: RunSettings,
-    history: Sequence[Individual],
-    known: Mapping[Train, Outcome],
-    end: str = "it is not finished",
-    columns: Columns | None = None,
-) -> Search:
-    """Put together what a run came to.
-
-    Args:
-        known: Trainings beside the search.
-        columns: The history as numbers, where these are at hand.
-    """
-    columns = columns or Columns.of(history)
-    seed, final = settings.configuration.seed, settings.configuration.final
-    confirmed = confirmed_rows(best_entrants(history, final.confirm, columns), seed, final, known)
-    entrants = [Entrant(**entrant) for entrant in settings.comparison.entrants]
-    comparison = collect_rows(entrants, training_seeds(seed, COMPARISON, settings.comparison.seeds), TEST, known)
-    return Search(directory, settings, history, end, confirmed, sort_by_mean(comparison), columns=columns)
-
-
-def individuals(store: Store) -> list[Individual]:
-    """Return the children up to the first without an outcome, each with its own or shared one."""
-    # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
-    outcomes = store.outcomes()
-    found: list[Individual] = []
-    for child in store.children():
-        outcome = outcomes.get(child.id if child.source is None else child.source)
-        if outcome is None:
-            break
-        # A later copy may share what is shared here.
-        outcomes[child.id] = outcome
-        found.append(Individual(child, outcome))
+def read_run(directory: Path, end: str, own: Sequence[Operator]) -> Search:
+    """Read a whole run for who drove it."""
+    found = Search(read_once(directory), end, own)
+    # Nothing is read from the directory later: a caller may remove it.
+    _ = found.history
     return found
 
 

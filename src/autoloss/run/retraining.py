@@ -131,7 +131,7 @@ def asked(
 
 
 def _chosen(found: Search, individual: int | None) -> Found:
-    ranked = found.top(len(found.history))
+    ranked = found.top(found.reader.count)
     if not ranked:
         raise RequestError(f"No loss of the run in {found.directory} has a score yet; nothing can be retrained.")
     if individual is None:

@@ -196,7 +196,7 @@ class _Driver:
         """Search until the budget is spent, then confirm and compare the best if `final`."""
         task, configuration, operators = self.request.task, self.request.configuration, self.request.operators
         history = History(task.branches, configuration)
-        history.restore(self.store.children(), self.store.outcomes())
+        history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
         with start_workers(runner, self.machines) as workers:
@@ -213,7 +213,7 @@ class _Driver:
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
-        return replace(read_run(self.directory, self.store, end), own=own)
+        return read_run(self.directory, end, own)
 
 
 @contextmanager

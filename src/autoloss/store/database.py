@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib.resources import files
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from autoloss.errors import RequestError, RunError
+from autoloss.errors import RequestError
 from autoloss.store import migrations
 from autoloss.store.crash_points import crash_point
-from autoloss.store.rows import Row, Template, insert
+from autoloss.store.migrations import read_schema
+from autoloss.store.rows import ALLOWED, CHECKSUM, Row, StoreError, Template, insert
 from autoloss.store.tally import Tally
 
-TABLES = ("setting", "child", "outcome", "rejected", "trial")
+KEYS = {"setting": "name", "candidate": "id", "training": "rowid", "rejected": "rowid"}
+"""Table → the column that its rows are ordered by and named by."""
 RETRY_SECONDS = 5.0
 """How long a full disk is left alone before the next try."""
 NO_ROOM = (
@@ -37,30 +38,21 @@ Write = Callable[[sqlite3.Connection], None]
 Say = Callable[[str], None]
 
 
-class StoreError(RunError):
-    """A store that cannot be read, or a damaged row of it."""
-
-
-Damaged = Callable[[int, StoreError], object]
-"""Told the number of a damaged row, and what is to be said of it."""
-
-
-def refused(number: int, error: StoreError) -> None:
-    """Take no damaged row."""
-    raise error
-
-
 def warn(text: str) -> None:
-    """Say something where nobody listens in particular."""
+    """Issue a warning; the default when no callback is given."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class Database:
     """The file of one run.
 
+    Attributes:
+        uri: Where the rows are, for another connection.
+        is_copy: Whether rows are read from a copy in this release's schema, since the file has an older one.
+
     Args:
         write: Open for writing, create the file where there is none, and bring an older schema up to date.
-        say: Told of a full disk, once, and of its end.
+        say: Called when the disk is full, once, and when there is room again.
 
     Raises:
         RequestError: It was stopped before anything was written to it.
@@ -69,17 +61,18 @@ class Database:
 
     def __init__(self, path: Path, *, write: bool = False, say: Say = warn) -> None:
         self.path = path
+        self.uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        self.is_copy = False
         self.rest: Callable[[float], None] = time.sleep
         self._say = say
         self._tally = Tally(path.parent)
         self._rows: Counter[str] = Counter()
         try:
-            uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
-            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10)
+            self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=10)
         except sqlite3.Error as error:
             raise self._unopened(error) from error
         try:
-            self._prepare_to_write() if write else self._check_schema()
+            self._prepare_to_write() if write else self._prepare_to_read()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise self._unopened(error) from error
@@ -91,36 +84,40 @@ class Database:
         # FULL: a commit is on the disk before anything follows from it.
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        if self._schema == migrations.EMPTY:
-            self._transact("layout", self._lay_out)
+        if read_schema(self._connection) == migrations.EMPTY:
+            self._transact("layout", self._create_tables)
         self._check_schema()
-        while self._schema < migrations.SCHEMA:
-            self._transact("migration", self._step)
-        self._rows.update({table: self._count(table) for table in TABLES})
-        for table, least in self._tally.read().items():
-            self.check_count(table, self._rows[table], least)
+        while read_schema(self._connection) < migrations.SCHEMA:
+            self._transact("migration", lambda connection: migrations.step_up(connection, self.path.parent))
+        self._rows.update({table: self._count(table) for table in KEYS})
+        for table in KEYS:
+            self.check_count(table, self._rows[table], self.written(table))
 
-    def _lay_out(self, connection: sqlite3.Connection) -> None:
-        for statement in files("autoloss.store").joinpath("schema.sql").read_text().split(";\n"):
-            connection.execute(statement)
+    def _prepare_to_read(self) -> None:
+        self._check_schema()
+        if read_schema(self._connection) < migrations.SCHEMA:
+            # The file stays as it is; the copy in memory ends with its last connection.
+            self.uri = f"file:autoloss-{secrets.token_hex(8)}?mode=memory&cache=shared"
+            copy = sqlite3.connect(self.uri, uri=True, isolation_level=None)
+            self._connection.backup(copy)
+            self._connection.close()
+            self._connection, self.is_copy = copy, True
+            copy.execute("BEGIN")
+            while read_schema(copy) < migrations.SCHEMA:
+                migrations.step_up(copy, None)
+            copy.execute("COMMIT")
+
+    def _create_tables(self, connection: sqlite3.Connection) -> None:
+        migrations.create_tables(connection)
         connection.execute(f"PRAGMA user_version = {migrations.SCHEMA}")
         self._tally.write({})
 
-    def _step(self, connection: sqlite3.Connection) -> None:
-        found = self._schema
-        migrations.STEPS[found](connection, self.path.parent)
-        connection.execute(f"PRAGMA user_version = {found + 1}")
-
-    @property
-    def _schema(self) -> int:
-        return self._connection.execute("PRAGMA user_version").fetchone()[0]
-
     def _check_schema(self) -> None:
-        found = self._schema
+        found = read_schema(self._connection)
         if found == migrations.EMPTY:
             # A file that lost its beginning looks as empty as one that never had any.
-            for table, least in self._tally.read().items():
-                self.check_count(table, 0, least)
+            for table in KEYS:
+                self.check_count(table, 0, self.written(table))
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
             )
@@ -137,7 +134,7 @@ class Database:
         """Write rows, all or none; they are synced when this returns. A full disk is waited for, and nothing is lost meanwhile.
 
         Args:
-            name: Of the transaction, as `crashing.POINTS` has it.
+            name: Of the transaction, as `crash_points.POINTS` has it.
             rows: Table and row.
 
         Raises:
@@ -187,8 +184,8 @@ class Database:
                     self._connection.execute("ROLLBACK")
         crash_point(f"{name}-committed")
 
-    def rows(self, table: str, order: str) -> Iterator[Row]:
-        """Read a table.
+    def read_all(self, table: str) -> Iterator[dict[str, Any]]:
+        """Read a table in the order of its key.
 
         Raises:
             StoreError: A row is damaged, or rows are missing.
@@ -196,98 +193,68 @@ class Database:
         # Looked up first: rows that are appended meanwhile do no harm.
         least = self.written(table)
         found = 0
-        for row in self.later(table, order, None, refused):
+        for row in self.read_rows(table):
             found += 1
             yield row
         self.check_count(table, found, least)
 
-    def later(self, table: str, order: str, first: int | None, damaged: Damaged) -> Iterator[dict[str, Any]]:
-        """Read the rows of a table from a number on; damaged ones are told and left out.
+    def read_rows(self, table: str, where: str = "TRUE") -> Iterator[dict[str, Any]]:
+        """Read rows of a table, each with its key, in the order of the key.
 
-        Args:
-            order: Columns, of which the first is numbered; `rowid` in a table without one, which the rows then have too.
-            first: None for all rows.
+        Raises:
+            StoreError: A row is damaged, or the file is.
+        """
+        template, rows = self._read(table, where)
+        names = (KEYS[table], *template.names)
+        for row in rows:
+            if not template.fits(row[1:]):
+                raise self.damage(table, row[0])
+            yield dict(zip(names, row, strict=True))
+
+    def check_rows(self, table: str, first: int) -> Iterator[tuple[int, StoreError | None]]:
+        """Check the rows of a table from a key on; yields each key, with what is to be said of a row that is damaged.
 
         Raises:
             StoreError: The file is damaged.
         """
-        names, found = self._checked(table, order, "" if first is None else f"WHERE {order} >= {int(first)}", damaged)
-        for number, *values in found:
-            row = dict(zip(names, values, strict=True))
-            yield row if order != "rowid" else {**row, order: number}
-
-    def columns(
-        self, table: str, order: str, first: int, wanted: Sequence[str], damaged: Damaged
-    ) -> Iterator[tuple[Any, ...]]:
-        """Read some columns of the rows from a number on; whole rows are checked, and damaged ones are told and left out.
-
-        Args:
-            wanted: At least two.
-
-        Raises:
-            StoreError: The file is damaged.
-        """
-        names, found = self._checked(table, order, f"WHERE {order} >= {int(first)}", damaged)
-        names = (order, *names)
-        for name in wanted:
-            if name not in names:
-                raise StoreError(f"{self.path} has no column {name!r} of {table}. Restore the file from a copy.")
-        return map(itemgetter(*map(names.index, wanted)), found)
-
-    def row(self, table: str, order: str, number: int) -> dict[str, Any] | None:
-        """Read one row, or None where there is none.
-
-        Raises:
-            StoreError: It is damaged, or the file is.
-        """
-        names, found = self._checked(table, order, f"WHERE {order} = {int(number)}", refused)
-        return next((dict(zip(names, values, strict=True)) for _, *values in found), None)
-
-    def _checked(
-        self, table: str, order: str, where: str, damaged: Damaged
-    ) -> tuple[Sequence[str], Iterator[tuple[Any, ...]]]:
-        """Return the names of a table's columns, and its rows with what they are ordered by in front."""
-        template = Template({row["name"]: row["type"] for row in self.select(f"PRAGMA table_info({table})")})
-        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in template.names)
-        first = order.partition(",")[0]
-        return template.names, self._fitting(
-            f"SELECT {first}, {listed} FROM {table} {where} ORDER BY {order}", template, table, order, damaged
-        )
-
-    def _fitting(
-        self, query: str, template: Template, table: str, order: str, damaged: Damaged
-    ) -> Iterator[tuple[Any, ...]]:
-        fits = template.fits
-        for row in self.select(query, as_tuples=True):
-            if fits(row[1:]):
-                yield row
+        template, rows = self._read(table, f"{KEYS[table]} >= {first}")
+        column, values = ALLOWED.get(table, (CHECKSUM, None))
+        fits, place = template.fits, 1 + template.names.index(column)
+        for row in rows:
+            if not fits(row[1:]):
+                yield row[0], self.damage(table, row[0])
+            elif values is not None and row[place] not in values:
+                yield row[0], self.damage(table, row[0], f"its {column} is {row[place]!r}")
             else:
-                damaged(row[0], self._damaged(table, order, row[0]))
+                yield row[0], None
 
-    def select(self, query: str, *, as_tuples: bool = False) -> Iterator[Any]:
-        """Read the rows of a query, which have names unless they are to be tuples.
+    def _read(self, table: str, where: str) -> tuple[Template, Iterator[tuple[Any, ...]]]:
+        """Return what checks the rows of a table, and the rows, each with its key in front."""
+        template = Template({name: declared for _, name, declared, *_ in self._select(f"PRAGMA table_info({table})")})
+        columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
+        key = KEYS[table]
+        # A damaged index may hide rows of a table that is whole.
+        return template, self._select(f"SELECT {key}, {columns} FROM {table} NOT INDEXED WHERE {where} ORDER BY {key}")
 
-        Raises:
-            StoreError: The file is damaged.
-        """
+    def _select(self, query: str) -> Iterator[tuple[Any, ...]]:
         try:
-            cursor = self._connection.cursor()
-            cursor.row_factory = None if as_tuples else sqlite3.Row
-            yield from cursor.execute(query)
+            # Not `yield from`: a reader that stops early would close the cursor of a closed database.
+            for row in self._connection.execute(query):  # noqa: UP028
+                yield row
         # The name of a damaged column need not be text.
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
 
     def written(self, table: str) -> int:
         """Return how many rows a table has at least, as they were counted when they were written."""
-        return self._tally.read().get(table, 0)
+        return migrations.count_by_table(self._tally.read())[table]
 
     def _count(self, table: str) -> int:
         # An index may hold more than its damaged table.
         return self._connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
 
     def check_count(self, table: str, found: int, least: int) -> None:
-        """Hold what was found of a table to what was written.
+        """Compare what was found of a table with what was written.
 
         Raises:
             StoreError: It lost rows.
@@ -299,10 +266,10 @@ class Database:
                 "to go on from what is left."
             )
 
-    def _damaged(self, table: str, order: str, number: object) -> StoreError:
+    def damage(self, table: str, key: object, why: str = "its checksum does not fit") -> StoreError:
+        """Return what is to be said of a damaged row."""
         return StoreError(
-            f"{self.path}: the row of {table} with {order} {number!r} is damaged (its checksum does not fit). "
-            "Restore the file from a copy."
+            f"{self.path}: the row of {table} with {KEYS[table]} {key!r} is damaged ({why}). Restore the file from a copy."
         )
 
     def _unopened(self, error: Exception) -> StoreError:

@@ -1,4 +1,4 @@
-"""The rows of a store: children, outcomes and trainings as text and numbers, never pickle, with a checksum in every row."""
+"""The rows of a store: candidates, trainings and outcomes as text and numbers, never pickle, with a checksum in every row."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from autoloss.search.jobs import Train
+from autoloss.errors import RunError
 from autoloss.search.records import Candidate, Origin, Outcome, State
-from autoloss.space.loss_text import split_branches
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
-TRIAL_KEY = ("loss", "seed", "split", "schedule", "learning_rate", "scale")
+ALLOWED: Mapping[str, tuple[str, frozenset[str]]] = {
+    "candidate": ("origin", frozenset(origin.value for origin in Origin)),
+    "training": ("state", frozenset(state.value for state in State)),
+}
+"""Table → a column and the values that it may have."""
 
 Row = Mapping[str, Any]
+
+
+class StoreError(RunError):
+    """A store that cannot be read, or a damaged row of it."""
 
 
 def insert(connection: sqlite3.Connection, table: str, row: Row, *, replace: bool = False) -> None:
@@ -42,11 +49,11 @@ def intact(row: Row) -> bool:
 
 @final
 class Template:
-    """Tells the rows of one table that are what was written, a hundred thousand of them in about a second.
+    """Checks the rows of one table, a hundred thousand of them in about a second.
 
-    What a checksum is of is put together from a template, in which texts stand as they are: most of a run's bytes are JSON
-    without quotes or backslashes that `repr` would write differently. A row that does not fit is looked at as `intact` does, so
-    the verdict is the same.
+    The text under a checksum is formatted from a template, in which texts are inserted as they are: most of a run's bytes are
+    JSON without quotes or backslashes that `repr` would escape. A row that does not fit is checked again by `intact`, so the
+    verdict is the same.
 
     Args:
         columns: Name → declared type, as the table has them.
@@ -63,31 +70,32 @@ class Template:
         self._text = f"[{', '.join(f'({name}, {value})' for name, value in zip(written, values, strict=True))}]"
 
     def fits(self, row: Sequence[Any]) -> bool:
+        """Say whether a row is what was written."""
         text = self._text % tuple(row[:-1])
         if hashlib.blake2b(text.encode(), digest_size=8).hexdigest() == row[-1]:
             return True
         return intact(dict(zip(self.names, row, strict=True)))
 
 
-def child_row(child: Candidate) -> dict[str, Any]:
-    """Return all of a child but the time of its birth, which is for people."""
+def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
+    """Return all of a candidate but the time when it was made, which is for people."""
     return {
-        "id": child.id,
-        "parent": child.parent,
-        "kinds": _json(child.kinds),
-        "attempts": _json(child.attempts),
-        "loss": child.loss,
-        "origin": child.origin.value,
-        "source": child.source,
-        "signature": _json(child.signature),
-        "scores": _json(child.scores),
-        "counts": _json(dict(sorted(child.counts.items()))),
-        "rejected": _json({branch: keys.hex() for branch, keys in child.rejected.items()}),
-        "passed": _json({branch: keys.hex() for branch, keys in child.accepted.items()}),
+        "id": candidate.id,
+        "parent": candidate.parent,
+        "kinds": to_json(candidate.kinds),
+        "attempts": to_json(candidate.attempts),
+        "loss": candidate.loss,
+        "origin": candidate.origin.value,
+        "source": candidate.source,
+        "signature": to_json(candidate.signature),
+        "scores": to_json(candidate.scores),
+        "counts": to_json(dict(sorted(candidate.counts.items()))),
+        "rejected": to_json({branch: keys.hex() for branch, keys in candidate.rejected.items()}),
+        "passed": to_json({branch: keys.hex() for branch, keys in candidate.accepted.items()}),
     }
 
 
-def child_of(row: Row) -> Candidate:
+def candidate_from_row(row: Row) -> Candidate:
     return Candidate(
         id=row["id"],
         parent=row["parent"],
@@ -104,33 +112,33 @@ def child_of(row: Row) -> Candidate:
     )
 
 
-def trial_row(job: Train) -> dict[str, Any]:
-    """Return what a training beside the search is known by."""
-    training = job.training
+def training_to_row(loss: str, training: Training, candidate: int | None) -> dict[str, Any]:
+    """Return what decides a training's outcome; `candidate` is None beside the search."""
     return {
-        "loss": job.loss,
+        "candidate": candidate,
+        "loss": loss,
         "seed": training.seed,
         "split": training.split,
         "schedule": training.schedule,
+        "fidelity": float(training.fidelity),
         "learning_rate": float(training.learning_rate),
-        # The schema has one factor for all branches.
-        "scale": float(next(iter(training.scale.values()), 1.0)),
+        "scale": to_json(dict(training.scale)),
     }
 
 
-def trial_of(row: Row) -> Train:
-    scale = {branch: float(row["scale"]) for branch in split_branches(row["loss"])}
-    values = {key: row[key] for key in TRIAL_KEY if key not in ("loss", "scale")}
-    return Train(row["loss"], Training(**values, scale=scale))
+def training_from_row(row: Row) -> Training:
+    values = {name: row[name] for name in ("seed", "split", "schedule", "fidelity", "learning_rate")}
+    return Training(**values, scale=json.loads(row["scale"]))
 
 
-def outcome_row(outcome: Outcome) -> dict[str, Any]:
+def outcome_to_row(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome with the time of writing."""
     curve = [(step, loss) for step, loss in outcome.curve if math.isfinite(loss)]
     return {
         "state": outcome.state.value,
         "score": outcome.score,
-        "also": _json(dict(outcome.also)),
-        "curve": _json(curve),
+        "also": to_json(dict(outcome.also)),
+        "curve": to_json(curve),
         "step": outcome.step,
         "reason": outcome.reason,
         "seconds": float(outcome.seconds),
@@ -138,7 +146,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def outcome_of(row: Row) -> Outcome:
+def outcome_from_row(row: Row) -> Outcome:
     return Outcome(
         state=State(row["state"]),
         score=row["score"],
@@ -150,5 +158,5 @@ def outcome_of(row: Row) -> Outcome:
     )
 
 
-def _json(value: Any) -> str:
+def to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)

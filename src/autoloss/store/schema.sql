@@ -1,20 +1,20 @@
 -- One run: append-only, text and numbers only, a checksum in every row. Times are for people; no decision reads them.
 
-CREATE TABLE setting (
+CREATE TABLE IF NOT EXISTS setting (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL,
     checksum TEXT NOT NULL
 ) STRICT;
 
--- How each child came about. It is written when its attempts are resolved, before it is trained.
-CREATE TABLE child (
+-- How each candidate was made. It is written when its attempts are decided, before it is trained.
+CREATE TABLE candidate (
     id INTEGER PRIMARY KEY,
     parent INTEGER,
     kinds TEXT NOT NULL,          -- JSON: branch → copied | fresh | mutated
     attempts TEXT NOT NULL,       -- JSON: branch → number of the winning attempt, null for a copy
     loss TEXT NOT NULL,
     origin TEXT NOT NULL,         -- trained | twin | copied
-    source INTEGER,               -- whose outcome a twin or a copy shares
+    source INTEGER,               -- the candidate whose outcome a twin or a copy shares
     signature TEXT NOT NULL,      -- JSON: branch → norms
     scores TEXT NOT NULL,         -- JSON: branch → [g, gains], where simulated
     counts TEXT NOT NULL,         -- JSON: sampled, simulated, passed, reused and rejections by reason
@@ -24,10 +24,18 @@ CREATE TABLE child (
     checksum TEXT NOT NULL
 ) STRICT;
 
--- What its training came to. Twins and copies have none of their own.
-CREATE TABLE outcome (
-    child INTEGER PRIMARY KEY REFERENCES child (id),
-    state TEXT NOT NULL,          -- scored | diverged | failed
+-- Every training of the run: those of the search, of a candidate each, and those beside it: confirmations on new seeds,
+-- baselines, comparisons on the test split. Twins and copies have none of their own.
+CREATE TABLE training (
+    candidate INTEGER REFERENCES candidate (id),  -- null beside the search
+    loss TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    split TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    fidelity REAL NOT NULL,
+    learning_rate REAL NOT NULL,
+    scale TEXT NOT NULL,          -- JSON: branch → factor on its loss, where it is not 1
+    state TEXT NOT NULL,          -- scored | diverged | stopped | failed
     score REAL,
     also TEXT NOT NULL,           -- JSON
     curve TEXT NOT NULL,          -- JSON
@@ -38,33 +46,20 @@ CREATE TABLE outcome (
     checksum TEXT NOT NULL
 ) STRICT;
 
+-- A candidate has one outcome per fidelity. A loss that failed may be trained again as another candidate.
+CREATE UNIQUE INDEX training_of_candidate ON training (candidate, fidelity) WHERE candidate IS NOT NULL;
+
+-- Beside the search, a training has one outcome.
+CREATE UNIQUE INDEX training_beside_search
+ON training (loss, seed, split, schedule, fidelity, learning_rate, scale) WHERE candidate IS NULL;
+
 -- One in a thousand of the rejected, to look at.
 CREATE TABLE rejected (
-    child INTEGER NOT NULL,
+    candidate INTEGER NOT NULL,
     branch TEXT NOT NULL,
     attempt INTEGER NOT NULL,
     formula TEXT NOT NULL,
     reason TEXT NOT NULL,
     checksum TEXT NOT NULL,
-    PRIMARY KEY (child, branch, attempt)
-) STRICT;
-
--- Trainings beside the search: confirmations on fresh seeds, baselines, comparisons on the test split.
-CREATE TABLE trial (
-    loss TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    split TEXT NOT NULL,
-    schedule TEXT NOT NULL,
-    learning_rate REAL NOT NULL,
-    scale REAL NOT NULL,
-    state TEXT NOT NULL,
-    score REAL,
-    also TEXT NOT NULL,
-    curve TEXT NOT NULL,
-    step INTEGER,
-    reason TEXT NOT NULL,
-    seconds REAL NOT NULL,
-    finished_at REAL NOT NULL,
-    checksum TEXT NOT NULL,
-    PRIMARY KEY (loss, seed, split, schedule, learning_rate, scale)
+    PRIMARY KEY (candidate, branch, attempt)
 ) STRICT;

@@ -1,22 +1,32 @@
-"""What a run has come to, on disk: children, outcomes, trainings beside the search and settings, appended and never changed.
+"""What a run has recorded on disk: settings, candidates and trainings, appended and never changed.
 
 A row is written in one transaction and synced before anything follows from it. What is in the store is therefore finished,
-and what is finished is in the store. One process writes; readers disturb nobody.
+and what is finished is in the store. One process writes; readers (`autoloss.store.read`) disturb nobody.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Outcome
-from autoloss.store.database import Damaged, Database, Say, StoreError, warn
-from autoloss.store.rows import Row, child_of, child_row, outcome_of, outcome_row, trial_of, trial_row
+from autoloss.store.database import Database, Say, warn
+from autoloss.store.rows import (
+    Row,
+    StoreError,
+    candidate_from_row,
+    candidate_to_row,
+    outcome_from_row,
+    outcome_to_row,
+    training_from_row,
+    training_to_row,
+)
 from autoloss.store.run_settings import RunSettings, to_row
+from autoloss.tasks.task import Training
 
 __all__ = ["FILE", "Store", "StoreError", "exists"]
 
@@ -40,10 +50,13 @@ def exists(directory: Path) -> bool:
 class Store:
     """The database of one run.
 
+    Its writer calls `write_settings` once; then `add_candidate` for each candidate in order, before it is trained, and
+    `add_training` for each training as it ends. What is read equals what was written.
+
     Args:
         directory: The run's directory.
         write: Open for writing, and create the file where there is none; only the owner of the run may.
-        say: Told when the disk is full, and when there is room again.
+        say: Called when the disk is full, and when there is room again.
 
     Raises:
         RequestError: There is no run in the directory.
@@ -56,10 +69,10 @@ class Store:
             raise RequestError(
                 f"There is no run in {directory}: it holds no {FILE}. A search with this directory starts one."
             )
-        self._database = Database(self.path, write=write, say=say)
+        self.database = Database(self.path, write=write, say=say)
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     def __enter__(self) -> Store:
         return self
@@ -69,12 +82,12 @@ class Store:
 
     def rest_with(self, rest: Callable[[float], None]) -> None:
         """Spend the time in which the disk is full with this: seconds → None."""
-        self._database.rest = rest
+        self.database.rest = rest
 
     def write_settings(self, settings: RunSettings) -> None:
         """Write the settings of a new run, all or none."""
         rows = [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
-        self._database.commit("settings", rows)
+        self.database.commit("settings", rows)
 
     def change_setting(self, name: str, value: Any) -> None:
         """Replace a setting that may change when a run is resumed or compared.
@@ -83,7 +96,7 @@ class Store:
             name: An attribute of `RunSettings`.
         """
         row, text = to_row(name, value)
-        self._database.commit("setting", [("setting", {"name": row, "value": text})], replace=True)
+        self.database.commit("setting", [("setting", {"name": row, "value": text})], replace=True)
 
     def settings(self) -> RunSettings:
         """Read the settings of the run.
@@ -103,94 +116,76 @@ class Store:
         return bool(self._setting_rows())
 
     def _setting_rows(self) -> dict[str, str]:
-        return {row["name"]: row["value"] for row in self._database.rows("setting", "name")}
+        return {row["name"]: row["value"] for row in self.database.read_all("setting")}
 
-    def add_child(self, child: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
-        """Append a child and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
-        rows: list[tuple[str, Row]] = [("child", {**child_row(child), "born_at": time.time()})]
+    def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+        """Append a candidate and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
+        rows: list[tuple[str, Row]] = [("candidate", {**candidate_to_row(candidate), "born_at": time.time()})]
         for (branch, attempt), (formula, reason) in rejected.items():
-            row = {"child": child.id, "branch": branch, "attempt": attempt, "formula": formula, "reason": reason}
+            row = {
+                "candidate": candidate.id,
+                "branch": branch,
+                "attempt": attempt,
+                "formula": formula,
+                "reason": reason,
+            }
             rows.append(("rejected", row))
-        self._database.commit("child", rows)
+        self.database.commit("child", rows)
 
-    def add_outcome(self, child: int, outcome: Outcome) -> None:
-        self._database.commit("outcome", [("outcome", {"child": child, **outcome_row(outcome)})])
-
-    def add_trial(self, job: Train, outcome: Outcome) -> None:
-        self._database.commit("trial", [("trial", {**trial_row(job), **outcome_row(outcome)})])
-
-    def children(self) -> Iterator[Candidate]:
-        """Read all children in order; a gap or a damaged row is an error that names it."""
-        for position, row in enumerate(self._database.rows("child", "id")):
-            if row["id"] != position:
-                raise StoreError(f"{self.path}: child {position} is missing. Restore the file from a copy.")
-            yield child_of(row)
-
-    def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
-        """Return the sample of what was rejected: child → (branch, attempt) → (formula, reason)."""
-        found: dict[int, dict[tuple[str, int], tuple[str, str]]] = {}
-        for row in self._database.rows("rejected", "rowid"):
-            found.setdefault(row["child"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
-        return found
-
-    def outcomes(self) -> dict[int, Outcome]:
-        return {row["child"]: outcome_of(row) for row in self._database.rows("outcome", "child")}
-
-    def times(self) -> dict[int, tuple[float, float | None]]:
-        """Return when each child was born and, where it was trained itself, when that finished (Unix time)."""
-        query = "SELECT id, born_at, finished_at FROM child LEFT JOIN outcome ON child = id ORDER BY id"
-        return {row["id"]: (row["born_at"], row["finished_at"]) for row in self._database.select(query)}
-
-    def trials(self) -> dict[Train, Outcome]:
-        return {trial_of(row): outcome_of(row) for row in self._database.rows("trial", "rowid")}
-
-    def columns(
-        self, table: str, order: str, first: int, wanted: Sequence[str], damaged: Damaged
-    ) -> Iterator[tuple[Any, ...]]:
-        """Read some columns of a table from a number on, for who looks again and again; damaged rows are told and left out.
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> None:
+        """Append what a training came to.
 
         Args:
-            order: The column that is numbered.
-            wanted: At least two.
+            loss: What was trained: a formula, a loss of several branches, or a name in the zoo.
+            candidate: Whose training it is; None for one beside the search.
         """
-        return self._database.columns(table, order, first, wanted, damaged)
+        row = {**training_to_row(loss, training, candidate), **outcome_to_row(outcome)}
+        self.database.commit("trial" if candidate is None else "outcome", [("training", row)])
 
-    def later_trials(self, first: int, damaged: Damaged) -> Iterator[tuple[int, Train, Outcome, float]]:
-        """Read trials from a row's number on, each with that number and when it finished (Unix time)."""
-        for row in self._database.later("trial", "rowid", first, damaged):
-            yield row["rowid"], trial_of(row), outcome_of(row), row["finished_at"]
+    def candidates(self) -> Iterator[Candidate]:
+        """Read all candidates in order; a gap or a damaged row is an error that names it."""
+        for position, row in enumerate(self.database.read_all("candidate")):
+            if row["id"] != position:
+                raise StoreError(f"{self.path}: candidate {position} is missing. Restore the file from a copy.")
+            yield candidate_from_row(row)
 
-    def written(self, table: str) -> int:
-        """Return how many rows a table has at least."""
-        return self._database.written(table)
+    def outcomes(self) -> dict[int, Outcome]:
+        """Read what the trainings of the search came to: candidate → outcome, at the largest fidelity that it was trained at."""
+        rows = [row for row in self.database.read_all("training") if row["candidate"] is not None]
+        rows.sort(key=lambda row: (row["candidate"], row["fidelity"]))
+        return {row["candidate"]: outcome_from_row(row) for row in rows}
 
-    def check_count(self, table: str, found: int, least: int) -> None:
-        """Hold what was found of a table to what was written.
+    def trainings(self) -> dict[Train, Outcome]:
+        """Read what the trainings beside the search came to."""
+        rows = self.database.read_rows("training", "candidate IS NULL")
+        return {Train(row["loss"], training_from_row(row)): outcome_from_row(row) for row in rows}
+
+    def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
+        """Read the sample of what was rejected: candidate → (branch, attempt) → (formula, reason)."""
+        found: dict[int, dict[tuple[str, int], tuple[str, str]]] = {}
+        for row in self.database.read_all("rejected"):
+            found.setdefault(row["candidate"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
+        return found
+
+    def candidates_of(self, numbers: Iterable[int]) -> dict[int, Candidate]:
+        """Read some candidates; one that is missing is left out.
 
         Raises:
-            StoreError: It lost rows.
+            StoreError: A row is damaged.
         """
-        self._database.check_count(table, found, least)
+        rows = self.database.read_rows("candidate", f"id IN ({_listed(numbers)})")
+        return {row["id"]: candidate_from_row(row) for row in rows}
 
-    def child(self, number: int) -> Candidate | None:
-        """Read one child, or None where there is none.
+    def outcomes_of(self, numbers: Iterable[int]) -> dict[int, Outcome]:
+        """Read what the trainings of some candidates came to; one without a training of its own is left out.
 
         Raises:
-            StoreError: Its row is damaged.
+            StoreError: A row is damaged.
         """
-        row = self._database.row("child", "id", number)
-        return None if row is None else child_of(row)
+        rows = list(self.database.read_rows("training", f"candidate IN ({_listed(numbers)})"))
+        rows.sort(key=lambda row: row["fidelity"])
+        return {row["candidate"]: outcome_from_row(row) for row in rows}
 
-    def outcome(self, child: int) -> Outcome | None:
-        """Read the outcome of one child, or None where it has none of its own yet.
 
-        Raises:
-            StoreError: Its row is damaged.
-        """
-        row = self._database.row("outcome", "child", child)
-        return None if row is None else outcome_of(row)
-
-    def sampled(self) -> Iterator[tuple[int, str, str, str]]:
-        """Read what was kept of the rejected: (child, branch, formula, name of the reason)."""
-        for row in self._database.rows("rejected", "child, branch, attempt"):
-            yield row["child"], row["branch"], row["formula"], row["reason"]
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(int(number)) for number in numbers)

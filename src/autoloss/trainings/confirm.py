@@ -63,7 +63,7 @@ def _confirm(
         )
         compare_losses(finalists, every, "valid", dispatcher, store)
         crash_point("finalists-confirmed")
-    return [row.entrant for row in confirmed_rows(best, seed, settings, store.trials())]
+    return [row.entrant for row in confirmed_rows(best, seed, settings, store.trainings())]
 
 
 def compare_with_baselines(

@@ -7,17 +7,18 @@ from typing import Protocol
 
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
+from autoloss.tasks.task import Training
 from autoloss.workers.dispatch import Dispatcher, run_jobs
 
 
 class Record(Protocol):
     """Where trainings beside a search are recorded: a run's store, or memory."""
 
-    def trials(self) -> dict[Train, Outcome]:
+    def trainings(self) -> dict[Train, Outcome]:
         """Return all that is recorded."""
         ...
 
-    def add_trial(self, job: Train, outcome: Outcome) -> None:
+    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
         """Record what a training came to."""
         ...
 
@@ -28,20 +29,20 @@ class Memory:
     def __init__(self) -> None:
         self._outcomes: dict[Train, Outcome] = {}
 
-    def trials(self) -> dict[Train, Outcome]:
+    def trainings(self) -> dict[Train, Outcome]:
         return dict(self._outcomes)
 
-    def add_trial(self, job: Train, outcome: Outcome) -> None:
-        self._outcomes[job] = outcome
+    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
+        self._outcomes[Train(loss, training)] = outcome
 
 
 def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record) -> Mapping[Train, Outcome]:
     """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
-    recorded = record.trials()
+    recorded = record.trainings()
     missing = [job for job in dict.fromkeys(jobs) if job not in recorded]
     for done in run_jobs(missing, dispatcher):
         # Rejection tests that a search left under way end here as well; nobody needs them any more.
         if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-            record.add_trial(done.job, done.result)
+            record.add_training(done.job.loss, done.job.training, done.result)
             recorded[done.job] = done.result
     return recorded

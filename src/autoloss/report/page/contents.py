@@ -18,8 +18,8 @@ from autoloss.report.page.formulas import Formula, Formulas
 from autoloss.report.page.scenes import Scenes, kept
 from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
-from autoloss.run.reading import Reading
 from autoloss.run.results import Search
+from autoloss.store.read import Reader
 from autoloss.trainings.table import Row
 
 TOP = 20
@@ -103,7 +103,7 @@ class Contents:
     scenes: Scenes | None
 
 
-def gathered(reading: Reading, *, live: bool = False, now: float | None = None) -> Contents:
+def gathered(reader: Reader, *, live: bool = False, now: float | None = None) -> Contents:
     """Gather the page of a run as far as it was read.
 
     Args:
@@ -111,18 +111,16 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
         now: The time of reading (Unix time); the clock's when left out.
     """
     now = time.time() if now is None else now
-    search = reading.search
-    state = state_of(reading, search)
+    search = Search(reader)
+    state = state_of(search)
     story = story_of(search, state)
     top, hall = top_rows(search, TOP), hall_rows(search)
     number = story.winner
-    born = [] if number is None else reading.columns.offspring(number)
-    offspring = [reading.children[child] for child in born[:OFFSPRING]]
-    steps = [] if number is None else lineage(search, reading.children, number)
+    born = [] if number is None else reader.offspring(number)
+    steps = [] if number is None else lineage(search, number)
     shown = [*(row["formula"] for row in (*top, *hall)), *(step.child.loss for step in steps)]
-    running = reading.running
-    listed = [*offspring, *(one.child for one in running)]
-    formulas = Formulas.of(search, [*shown, *(child.loss for child in listed)])
+    running = reader.running
+    formulas = Formulas.of(search, [*shown, *(row["loss"] for row in (*born[:OFFSPRING], *running))])
     winner = None if number is None else _winner(search, formulas, number)
     compared, scale = _compared(search.comparison, number)
     # One noisy score makes nobody a winner.
@@ -136,27 +134,27 @@ def gathered(reading: Reading, *, live: bool = False, now: float | None = None) 
         written=time.strftime("%Y-%m-%d %H:%M", time.localtime(now)),
         live=live,
         state=state,
-        facts=_facts(reading, search, state),
+        facts=_facts(search, state),
         story=story,
         winner=winner,
         export="" if number is None else shlex.join(["autoloss", "export", str(search.directory), str(number)]),
         compared=compared,
         axis=scale,
-        damaged=list(reading.damaged),
+        damaged=list(reader.damaged),
         running=[
-            (one.child.id, duration(max(0.0, now - one.since)) if state.going else "", formulas[one.child.loss])
-            for one in running
+            (row["id"], duration(max(0.0, now - row["born_at"])) if state.going else "", formulas[row["loss"]])
+            for row in running
         ],
-        over_time=figures.over_time(search, figures.baseline_on_valid(search, reading.trials)),
-        funnel=figures.funnel(reading.totals, search.columns, len(running)),
-        failures={name: rows[:EXAMPLES] for name, rows in failures(reading).items()},
+        over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),
+        funnel=figures.funnel(reader, len(running)),
+        failures={name: rows[:EXAMPLES] for name, rows in failures(reader).items()},
         hall=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in hall],
         top=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in top],
-        operators=figures.operators(reading.operators),
+        operators=figures.operators(reader.operators),
         family=[(step, formulas[step.child.loss]) for step in reversed(steps)],
-        offspring=[(one.id, figure(search.columns.score(one.id)), formulas[one.loss]) for one in offspring],
+        offspring=[(row["id"], figure(row["score"]), formulas[row["loss"]]) for row in born[:OFFSPRING]],
         offspring_count=len(born),
-        curves=_curves(reading, search, number),
+        curves=_curves(search, number),
         shapes=[] if winner is None else _shapes(search, winner),
         scenes=None if winner is None else kept(search, winner.formula.found),
     )
@@ -167,13 +165,13 @@ def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
     return Listed(rows_of(search, [best])[0], formulas[best.formula])
 
 
-def _facts(reading: Reading, search: Search, state: State) -> dict[str, str]:
-    best = search.top(1)
+def _facts(search: Search, state: State) -> dict[str, str]:
+    best, changed = search.top(1), search.reader.last_change
     return {
         "trainings": f"{state.charged} of {state.budget}",
-        "losses drawn": counted(reading.totals["sampled"]),
+        "losses drawn": counted(search.reader.totals.get("sampled", 0)),
         "best on valid": figure(best[0].score) if best else "–",
-        "last written": "–" if reading.last_change is None else _ago(reading.last_change),
+        "last written": "–" if changed is None else _ago(changed),
     }
 
 
@@ -220,13 +218,15 @@ def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
     )
 
 
-def _curves(reading: Reading, search: Search, number: int | None) -> list[Chart]:
+def _curves(search: Search, number: int | None) -> list[Chart]:
     if number is None:
         return []
-    if charts := figures.training_curves(search, reading.trials, number):
+    if charts := figures.training_curves(search, search.reader.trainings, number):
         return charts
-    outcome = search.individual(number).outcome
-    return [figures.training_curve(f"#{number}", outcome.curve, outcome.score)] if outcome.curve else []
+    outcome = search.reader.outcome(number)
+    if outcome is None or not outcome.curve:
+        return []
+    return [figures.training_curve(f"#{number}", outcome.curve, outcome.score)]
 
 
 def _shapes(search: Search, winner: Listed) -> list[Shape]:

@@ -11,10 +11,10 @@ from statistics import mean
 
 from autoloss.report.numbers import counted, figure, share
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
-from autoloss.run.columns import Columns
 from autoloss.run.results import Search
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
+from autoloss.store.read import Reader
 from autoloss.tasks.task import Training
 from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
 
@@ -32,7 +32,7 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     Args:
         baseline: Mean of the standard loss on the valid split, where it is known.
     """
-    scores = search.columns.scores
+    scores = search.reader.scores
     if not scores:
         return None
     best, top = _running(scores)
@@ -98,21 +98,22 @@ class Stage:
     width: int
 
 
-def funnel(totals: Mapping[str, int], columns: Columns, running: int) -> list[Stage]:
+def funnel(reader: Reader, running: int) -> list[Stage]:
     """Count what was drawn and how far it came."""
-    own, finished = columns.own, len(columns.finished)
+    totals, trained = Counter(reader.totals), sum(reader.states.values())
+    sampled = totals["sampled"]
     stages = (
-        ("sampled", "trees drawn", totals["sampled"]),
+        ("sampled", "trees drawn", sampled),
         ("simulated", "sent through the rejection protocol", totals["simulated"]),
         ("known", "decided by a verdict on the same gradients", totals["reused"]),
         ("passed", "accepted for a branch", totals["passed"]),
-        ("reused", "twins and copies, which share an outcome", finished - own),
-        ("trained", "trained to an end" + (f"; {running} more not finished" if running else ""), own),
-        ("scored", "came to a score", len(columns.scores)),
+        ("reused", "twins and copies, which share an outcome", reader.count - trained),
+        ("trained", "trained to an end" + (f"; {running} more not finished" if running else ""), trained),
+        ("scored", "came to a score", len(reader.scores)),
     )
-    most = math.log10(1 + max(1, totals["sampled"]))
+    most = math.log10(1 + max(1, sampled))
     return [
-        Stage(name, meaning, count, share(count, totals["sampled"]), round(SIZE * math.log10(1 + count) / most))
+        Stage(name, meaning, count, share(count, sampled), round(SIZE * math.log10(1 + count) / most))
         for name, meaning, count in stages
     ]
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.contents import Contents, gathered
 from autoloss.report.page.rendering import apology, main, page, policy
-from autoloss.run.reading import Reading
+from autoloss.store.read import Reader
 
 HOST, PORT = "127.0.0.1", 8642
 LOOK_SECONDS = 1.0
@@ -39,14 +39,14 @@ class Live:
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reading = Reading(directory)
+        self._reader = Reader(directory)
         self._clock = clock
         self._lock = threading.Lock()
         # Another server on the same port may have served another run.
         self._session = secrets.token_hex(4)
         self._number = 0
         self._trouble = ""
-        self._contents: Contents = gathered(self._reading, live=True)
+        self._contents: Contents = gathered(self._reader, live=True)
         self._next_look = clock() + LOOK_SECONDS
 
     def whole(self) -> str:
@@ -65,9 +65,9 @@ class Live:
     def _look(self) -> None:
         began = self._clock()
         try:
-            trouble, changed = "", self._reading.look()
+            trouble, changed = "", self._reader.look()
             if changed:
-                self._contents = gathered(self._reading, live=True)
+                self._contents = gathered(self._reader, live=True)
         except (RequestError, RunError) as error:
             # What was read stays on the page, below the sentence.
             trouble, changed = str(error), False

@@ -9,7 +9,6 @@ from typing import Literal
 
 from autoloss.report.numbers import figure
 from autoloss.report.verdict import SURE, Judgement, Standing, judged
-from autoloss.run.reading import Reading
 from autoloss.run.results import Search
 from autoloss.trainings.entrant import TEST
 
@@ -60,22 +59,23 @@ class State:
     command: str = ""
 
 
-def state_of(reading: Reading, search: Search) -> State:
+def state_of(search: Search) -> State:
     """Say how far a run is: searching, re-training, finished or stopped."""
+    reader = search.reader
     budget = search.configuration.evaluations
-    charged = len(search.columns.scores)
+    charged = len(reader.scores)
     expected = _trials_expected(search)
-    known = len(reading.trials)
+    known = len(reader.trainings)
     again = shlex.join(["autoloss", "resume", str(search.directory)])
-    if charged >= budget and (known >= expected or not reading.alive):
+    if charged >= budget and (known >= expected or not reader.alive):
         return State(False, "finished", "", charged, budget)
     if charged >= budget:
         done = f"{known} of at least {expected} trainings on fresh seeds and of baselines are done"
         return State(True, "re-training the best", done, charged, budget)
-    if reading.alive is None:
+    if reader.alive is None:
         return State(True, "on another machine", "Whether it still runs cannot be told from here.", charged, budget)
-    if reading.alive:
-        return State(True, "searching", f"{len(reading.running)} in training now", charged, budget)
+    if reader.alive:
+        return State(True, "searching", f"{len(reader.running)} in training now", charged, budget)
     return State(False, "stopped", "Nothing is lost; go on with:", charged, budget, again)
 
 

@@ -9,7 +9,8 @@ from autoloss.errors import RequestError
 from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
-from autoloss.run.reading import Reading
+from autoloss.run.results import Search
+from autoloss.store.read import Reader
 from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "report.html"
@@ -34,8 +35,8 @@ def write_report(
     """
     path = directory / FILE if out is None else out
     _refuse_other(path)
-    reading = Reading(directory)
-    contents = gathered(reading)
+    reader = Reader(directory)
+    contents = gathered(reader)
     if scenes:
         if contents.winner is None:
             raise RequestError(
@@ -43,10 +44,10 @@ def write_report(
                 argument="scenes",
             )
         if contents.scenes is None:
-            scene_files.made(reading.search, contents.winner.formula.found, say)
-            contents = gathered(reading)
+            scene_files.made(Search(reader), contents.winner.formula.found, say)
+            contents = gathered(reader)
     write_text(path, page(contents))
-    return path, list(reading.damaged)
+    return path, list(reader.damaged)
 
 
 def _refuse_other(path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import shutil
 import sqlite3
 import threading
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ SETTINGS = RunSettings(
 )
 
 
-def child(number: int, **changes) -> Candidate:
+def candidate(number: int, **changes) -> Candidate:
     values = {
         "id": number,
         "parent": None,
@@ -75,73 +76,112 @@ def test_readers_of_many_rows_judge_them_as_readers_of_one(text, number, share):
         assert not template.fits([changed[name] for name in template.names])
 
 
-def test_children_and_outcomes_come_back_as_they_went_in(tmp_path):
-    children = [child(0), child(1, parent=0, origin=Origin.COPIED, source=0, attempts={"main": None}, scores={})]
+def of_search(seed: int = 7) -> Training:
+    return Training(seed=seed)
+
+
+KEY = Training(
+    seed=2**63 - 1, split="test", schedule="full", fidelity=0.1, learning_rate=0.3, scale={"reg": 10, "cls": 0.1}
+)
+
+
+def test_candidates_and_outcomes_come_back_as_they_went_in(tmp_path):
+    candidates = [
+        candidate(0),
+        candidate(1, parent=0, origin=Origin.COPIED, source=0, attempts={"main": None}, scores={}),
+    ]
     with Store(tmp_path, write=True) as store:
-        for one in children:
-            store.add_child(one, {})
+        for one in candidates:
+            store.add_candidate(one, {})
         for number, outcome in enumerate(OUTCOMES[:2]):
-            store.add_outcome(number, outcome)
+            store.add_training("neg(p)", of_search(), outcome, number)
     with Store(tmp_path) as store:
-        assert list(store.children()) == children
-        assert store.outcomes() == dict(enumerate(OUTCOMES[:2]))
+        assert list(store.candidates()) == candidates
+        assert store.candidates_of([1, 5]) == {1: candidates[1]}
+        assert store.outcomes() == store.outcomes_of(range(4)) == dict(enumerate(OUTCOMES[:2]))
+        assert store.trainings() == {}
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.state.value)
-def test_trials_come_back_exactly(outcome, tmp_path):
-    training = Training(seed=2**63 - 1, split="test", learning_rate=0.3, scale={"main": 10.0})
-    job = Train("baseline/ce", training)
+def test_trainings_beside_the_search_come_back_exactly(outcome, tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.add_trial(job, outcome)
-        assert store.trials() == {job: outcome}
+        store.add_training("baseline/ce", KEY, outcome)
+        assert store.trainings() == {Train("baseline/ce", KEY): outcome}
+        assert store.outcomes() == {}
 
 
 def test_nothing_is_written_twice(tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.add_child(child(0), {})
-        store.add_outcome(0, OUTCOMES[0])
-        with pytest.raises(sqlite3.IntegrityError):
-            store.add_outcome(0, OUTCOMES[2])
-        assert store.outcomes()[0] == OUTCOMES[0]
+        for number in (0, None):
+            store.add_training("neg(p)", KEY, OUTCOMES[0], number)
+            with pytest.raises(sqlite3.IntegrityError):
+                store.add_training("neg(p)", KEY, OUTCOMES[2], number)
+        assert store.outcomes() == {0: OUTCOMES[0]}
+        assert store.trainings() == {Train("neg(p)", KEY): OUTCOMES[0]}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Training)])
+def test_every_field_of_a_training_is_part_of_its_key(field, tmp_path):
+    others = {"seed": 1, "split": "valid", "schedule": "proxy", "fidelity": 1.0, "learning_rate": 1.0, "scale": {}}
+    other = replace(KEY, **{field: others[field]})
+    with Store(tmp_path, write=True) as store:
+        store.add_training("neg(p)", KEY, OUTCOMES[0])
+        store.add_training("neg(p)", other, OUTCOMES[1])
+        assert store.trainings() == {Train("neg(p)", KEY): OUTCOMES[0], Train("neg(p)", other): OUTCOMES[1]}
+
+
+def test_a_loss_that_failed_is_trained_again_as_another_candidate(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        for number, outcome in ((0, OUTCOMES[3]), (1, OUTCOMES[0])):
+            store.add_training("neg(p)", of_search(), outcome, number)
+        assert store.outcomes() == {0: OUTCOMES[3], 1: OUTCOMES[0]}
+
+
+def test_of_a_promoted_candidate_the_longest_training_counts(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        for fidelity, outcome in ((0.25, OUTCOMES[0]), (1.0, OUTCOMES[1])):
+            store.add_training("neg(p)", Training(seed=7, fidelity=fidelity), outcome, 0)
+        assert store.outcomes() == store.outcomes_of([0]) == {0: OUTCOMES[1]}
 
 
 @pytest.mark.parametrize(
     ("table", "change"),
     [
-        ("outcome", "UPDATE outcome SET score = 0.9"),
-        ("outcome", "UPDATE outcome SET reason = 'x'"),
-        ("child", "UPDATE child SET loss = 'y'"),
-        ("child", "UPDATE child SET counts = '{}'"),
+        ("training", "UPDATE training SET score = 0.9 WHERE candidate = 0"),
+        ("training", "UPDATE training SET reason = 'x' WHERE candidate = 0"),
+        ("training", "UPDATE training SET scale = '{\"main\":2.0}' WHERE candidate IS NULL"),
+        ("training", "UPDATE training SET candidate = 5 WHERE candidate IS NULL"),
+        ("candidate", "UPDATE candidate SET loss = 'y'"),
+        ("candidate", "UPDATE candidate SET counts = '{}'"),
         ("setting", "UPDATE setting SET value = '7'"),
-        ("trial", "UPDATE trial SET seed = 4"),
     ],
 )
 def test_a_changed_row_is_named_and_never_read(table, change, tmp_path):
     with Store(tmp_path, write=True) as store:
         store.write_settings(SETTINGS)
-        store.add_child(child(0), {})
-        store.add_outcome(0, OUTCOMES[0])
-        store.add_trial(Train("baseline/ce", Training(seed=3)), OUTCOMES[0])
+        store.add_candidate(candidate(0), {})
+        store.add_training("neg(p)", of_search(), OUTCOMES[0], 0)
+        store.add_training("baseline/ce", of_search(), OUTCOMES[0])
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute(change)
     connection.commit()
     connection.close()
     with Store(tmp_path) as store, pytest.raises(StoreError, match=f"the row of {table} .* is damaged"):
-        _ = store.settings(), list(store.children()), store.outcomes(), store.trials()
+        [list(read()) for read in (lambda: [store.settings()], store.candidates, store.outcomes, store.trainings)]
 
 
-def test_a_missing_child_is_named(tmp_path):
+def test_a_missing_candidate_is_named(tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.add_child(child(0), {})
-        store.add_child(child(2), {})
-    with Store(tmp_path) as store, pytest.raises(StoreError, match="child 1 is missing"):
-        list(store.children())
+        store.add_candidate(candidate(0), {})
+        store.add_candidate(candidate(2), {})
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="candidate 1 is missing"):
+        list(store.candidates())
 
 
 def test_a_truncated_file_is_an_error_and_no_traceback(tmp_path):
     with Store(tmp_path, write=True) as store:
         for number in range(200):
-            store.add_child(child(number), {})
+            store.add_candidate(candidate(number), {})
     data = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(data[: len(data) // 2])
     with pytest.raises(StoreError):
@@ -150,7 +190,7 @@ def test_a_truncated_file_is_an_error_and_no_traceback(tmp_path):
 
 def _read_all(directory):
     with Store(directory) as store:
-        return list(store.children())
+        return list(store.candidates())
 
 
 def test_a_file_that_is_no_database_is_said_to_be_none(tmp_path):
@@ -164,7 +204,7 @@ def test_another_schema_is_refused_with_the_way_out(tmp_path):
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 2 and older ones"):
+    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 3 and older ones"):
         Store(tmp_path)
 
 
@@ -177,7 +217,7 @@ def test_a_folder_without_a_run_is_a_wrong_request(tmp_path):
 def test_a_reader_cannot_write(tmp_path):
     Store(tmp_path, write=True).close()
     with Store(tmp_path) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        store.add_child(child(0), {})
+        store.add_candidate(candidate(0), {})
 
 
 def test_readers_see_whole_rows_while_a_writer_commits(tmp_path):
@@ -189,7 +229,7 @@ def test_readers_see_whole_rows_while_a_writer_commits(tmp_path):
         while not done.is_set():
             try:
                 with Store(tmp_path) as store:
-                    found = list(store.children())
+                    found = list(store.candidates())
                     assert [one.id for one in found] == list(range(len(found)))
             except Exception as error:
                 faults.append(error)
@@ -198,7 +238,7 @@ def test_readers_see_whole_rows_while_a_writer_commits(tmp_path):
     for reader in readers:
         reader.start()
     for number in range(100):
-        writer.add_child(child(number), {})
+        writer.add_candidate(candidate(number), {})
     done.set()
     for reader in readers:
         reader.join()
@@ -213,27 +253,27 @@ def test_a_commit_is_synced_before_anything_follows_from_it(tmp_path):
 def test_a_lost_log_is_noticed(tmp_path):
     writer = Store(tmp_path, write=True)
     for number in range(3):
-        writer.add_child(child(number), {})
+        writer.add_candidate(candidate(number), {})
     copy = tmp_path / "copy"
     copy.mkdir()
     # All but the log: what is left is an older, intact database, and at first an empty one.
     for file in (FILE, TALLY):
         shutil.copy(tmp_path / file, copy)
     writer.close()
-    with pytest.raises(StoreError, match=r"holds 0 rows of child, and 3 were written.*Restore the whole folder"):
+    with pytest.raises(StoreError, match=r"holds 0 rows of candidate, and 3 were written.*Restore the whole folder"):
         Store(copy)
     (copy / TALLY).unlink()
     with pytest.raises(RequestError, match="stopped before it began"):
         Store(copy)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"child": 9} 0000000000000000', "\xff\xfe"])
+@pytest.mark.parametrize("content", ["", "{}", '{"candidate": 9} 0000000000000000', "\xff\xfe"])
 def test_a_torn_tally_says_nothing(content, tmp_path):
     with Store(tmp_path, write=True) as store:
-        store.add_child(child(0), {})
+        store.add_candidate(candidate(0), {})
     (tmp_path / TALLY).write_text(content, encoding="latin-1")
     with Store(tmp_path) as store:
-        assert len(list(store.children())) == 1
+        assert len(list(store.candidates())) == 1
 
 
 def test_a_missing_setting_is_named(tmp_path):
@@ -283,7 +323,7 @@ def test_settings_survive_the_store(tmp_path):
 def test_a_full_disk_is_told_once_and_waited_for(tmp_path):
     said: list[str] = []
     with Store(tmp_path, write=True, say=said.append) as store:
-        connection = store._database._connection
+        connection = store.database._connection
         connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
         rests: list[float] = []
 
@@ -294,8 +334,8 @@ def test_a_full_disk_is_told_once_and_waited_for(tmp_path):
 
         store.rest_with(rest)
         for number in range(40):
-            store.add_child(child(number), {})
-        assert [one.id for one in store.children()] == list(range(40))
+            store.add_candidate(candidate(number), {})
+        assert [one.id for one in store.candidates()] == list(range(40))
     assert len(rests) == 3
     assert len(said) == 2
     assert "database or disk is full. Make room on its disk: the run waits and loses nothing" in said[0]
