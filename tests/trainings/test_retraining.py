@@ -188,7 +188,7 @@ def test_a_folder_has_one_owner(run, done):
         ({"precision": "float8"}, "no precision named 'float8'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),
-        ({"task": None}, "given as an object in Python; give it again there, with task=…"),
+        ({"task": None}, "was given as an object; give it again, as in autoloss.resume"),
     ],
     ids=str,
 )

@@ -129,7 +129,7 @@ class Retrainer:
         if execution is not None:
             due = Interval(self.checkpoint_seconds)
             execution = replace(
-                execution, keep=Checkpoints(directory=folder, is_due=due, metadata={"loss": entrant.loss})
+                execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": entrant.loss})
             )
         try:
             with one_thread():
