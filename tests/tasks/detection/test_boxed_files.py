@@ -137,7 +137,7 @@ def test_frozen_weights_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "coco-det needs the option data"),
+        ({}, "The option data is missing: the folder of the data of coco-det"),
         ({"data": "nowhere"}, "does not exist"),
         ({"share": 0.0}, "share"),
         ({"levels": "P3-P5"}, "P4-P6"),
