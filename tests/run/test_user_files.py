@@ -18,24 +18,24 @@ TASK = """
 from autoloss import Scored
 from tests.run.quick import QuickTask
 
-import beside
+import neighbour
 
 
 class Own(QuickTask):
-    name = beside.NAME
+    name = neighbour.NAME
 
     def train(self, criterion, training, execution=None, observe=None):
         import later
         from package.inner import SHARE
 
-        return Scored(later.SCORE * SHARE + len(criterion) * beside.TINY)
+        return Scored(later.SCORE * SHARE + len(criterion) * neighbour.TINY)
 
 
 task = Own()
 """
 OPERATOR = """
 import autoloss
-from beside import twice
+from neighbour import twice
 
 double = autoloss.Operator("double", 1, lambda x: twice(x))
 """
@@ -46,7 +46,7 @@ def write_folder(folder: Path, score: float) -> Path:
     (folder / "package").mkdir(parents=True)
     (folder / "package" / "__init__.py").write_text("")
     (folder / "package" / "inner.py").write_text("SHARE = 0.5\n")
-    (folder / "beside.py").write_text(f"NAME = {folder.name!r}\nTINY = 0.001\n")
+    (folder / "neighbour.py").write_text(f"NAME = {folder.name!r}\nTINY = 0.001\n")
     (folder / "later.py").write_text(f"SCORE = {score}\n")
     (folder / "task.py").write_text(TASK)
     return folder
@@ -69,27 +69,27 @@ def test_two_tasks_import_their_own_modules_also_while_they_train(workers, folde
         longer = autoloss.resume(directory, evaluations=2, workers=workers, final=False)
         assert longer.best.score == pytest.approx(score)
     assert sys.path == path
-    assert not {"beside", "later", "package", "package.inner"} & (set(sys.modules) - modules)
+    assert not {"neighbour", "later", "package", "package.inner"} & (set(sys.modules) - modules)
 
 
 def test_the_import_path_is_as_before_where_a_file_fails(tmp_path):
-    (tmp_path / "beside.py").write_text("")
-    (tmp_path / "task.py").write_text("import beside\nraise OSError('no such disk')\n")
+    (tmp_path / "neighbour.py").write_text("")
+    (tmp_path / "task.py").write_text("import neighbour\nraise OSError('no such disk')\n")
     path = list(sys.path)
     with pytest.raises(RequestError, match="fails on import: OSError: no such disk"):
         load_object(f"{tmp_path}/task.py:task", "task")
     assert sys.path == path
-    assert "beside" not in sys.modules
+    assert "neighbour" not in sys.modules
 
 
 def test_operators_and_task_of_two_folders_have_their_own_modules(folders, tmp_path):
-    (tmp_path / "beside.py").write_text("def twice(x):\n    return x + x\n")
+    (tmp_path / "neighbour.py").write_text("def twice(x):\n    return x + x\n")
     (tmp_path / "operators.py").write_text(OPERATOR)
     with importable_files():
         task = load_object(f"{folders[0]}/task.py:task", "task")
         table = operator_table([f"{tmp_path}/operators.py:double"])
         again = load_object(f"{folders[0]}/task.py:task", "task")
-        assert sys.modules["beside"].NAME == "first"
+        assert sys.modules["neighbour"].NAME == "first"
     assert (task.name, again.name) == ("first", "first")
     assert "double" in table
 
