@@ -115,7 +115,7 @@ def table(
     reference = measure_reference(at, samples)
     rows = []
     for name in LOSSES[branch]:
-        loss = zoo.entry(name).one(branch, at)
+        loss = zoo.get_entry(name).make_branch_loss(branch, at)
         for sign in (1, -1) if negations else (1,):
             gains = [
                 gain(loss, sign, at, sample, start, steps)

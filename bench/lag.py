@@ -189,7 +189,7 @@ def _kept(work: Path | None) -> dict[str, Any]:
 
 
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
-    usual = recipes.search_settings(task.name)
+    usual = recipes.get_search_settings(task.name)
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
     drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)

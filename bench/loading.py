@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from autoloss.tasks.data import Split
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, read_indices
-from autoloss.tasks.segmentation.data.shrinking import open_copy
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from output import Figure, emit, make_parser, parse_arguments
 
 SIDE, CLASSES, BATCH = 128, 21, 8

@@ -114,7 +114,7 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
                 configuration=Configuration(evaluations=candidates),
                 task=TaskReference(None),
                 title="made up",
-                branches={"main": BranchForm.of(branch)},
+                branches={"main": BranchForm.from_branch(branch)},
                 release=__version__,
             )
         )

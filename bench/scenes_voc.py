@@ -85,7 +85,7 @@ def _line(loss: str, metric: str, closed: str, values: dict[str, float]) -> str:
 def made(folder: Path, count: int) -> Path:
     """Write the scenes; the generator is the tests'."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.tasks.datasets.generated import voc
+    from tests.tasks.segmentation.generated import voc
 
     voc(folder, count=count, side=SIDE)
     return folder

@@ -22,7 +22,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     AS_PRINTED: {},
     RANDOM: {"offspring.copy": 0.0, "offspring.fresh": 1.0},
 }
-"""Changes of each arm to the paper's settings; evolution uses those of `recipes.search_settings`. Random search draws every
+"""Changes of each arm to the paper's settings; evolution uses those of `recipes.get_search_settings`. Random search draws every
 candidate without a parent. All arms share the rejection protocol and the budget of trainings."""
 
 
@@ -50,7 +50,7 @@ def searched(
     Raises:
         RequestError: The folder holds a search with other settings, or one with more trainings.
     """
-    chosen = {**(recipes.search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
+    chosen = {**(recipes.get_search_settings(task.name) if arm == EVOLUTION else ARMS[arm]), **(settings or {})}
     if store.exists(directory):
         wanted = Configuration().changed({**chosen, "seed": seed, "evaluations": arguments.evaluations})
         kept = open_run(directory).configuration

@@ -81,7 +81,7 @@ def _line(row: dict, header: bool) -> str:
 def _scenes(place: Path) -> Path:
     """Write scenes of VOC's format, as large as the paper's proxy, with the tests' generator."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.tasks.datasets.generated import voc
+    from tests.tasks.segmentation.generated import voc
 
     # The small copy of the images goes with them.
     os.environ["AUTOLOSS_CACHE"] = str(place / "cache")

@@ -47,7 +47,7 @@ def test_the_own_task_is_checked_searched_and_exported_from_its_file(task_file, 
     ]
     assert run("search", f"{task_file}:task", "--evaluations", 3, "--out", out, "--workers", 1, *settings) == 0
     printed = capsys.readouterr().out
-    assert "On the test split, fresh seeds" in printed
+    assert "On the test split, new training seeds" in printed
     assert "baseline/ce" in printed
     assert run("export", out, "--out", loss) == 0
     assert "import torch" in loss.read_text()

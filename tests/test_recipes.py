@@ -173,10 +173,10 @@ def test_published_figures_are_the_papers():
 
 
 def test_only_searches_of_the_catalogues_tasks_have_settings():
-    assert recipes.search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
-    assert recipes.search_settings("coco-det")["rejection.unit"] == "relative"
-    assert recipes.search_settings("voc-r101-pspnet") == recipes.search_settings("worst_digit.py:task") == {}
-    assert recipes.search_settings(object()) == {}
+    assert recipes.get_search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert recipes.get_search_settings("coco-det")["rejection.unit"] == "relative"
+    assert recipes.get_search_settings("voc-r101-pspnet") == recipes.get_search_settings("worst_digit.py:task") == {}
+    assert recipes.get_search_settings(object()) == {}
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):
         recipes.get("voc-sge")
 
@@ -185,5 +185,5 @@ def test_small_tasks_set_what_a_search_of_tens_of_trainings_needs():
     assert not set(recipes.SMALL) & set(recipes.RECIPES)
     for task in recipes.SMALL:
         assert task in tasks.names()
-        assert recipes.search_settings(task) == recipes.SMALL[task]
+        assert recipes.get_search_settings(task) == recipes.SMALL[task]
         assert Configuration().changed(recipes.SMALL[task]) != Configuration()

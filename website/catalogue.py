@@ -70,6 +70,6 @@ def _find_declarations(factory: Any) -> Iterator[Mapping[str, str]]:
         if own and dataclasses.is_dataclass(kind) and kind is not type(factory):
             yield fields_of(kind)
     if isinstance(factory, SegmentationFactory):
-        yield docstring(factory.parts).entries("Args")
+        yield docstring(factory.find_splits).entries("Args")
     elif inspect.isfunction(factory):
         yield docstring(factory).entries("Args")

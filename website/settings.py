@@ -41,7 +41,7 @@ def _of_tasks() -> str:
     rows = [
         [code(task), ", ".join(code(f"{name}={format_value(value)}") for name, value in changed.items())]
         for task in tasks.names()
-        if (changed := recipes.search_settings(task))
+        if (changed := recipes.get_search_settings(task))
     ]
     return table(["task", "settings"], rows)
 

@@ -1,4 +1,7 @@
-"""What a person got wrong: the errors that end as one screen and exit code 2, never as a traceback."""
+"""Exceptions for wrong requests and failed runs; the command line prints their message without a traceback.
+
+A wrong request ends with exit code 2, a failed run with 1 or 3.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 
 class RequestError(ValueError):
-    """A request that cannot be carried out as it was made.
+    """A request that is wrong (exit code 2).
 
     Args:
         message: What was found, what was expected and what to do.
-        argument: The argument of the Python function that has to change; the command line names its option for it.
+        argument: The argument of the Python function that has to change; the command line prints the matching option.
     """
 
     def __init__(self, *message: object, argument: str | None = None) -> None:
@@ -20,7 +23,7 @@ class RequestError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, through no fault of the request (exit code 1)."""
+    """A run that cannot continue although the request was right (exit code 1)."""
 
 
 class OwnedError(RunError):
@@ -28,26 +31,26 @@ class OwnedError(RunError):
 
 
 LONGEST = 80
-"""Characters of what was found that a message repeats."""
+"""Largest number of characters of a wrong value that a message repeats."""
 MOST = 60
-"""Names that a message lists; there are fewer settings and tasks, but tables with thousands of columns."""
+"""Largest number of names that a message lists; a table may have thousands of columns."""
 
 
-def visible(text: str) -> str:
-    """Return a text with one `�` for each character that a terminal would obey or not show; lines stay lines."""
+def mask_unprintable(text: str) -> str:
+    """Replace each character that a terminal would interpret or not print by `�`; line breaks are kept."""
     return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
 
 
-def shown(found: object) -> str:
-    """Return what was found, in quotes and no longer than a message bears."""
+def quote(found: object) -> str:
+    """Return the `repr` of a value, shortened to `LONGEST` characters."""
     text = repr(found)
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 4 :]}"
 
 
-def nearest(found: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean …?' for the closest known name, or nothing when none is close."""
+def suggest(found: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean …?' for the closest known name, or an empty text if none is close."""
     names = list(known)
-    # Whoever wrote more than a line meant no name, and comparing takes time.
+    # A long text is not a misspelt name, and comparing it is slow.
     if len(found) > LONGEST:
         return ""
     close = difflib.get_close_matches(found, names, n=1, cutoff=0.5)
@@ -55,14 +58,18 @@ def nearest(found: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
-    """Build the one message that every unknown name gets: what was found, what exists, the nearest."""
+    """Return the error for an unknown name: the name, the closest known one, and all known names.
+
+    >>> unknown("metric", "miuo", ["miou", "gacc"])
+    RequestError("There is no metric named 'miuo'. Did you mean 'miou'? Known: miou, gacc.")
+    """
     names = list(known)
     return RequestError(
-        f"There is no {kind} named {shown(found)}.{nearest(found, names)} Known: {listing(names) or 'none'}."
+        f"There is no {kind} named {quote(found)}.{suggest(found, names)} Known: {join_names(names) or 'none'}."
     )
 
 
-def listing(names: Sequence[str]) -> str:
-    """Return names with commas between; of very many the first, and how many there are."""
+def join_names(names: Sequence[str]) -> str:
+    """Join names with commas; of more than `MOST`, the first ones and the total."""
     text, more = ", ".join(names[:MOST]), f", … ({len(names)} in all)" if len(names) > MOST else ""
     return (text if len(text) <= MOST * LONGEST else f"{text[: MOST * LONGEST]}…") + more

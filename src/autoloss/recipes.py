@@ -1,7 +1,6 @@
-"""The paper's experiments on images: what each was run with, and the figures it came to (Sections 4.1 and 4.2, Appendix A).
+"""The paper's experiments on images: their settings and published figures (Sections 4.1 and 4.2, Appendix A).
 
-What a recipe does not name is a default: of the network, the images and the schedules in `tasks/segmentation.py` and
-`tasks/boxed_files.py`, of the search in `run/configuration.py`. `values` puts all of them in one place.
+Settings that a recipe does not have are the defaults of the task and of `settings.py`; `PaperRecipe.values` lists all.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ class Published:
     """A row of one of the paper's tables.
 
     Args:
-        loss: What the paper calls it.
+        loss: Its name in the paper.
         figures: Metric → percent.
         target: The metric that it was found for; None for one made by hand.
-        name: Of the same loss in the zoo; of several branches, a name for each as `--loss` takes them.
+        name: Of the same loss in the zoo; of several branches, `branch: name` for each, with semicolons between.
     """
 
     loss: str
@@ -43,7 +42,7 @@ class PaperRecipe:
         source: Where the paper says so.
         options: What differs from the task's defaults.
         settings: What differs from a run's defaults.
-        frozen: Branches that keep the task's standard loss, as `--frozen` takes them.
+        frozen: Branches that keep the task's standard loss, by name.
         published: The paper's figures.
     """
 
@@ -57,7 +56,7 @@ class PaperRecipe:
     published: tuple[Published, ...] = ()
 
     def values(self) -> dict[str, Any]:
-        """Return every value of the schedule by the name that `--set` knows, the data's place excepted."""
+        """Return every value of the schedule by its name, except where the data lie."""
         from inspect import signature
 
         from autoloss.tasks import catalogue
@@ -72,46 +71,48 @@ class PaperRecipe:
 
 
 PRETRAINED, FULL_PRETRAINED = {"weights": "imagenet"}, {"full_weights": "imagenet"}
-"""As in the training of DeepLabv3+ (Chen et al., 2018), whose settings the paper takes over; the tasks' own default is none,
-so that nothing is downloaded unasked."""
+"""Pre-trained weights as in the training of DeepLabv3+ (Chen et al., 2018), whose settings the paper uses; the default of the
+tasks is no weights, which needs no download."""
 ABSOLUTE = {"rejection.unit": "absolute", "rejection.threshold": 0.6}
-"""η in the metric's own unit (Section 3.2)."""
+"""η in the unit of the metric (Section 3.2)."""
 RELATIVE = {"rejection.unit": "relative", "rejection.threshold": 0.6}
-"""The paper's η, as a share of what the samples can gain: on real samples no loss of the R-CNN's boxes can gain 0.6 of AP, since
+"""The paper's η as a share of the largest possible gain: on real samples no loss of the R-CNN's boxes can gain 0.6 of AP, since
 regions start near their objects."""
 TABLE, GENERALISATION = "Section 4.1, table of semantic segmentation", "Section 4.1, table of generalisation"
 OF_DETECTION, DETECTORS_CARRIED_OVER = "Section 4.2, table of object detection", "Section 4.2, table of generalisation"
 
 
-def _row(loss: str, figures: str, target: str | None = None, name: str | None = None) -> Published:
+def _make_segmentation_row(loss: str, figures: str, target: str | None = None, name: str | None = None) -> Published:
     return Published(loss, dict(zip(METRICS, map(float, figures.split()), strict=True)), target, name)
 
 
 ON_VOC = (
-    _row("CE", "78.7 91.3 95.2 87.3 70.6 65.3", name="baseline/ce"),
-    _row("WCE", "69.6 85.6 91.1 92.6 61.8 37.6", name="baseline/wce"),
-    _row("Dice", "77.8 91.3 95.1 87.5 69.9 64.4", name="baseline/dice"),
-    _row("Lovász", "79.7 91.8 95.4 88.6 72.5 66.7", name="baseline/lovasz"),
-    _row("DPCE", "79.8 91.8 95.5 87.8 71.9 66.5", name="baseline/dpce"),
-    _row("SSIM", "79.3 91.7 95.4 87.9 71.5 66.4", name="baseline/ssim"),
-    _row("ASL", "81.0 92.1 95.7 88.2 73.4 68.9", "miou", "baseline/asl_miou"),
-    _row("found", "80.7 92.1 95.7 89.1 74.1 66.0", "miou", "seg/miou"),
-    _row("ASL", "80.0 91.9 95.4 89.2 75.1 65.7", "fwiou", "baseline/asl_fwiou"),
-    _row("found", "78.7 91.7 95.2 87.7 72.9 64.6", "fwiou", "seg/fwiou"),
-    _row("ASL", "79.7 91.8 95.5 89.0 74.1 64.4", "gacc", "baseline/asl_gacc"),
-    _row("found", "79.4 91.7 95.3 88.7 73.6 64.8", "gacc", "seg/gacc"),
-    _row("ASL", "69.8 85.9 91.3 92.7 72.9 35.6", "macc", "baseline/asl_macc"),
-    _row("found", "75.3 89.2 93.7 92.6 73.7 44.1", "macc", "seg/macc"),
+    _make_segmentation_row("CE", "78.7 91.3 95.2 87.3 70.6 65.3", name="baseline/ce"),
+    _make_segmentation_row("WCE", "69.6 85.6 91.1 92.6 61.8 37.6", name="baseline/wce"),
+    _make_segmentation_row("Dice", "77.8 91.3 95.1 87.5 69.9 64.4", name="baseline/dice"),
+    _make_segmentation_row("Lovász", "79.7 91.8 95.4 88.6 72.5 66.7", name="baseline/lovasz"),
+    _make_segmentation_row("DPCE", "79.8 91.8 95.5 87.8 71.9 66.5", name="baseline/dpce"),
+    _make_segmentation_row("SSIM", "79.3 91.7 95.4 87.9 71.5 66.4", name="baseline/ssim"),
+    _make_segmentation_row("ASL", "81.0 92.1 95.7 88.2 73.4 68.9", "miou", "baseline/asl_miou"),
+    _make_segmentation_row("found", "80.7 92.1 95.7 89.1 74.1 66.0", "miou", "seg/miou"),
+    _make_segmentation_row("ASL", "80.0 91.9 95.4 89.2 75.1 65.7", "fwiou", "baseline/asl_fwiou"),
+    _make_segmentation_row("found", "78.7 91.7 95.2 87.7 72.9 64.6", "fwiou", "seg/fwiou"),
+    _make_segmentation_row("ASL", "79.7 91.8 95.5 89.0 74.1 64.4", "gacc", "baseline/asl_gacc"),
+    _make_segmentation_row("found", "79.4 91.7 95.3 88.7 73.6 64.8", "gacc", "seg/gacc"),
+    _make_segmentation_row("ASL", "69.8 85.9 91.3 92.7 72.9 35.6", "macc", "baseline/asl_macc"),
+    _make_segmentation_row("found", "75.3 89.2 93.7 92.6 73.7 44.1", "macc", "seg/macc"),
     # As printed; gAcc and mAcc look swapped in this row.
-    _row("ASL", "49.0 69.9 62.6 81.3 79.2 39.0", "biou", "baseline/asl_biou"),
-    _row("found", "39.8 66.6 79.7 47.8 77.6 45.5", "biou", "seg/biou"),
-    _row("ASL", "1.9 1.0 2.7 6.5 7.4 74.8", "bf1", "baseline/asl_bf1"),
-    _row("found", "6.0 54.6 73.8 7.3 9.4 79.8", "bf1", "seg/bf1"),
+    _make_segmentation_row("ASL", "49.0 69.9 62.6 81.3 79.2 39.0", "biou", "baseline/asl_biou"),
+    _make_segmentation_row("found", "39.8 66.6 79.7 47.8 77.6 45.5", "biou", "seg/biou"),
+    _make_segmentation_row("ASL", "1.9 1.0 2.7 6.5 7.4 74.8", "bf1", "baseline/asl_bf1"),
+    _make_segmentation_row("found", "6.0 54.6 73.8 7.3 9.4 79.8", "bf1", "seg/bf1"),
 )
 
 
-def _carried_over(ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_bf1: str) -> tuple[Published, ...]:
-    """Return a pair of columns of the table of generalisation, each text mIoU and BF1."""
+def _make_generalisation_rows(
+    ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_bf1: str
+) -> tuple[Published, ...]:
+    """Return the rows of one network in the table of generalisation; each text is mIoU and BF1."""
     rows = (
         ("CE", ce, None, "baseline/ce"),
         ("ASL", asl_miou, "miou", "baseline/asl_miou"),
@@ -125,14 +126,14 @@ def _carried_over(ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_b
     )
 
 
-def _detector(
+def _make_detection_row(
     loss: str, figure: float, *, metric: str = "map", target: str | None = None, name: str | None = None, **others: str
 ) -> Published:
     """Return a row of a table of detection.
 
     Args:
-        name: In the zoo, of a loss for all branches.
-        others: Branch → name in the zoo, where it is not Faster R-CNN's usual loss.
+        name: Name in the zoo of a loss for all branches.
+        others: Branch → name in the zoo of its loss, if that is not the usual one of Faster R-CNN.
     """
     usual = {"rpn_cls": "ce", "rpn_reg": "l1", "rcnn_cls": "ce", "rcnn_reg": "l1"}
     named = {branch: others.get(branch, f"baseline/{short}") for branch, short in usual.items()}
@@ -141,13 +142,15 @@ def _detector(
 
 WITH_IOU = {"rcnn_reg": "baseline/iou"}
 ON_COCO = (
-    _detector("CE + L1 + CE + L1", 37.3),
-    _detector("CE + L1 + CE + IoU", 37.9, **WITH_IOU),
-    _detector("CE + L1 + CE + GIoU", 37.6, rcnn_reg="baseline/giou"),
-    _detector("CE + L1 + CSE-Auto-A", 38.5, rcnn_cls="baseline/cse_auto_a_cls", rcnn_reg="baseline/cse_auto_a_reg"),
+    _make_detection_row("CE + L1 + CE + L1", 37.3),
+    _make_detection_row("CE + L1 + CE + IoU", 37.9, **WITH_IOU),
+    _make_detection_row("CE + L1 + CE + GIoU", 37.6, rcnn_reg="baseline/giou"),
+    _make_detection_row(
+        "CE + L1 + CSE-Auto-A", 38.5, rcnn_cls="baseline/cse_auto_a_cls", rcnn_reg="baseline/cse_auto_a_reg"
+    ),
     # The formulas of the search for two branches are not published.
     Published("CE + L1 + found", {"map": 38.0}, "map"),
-    _detector("found", 38.1, target="map", name="det"),
+    _make_detection_row("found", 38.1, target="map", name="det"),
 )
 
 
@@ -163,7 +166,7 @@ _ROWS = (
         "full",
         GENERALISATION,
         FULL_PRETRAINED,
-        published=_carried_over("80.0 62.2", "80.7 66.5", "80.4 63.8", "6.7 78.0", "9.3 77.7"),
+        published=_make_generalisation_rows("80.0 62.2", "80.7 66.5", "80.4 63.8", "6.7 78.0", "9.3 77.7"),
     ),
     PaperRecipe(
         "voc-r50-deeplabv3+",
@@ -171,7 +174,7 @@ _ROWS = (
         "full",
         GENERALISATION,
         {**FULL_PRETRAINED, "full_backbone": "resnet50"},
-        published=_carried_over("76.2 61.8", "78.4 66.9", "78.0 62.8", "1.4 70.8", "7.2 78.3"),
+        published=_make_generalisation_rows("76.2 61.8", "78.4 66.9", "78.0 62.8", "1.4 70.8", "7.2 78.3"),
     ),
     PaperRecipe(
         "voc-r101-pspnet",
@@ -179,7 +182,7 @@ _ROWS = (
         "full",
         GENERALISATION,
         {**FULL_PRETRAINED, "full_network": "pspnet"},
-        published=_carried_over("77.9 64.7", "78.9 65.7", "78.5 64.9", "1.6 71.8", "5.1 71.3"),
+        published=_make_generalisation_rows("77.9 64.7", "78.9 65.7", "78.5 64.9", "1.6 71.8", "5.1 71.3"),
     ),
     PaperRecipe("coco-det", "coco-det", "proxy", "Appendix A.2", PRETRAINED, RELATIVE),
     PaperRecipe(
@@ -200,8 +203,8 @@ _ROWS = (
         DETECTORS_CARRIED_OVER,
         {**FULL_PRETRAINED, "full_backbone": "resnet101"},
         published=(
-            _detector("CE + L1 + CE + IoU", 39.7, **WITH_IOU),
-            _detector("found", 39.9, target="map", name="det"),
+            _make_detection_row("CE + L1 + CE + IoU", 39.7, **WITH_IOU),
+            _make_detection_row("found", 39.9, target="map", name="det"),
         ),
     ),
     PaperRecipe(
@@ -211,8 +214,8 @@ _ROWS = (
         DETECTORS_CARRIED_OVER,
         FULL_PRETRAINED,
         published=(
-            _detector("CE + L1 + CE + IoU", 80.4, metric="voc07", **WITH_IOU),
-            _detector("found", 80.6, metric="voc07", target="map", name="det"),
+            _make_detection_row("CE + L1 + CE + IoU", 80.4, metric="voc07", **WITH_IOU),
+            _make_detection_row("found", 80.6, metric="voc07", target="map", name="det"),
         ),
     ),
 )
@@ -220,6 +223,11 @@ RECIPES: Mapping[str, PaperRecipe] = {row.name: row for row in _ROWS}
 
 
 def names() -> list[str]:
+    """Return the names of all recipes.
+
+    >>> names()[:2]
+    ['voc-seg', 'cityscapes-seg']
+    """
     return list(RECIPES)
 
 
@@ -227,7 +235,10 @@ def get(name: str) -> PaperRecipe:
     """Return a recipe by name.
 
     Raises:
-        RequestError: There is none; the message lists all.
+        RequestError: The name is unknown; the message lists all names.
+
+    >>> get("voc-seg").schedule
+    'proxy'
     """
     if name not in RECIPES:
         raise unknown("recipe", name, RECIPES)
@@ -241,14 +252,14 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "tabular": FEW,
     "digits-det": {"evolution.tournament": 0.25, "offspring.copy": 0.5},
 }
-"""What a search of some tens of trainings sets on a task that is not the paper's. A share of 5 % is one to five contestants among
-twenty to a hundred losses, which hardly selects; 25 % is that of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With
-half of the children drawn from nothing, few are left to improve what was found. Copying half of the branches leaves on average two
-of four that change."""
+"""Settings for tasks that are not the paper's, where a search has some tens of trainings. The paper's tournament of 5 % would have
+one to five contestants among 20 to 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI
+2019 (25 of 100). With the paper's half of all candidates drawn at random, few would improve on earlier ones. Copying half of the
+branches changes two of four on average."""
 
 
-def search_settings(task: object) -> Mapping[str, Any]:
-    """Return what the search on a task of the catalogue sets: the paper's, or what suits a small one; nothing for another task."""
+def get_search_settings(task: object) -> Mapping[str, Any]:
+    """Return the settings of a search on a task of the catalogue that differ from the defaults; none for other tasks."""
     found = RECIPES.get(task) if isinstance(task, str) else None
     if found is not None and found.schedule == "proxy":
         return found.settings

@@ -1,4 +1,4 @@
-"""All settings of a run in one value, grouped by the paper's headings; `--set group.name=value` changes any of them."""
+"""All settings of a run in one value, grouped by the paper's headings; each has a name, `group.name`, by which it is changed."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoloss.errors import RequestError, shown, unknown
+from autoloss.errors import RequestError, quote, unknown
 
 Threshold = Literal["relative", "absolute"]
 THRESHOLDS = ("relative", "absolute")
 EngineName = Literal["fast", "reference"]
 ENGINES = ("fast", "reference")
 MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
-"""Beyond these a slip of the finger fills the memory, or tests the first loss for days."""
+"""Larger values, such as a typing error, would fill the memory or test the first loss for days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolSettings:
-    """Appendix A's values.
+    """The rejection protocol; the defaults are those of Appendix A.
 
     Raises:
         RequestError: A value is outside its range.
     """
 
     samples: int = 5
-    """B."""
+    """B, the number of samples per branch."""
     threshold: float = 0.6
-    """η, the least correlation score g that passes."""
+    """η, the smallest correlation score g that passes."""
     unit: Threshold = "relative"
     """`absolute`: g in the metric's unit, the paper's; `relative`: as a share of what the samples can gain."""
     steps: int = 500
@@ -68,16 +68,16 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolutionSettings:
-    """Appendix A's values, and what the paper leaves open.
+    """The evolution; the defaults are those of Appendix A where it has them.
 
     Raises:
         RequestError: A value is outside its range.
     """
 
     initial: int = 20
-    """K, the number of children drawn from nothing."""
+    """K, the number of candidates drawn from nothing at the beginning."""
     start: tuple[str, ...] = ()
-    """Losses to start from; they take the place of the first of the K draws. One that does not pass is drawn after all."""
+    """Losses to start from instead of the first of the K draws. In place of one that is rejected, a loss is drawn."""
     depth: int = 3
     """D, operators on every path of a tree drawn from nothing."""
     tournament: float = 0.05
@@ -85,17 +85,17 @@ class EvolutionSettings:
     population: int = 2500
     """P, the most recent scored losses among which parents are found."""
     lag: int = 4
-    """Child k sees the outcomes up to child k − lag; at most so many trainings run at a time."""
+    """Candidate k depends on the outcomes up to candidate k − lag; at most this many trainings run at a time."""
     one_branch: bool = False
-    """Change one random branch of a child only, instead of drawing for each branch."""
+    """Change only one random branch of a candidate, instead of drawing for each branch."""
     maximum_operators: int = 64
-    """Larger trees are rejected; the paper states no limit, this one guards memory."""
+    """Larger trees are rejected. The paper states no limit; this one bounds the memory."""
     mutation_attempts: int = 10_000
-    """After so many rejected attempts a mutation becomes a fresh tree."""
+    """Rejected attempts after which a mutation is replaced by a fresh tree."""
     attempts: int = 1_000_000
-    """After so many rejected attempts at one branch the run ends."""
+    """Rejected attempts at one branch after which the run ends."""
     idle_children: int = 1_000
-    """So many children in a row that cost no training end the run."""
+    """Successive candidates without a training of their own after which the run ends."""
 
     def __post_init__(self) -> None:
         for name in ("initial", "population", "lag", "mutation_attempts", "attempts", "idle_children"):
@@ -124,16 +124,16 @@ class EvolutionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffspringSettings:
-    """Section 3.2's probabilities.
+    """How a candidate is made from its parent; the probabilities are those of Section 3.2.
 
     Raises:
         RequestError: A probability is outside [0, 1].
     """
 
     copy: float = 0.1
-    """A child is its parent's copy."""
+    """Probability that a candidate is a copy of its parent."""
     fresh: float = 0.5
-    """A child that is no copy is a random tree instead of a mutation."""
+    """Probability that a candidate that is no copy is a random tree instead of a mutation."""
 
     def __post_init__(self) -> None:
         for name, value in (("copy", self.copy), ("fresh", self.fresh)):
@@ -143,25 +143,25 @@ class OffspringSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
-    """When a run ends before its budget, and when a training does.
+    """Limits of time and memory.
 
     Raises:
         RequestError: A limit is not above 0.
     """
 
     wall_clock_seconds: float | None = None
-    """Ends the search at its first unfinished loss."""
+    """Seconds after which the search ends, at its first unfinished candidate."""
     explored: int | None = None
-    """Ends the search when so many losses were drawn."""
+    """Number of drawn losses after which the search ends."""
     training_seconds: float = 3600.0
-    """Deadline of one proxy training; past it the training is killed and counts as failed."""
+    """Deadline of one proxy training; a training that exceeds it is killed and counts as failed."""
     testing_seconds: float = 900.0
     """Deadline of one batch of rejection tests."""
     memory_gigabytes: float | None = None
-    """Resident memory of one worker with all its processes, in 2**30 bytes; past it the worker is killed and its job is tried
-    again. None: what the machine has."""
+    """Resident memory of one worker with all its processes, in 2**30 bytes. A worker that exceeds it is killed, and its job is
+    tried again. None: no limit but the machine's."""
     charge_diverged: bool = False
-    """Count diverged trainings into the budget."""
+    """Whether diverged trainings count towards the budget."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -176,30 +176,30 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSettings:
-    """Section 3.1: what trees are drawn from besides the branch's leaves."""
+    """The search space besides the leaves of the branches (Section 3.1)."""
 
     without: tuple[str, ...] = ()
     """Operators that are switched off."""
     operators: tuple[str, ...] = ()
-    """A person's own: `file.py:name`, or the name of one that was given as an object."""
+    """The user's own: `file.py:name`, or the name of one that was given as an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalSettings:
-    """What is trained again when the budget is spent, before a winner is named.
+    """The trainings that follow a search and select its winner.
 
     Raises:
         RequestError: A count is negative.
     """
 
     confirm: int = 10
-    """So many of the best are re-trained on fresh seeds, on the valid split."""
+    """Number of best candidates that are trained on new seeds, on the valid split."""
     confirm_seeds: int = 2
     finalists: int = 4
-    """So many of the best on those seeds are trained on further ones: a loss that fails one training in five shows it."""
+    """Number of the best on those seeds that are trained on further ones: a loss that fails one training in five shows it."""
     finalist_seeds: int = 3
     compare: int = 3
-    """So many of these stand beside the baselines on the test split."""
+    """Number of these that are compared with the baselines on the test split."""
     compare_seeds: int = 3
 
     def __post_init__(self) -> None:
@@ -210,14 +210,14 @@ class FinalSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a run's history is a function of, with its limits.
+    """Everything that decides the history of a run, and its limits.
 
     Raises:
         RequestError: `evaluations` is below 1, or the seed negative.
     """
 
     evaluations: int = 500
-    """N, the number of proxy trainings that are charged."""
+    """N, the budget: the number of proxy trainings that are charged."""
     seed: int = 0
     """Decides everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
@@ -239,7 +239,7 @@ class Configuration:
 
     @classmethod
     def from_json(cls, text: str) -> Configuration:
-        """Read what `to_json` wrote; what this release does not know is an error.
+        """Read what `to_json` wrote; an unknown setting is an error.
 
         Raises:
             RequestError: It is no configuration, or has an unknown group or setting.
@@ -247,12 +247,12 @@ class Configuration:
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RequestError(f"This is no configuration of a run: {error}; found {shown(text)}.") from None
+            raise RequestError(f"This is no configuration of a run: {error}; found {quote(text)}.") from None
         groups = _groups()
         for part in (values, *(values.get(name, {}) for name in groups)) if isinstance(values, dict) else (values,):
             if not isinstance(part, dict):
                 raise RequestError(
-                    f"This is no configuration of a run: expected groups of settings, found {shown(part)}."
+                    f"This is no configuration of a run: expected groups of settings, found {quote(part)}."
                 )
         changes = {name: values.pop(name) for name in list(values) if name not in groups}
         for group, settings in values.items():
@@ -355,7 +355,7 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
     expected = " or ".join(
         DESCRIPTIONS.get(kind) or " or ".join(repr(choice) for choice in typing.get_args(kind)) for kind in kinds
     )
-    raise RequestError(f"{name} takes {expected}; found {shown(value)}.")
+    raise RequestError(f"{name} takes {expected}; found {quote(value)}.")
 
 
 def _as_type(value: Any, kind: Any) -> Any:

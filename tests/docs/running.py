@@ -148,7 +148,7 @@ def served_once(serve: Callable[[Server], None]) -> Callable[[Server], None]:
 
 
 def torchrun(words: list[str], folder: Folder) -> None:
-    """One process trains: torchrun must know its options. tests/tasks/test_distribution.py trains with several."""
+    """One process trains: torchrun must know its options. tests/tasks/training/test_distribution.py trains with several."""
     asked = parse_args(words)
     if (asked.module, asked.training_script) != (True, "autoloss.cli"):
         raise Untrue(f"`torchrun {shlex.join(words)}` does not start autoloss.cli")

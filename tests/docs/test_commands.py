@@ -17,9 +17,9 @@ from tests.docs import smaller
 from tests.docs.pages import PAGES, PLAIN, SHELL, Block, blocks, commands, mentions
 from tests.docs.running import PROGRAMS, Folder, Untrue, compare, shortened, small
 from tests.tasks import conformance
-from tests.tasks.datasets import generated
-from tests.tasks.test_box_formats import voc_object, voc_written
-from tests.tasks.test_boxed_files import coco_written
+from tests.tasks.detection.test_box_formats import voc_object, voc_written
+from tests.tasks.detection.test_boxed_files import coco_written
+from tests.tasks.segmentation import generated
 
 FOLLOWED = [page for page in PAGES if any(block.language not in (PLAIN, "") for block in blocks(page))]
 EXAMPLES = {"README.md": 2, "docs/plugging-in.md": 6}

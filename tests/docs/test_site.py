@@ -79,12 +79,15 @@ def test_the_reference_says_all_that_the_code_knows():
 
 
 def test_defaults_and_meanings_come_from_the_code():
-    assert "| `evolution.lag` | `4` | whole number | Child k sees the outcomes up to child k − lag;" in settings.page()
+    assert (
+        "| `evolution.lag` | `4` | whole number | Candidate k depends on the outcomes up to candidate k − lag;"
+        in settings.page()
+    )
     assert "| `limits.explored` | `none` | whole number or none |" in settings.page()
     assert "| `voc-seg` | `rejection.unit=absolute`, `rejection.threshold=0.6` |" in settings.page()
-    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on fresh seeds. \| `5` \|", commands.page())
+    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new seeds. \| `5` \|", commands.page())
     assert "| `side` | `128` | `512` |" in catalogue.page()
-    assert "| `tail` | `1` | How much rarer each digit is than the one before;" in catalogue.page()
+    assert "| `tail` | `1` | Exponent of the class frequencies: how much rarer each digit is" in catalogue.page()
 
 
 def test_arguments_are_read_from_docstrings():

@@ -25,7 +25,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import parse
 
 ROLES = {"y": Role.TARGET, "p": Role.PREDICTION}
@@ -150,7 +150,7 @@ def branch_of(use):
 
 
 def exported(tree, branch, title="a loss", **facts):
-    return to_python(Loss(tree), {"main": BranchForm.of(branch)}, title=title, facts=facts)
+    return to_python(Loss(tree), {"main": BranchForm.from_branch(branch)}, title=title, facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def ruff(command, *options):
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-ALWAYS = {"raised", "spatial", "activate", "fitting", "encode", "check_range"}
+ALWAYS = {"upcast", "spatial", "activate", "fitting", "encode", "check_range"}
 """What any file with prediction and target holds."""
 
 
@@ -382,7 +382,7 @@ def test_a_boundary_loss_takes_its_target_along(metric, target, band, tmp_path):
     """What a search for BF1 or BIoU stores of its branch makes edges or bands of class indices in the file too."""
     branch = autoloss.tasks.get("digits-seg", metric=metric, train=2, valid=1, test=1, size=32).branches["main"]
     assert branch.encoding == target
-    stored = json.loads(json.dumps(BranchForm.of(branch).to_dict()))
+    stored = json.loads(json.dumps(BranchForm.from_branch(branch).to_dict()))
     loss = zoo.get(f"seg/{metric}")
     text = to_python(loss, {"main": BranchForm.from_dict(stored)}, title="boundary", facts={})
     assert band in text
@@ -438,7 +438,7 @@ def test_the_infix_line_reads_back_to_the_same_function():
 
 
 def test_json_holds_all_that_the_file_is_made_of():
-    form = BranchForm.of(ActivatedBranch(encoding="edge", ignore_index=255, weight=2.0))
+    form = BranchForm.from_branch(ActivatedBranch(encoding="edge", ignore_index=255, weight=2.0))
     loss = Loss("-y * log(p)")
     values = to_json(loss, {"main": form}, id=7, score=float("nan"), facts={"Metric": "miou"})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
@@ -465,9 +465,10 @@ class Judged(ActivatedBranch):
 
 
 def test_a_form_says_when_the_branch_is_no_activated_one():
-    assert BranchForm.of(Judged(activation="sigmoid")) == BranchForm(activation="sigmoid")
-    assert not BranchForm.of(Other()).from_prediction
-    assert BranchForm.from_dict(json.loads(json.dumps(BranchForm.of(Other()).to_dict()))) == BranchForm.of(Other())
+    assert BranchForm.from_branch(Judged(activation="sigmoid")) == BranchForm(activation="sigmoid")
+    form = BranchForm.from_branch(Other())
+    assert not form.from_prediction
+    assert BranchForm.from_dict(json.loads(json.dumps(form.to_dict()))) == form
 
 
 @pytest.mark.parametrize(
@@ -525,8 +526,8 @@ def test_what_cannot_be_taken_home_is_refused():
     own = build(Operator("double", 1, lambda x: 2 * x, "2{0}"), leaf("p"))
     with pytest.raises(RequestError, match=r"'double' is your own.*no function written with def"):
         exported(own, ActivatedBranch())
-    named_otherwise = build(Operator("shadow", 1, raised), leaf("p"))
-    with pytest.raises(RequestError, match=r"'raised' of your operator 'shadow'.*another one"):
+    named_otherwise = build(Operator("shadow", 1, upcast), leaf("p"))
+    with pytest.raises(RequestError, match=r"'upcast' of your operator 'shadow'.*another one"):
         exported(named_otherwise, ActivatedBranch())
     foreign = build(Operator("counted", 1, counted), leaf("p"))
     with pytest.raises(RequestError, match="it uses BATCHES, and a file has torch, F"):

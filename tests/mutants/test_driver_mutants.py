@@ -108,7 +108,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.training.whole_files:commit_file",
+        "autoloss.tasks.training.atomic_files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",

@@ -72,7 +72,7 @@ BY_HAND = [
     ("baseline/giou", BOXES, 1 - 1 / 3 + 1 / 4),
     ("baseline/cse_auto_a_reg", BOXES, 2 - 1 / 3 - 22 / 80),
 ]
-SINGLE = [name for name in zoo.names() if zoo.entry(name).formula]
+SINGLE = [name for name in zoo.names() if zoo.get_entry(name).formula]
 
 
 @pytest.mark.parametrize(("name", "leaves", "expected"), BY_HAND, ids=[f"{case[0]}-{case[2]:.3f}" for case in BY_HAND])
@@ -96,12 +96,12 @@ def test_all_16_published_losses_are_there_six_four_five_and_one():
         1,
     ]
     assert len(published) == 16
-    assert all("Appendix B" in zoo.entry(name).source for name in published)
+    assert all("Appendix B" in zoo.get_entry(name).source for name in published)
 
 
 def test_every_entry_says_what_it_is_where_it_is_from_and_what_it_needs():
     for name in zoo.names():
-        row = zoo.entry(name)
+        row = zoo.get_entry(name)
         assert row.name == name
         assert all((row.description, row.source, row.metric, row.target, row.activation))
         assert len(row.formulas) == (1 if row.formula else len(row.members))
@@ -122,7 +122,7 @@ def test_a_detector_is_all_its_branches_as_one_loss(task, branches):
 def test_a_scaled_loss_has_a_gradient_scaled_with_its_sign(name, factor):
     drawn = samples()
     directions = draw_directions(drawn, 0)
-    tree = parse(zoo.entry(name).formula)
+    tree = parse(zoo.get_entry(name).formula)
     scaled = build("mul", parse(str(factor)), tree)
     one, other = (compute_gradient(each, BRANCH, drawn, directions) for each in (tree, scaled))
     assert other.norms == pytest.approx([abs(factor) * norm for norm in one.norms], rel=1e-6)
@@ -256,10 +256,10 @@ TWO = {"cls": ActivatedBranch(), "reg": AreaBranch()}
 class TestResolving:
     @pytest.mark.parametrize("name", SINGLE)
     def test_a_name_is_its_tree_under_the_tasks_own_branch(self, name):
-        branch = AreaBranch() if zoo.entry(name).activation == "box" else ActivatedBranch()
+        branch = AreaBranch() if zoo.get_entry(name).activation == "box" else ActivatedBranch()
         label, losses = zoo.resolve(f" {name} ", {"heat": branch})
         assert label == name
-        assert losses == {"heat": parse(zoo.entry(name).formula)}
+        assert losses == {"heat": parse(zoo.get_entry(name).formula)}
 
     @pytest.mark.parametrize("text", ["-y * log(p)", "y/p", "neg(mul(y, log(p)))", " p "])
     def test_a_formula_is_its_tree(self, text):
@@ -285,7 +285,7 @@ class TestResolving:
         label, losses = zoo.resolve("det", branches)
         assert label == "det"
         assert list(losses) == list(branches)
-        assert all(losses[name] == parse(zoo.entry(f"det/{name}").formula) for name in branches)
+        assert all(losses[name] == parse(zoo.get_entry(f"det/{name}").formula) for name in branches)
         assert set(bind(losses, branches)) == set(branches)
 
     @pytest.mark.parametrize("text", ["-y * log(p)\n", "\n  -y\n  * log(p)", "main: -y * log(p);\n"])
@@ -306,7 +306,11 @@ class TestResolving:
         [
             ("seg/miuo", MAIN, r"no loss named 'seg/miuo'\. Did you mean 'seg/miou'\? Known: .*baseline/dice"),
             ("ce", MAIN, r"no loss named 'ce'.*Known: .*baseline/ce"),
-            ("nowhere/found.txt", MAIN, r"no loss named 'nowhere/found.txt'.*It is no file, and as a formula it fails"),
+            (
+                "nowhere/found.txt",
+                MAIN,
+                r"no loss named 'nowhere/found.txt'.*It is not a file, and not a formula either",
+            ),
             ("seg/miou", TWO, r"'seg/miou' is a loss for one branch; this task has 2: cls, reg.*'cls: …; reg: …'"),
             ("-y * log(p)", TWO, r"is a loss for one branch; this task has 2: cls, reg"),
             ("baseline/dice", TWO, r"'baseline/dice' is a loss for one branch"),
@@ -315,8 +319,8 @@ class TestResolving:
             ("main: y * p", {"heat": MAIN["main"]}, r"given for the branches main; this task has heat"),
             ({"cls": "baseline/ce"}, TWO, r"given for the branches cls; this task has cls, reg"),
             ({"main": "det"}, MAIN, r"'det' is a loss for the branches rpn_cls.*; this task has main"),
-            ("det/rpn_reg", MAIN, r"has the leaves e, i, u; branch 'main' knows y, p and 1"),
-            ("baseline/ce", {"reg": AreaBranch()}, r"has the leaves p, y; branch 'reg' knows i, u, e and 1"),
+            ("det/rpn_reg", MAIN, r"has the leaves e, i, u; branch 'main' has y, p and 1"),
+            ("baseline/ce", {"reg": AreaBranch()}, r"has the leaves p, y; branch 'reg' has i, u, e and 1"),
             ("y * 2", MAIN, r"does not depend on the prediction"),
             ("1", MAIN, r"does not depend on the prediction"),
             ("i / e", MAIN, r"no leaf named 'i'.*Known: y, p, 1"),
@@ -350,7 +354,7 @@ class TestResolving:
 
 
 def test_listing_names_imports_no_torch():
-    code = "import sys, autoloss.zoo as z; print(len(z.names()), z.entry('det').formulas['rpn_reg'], 'torch' in sys.modules)"
+    code = "import sys, autoloss.zoo as z; print(len(z.names()), z.get_entry('det').formulas['rpn_reg'], 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(len(zoo.names())), "e", "/", "(i", "+", "u)", "False"]
 
@@ -367,12 +371,12 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("metric", "encoding"), PUBLISHED)
 def test_the_protocol_accepts_each_published_segmentation_loss_on_its_own_metric(metric, encoding):
-    row = zoo.entry(f"seg/{metric}")
+    row = zoo.get_entry(f"seg/{metric}")
     assert (row.target, row.metric.lower()) == (encoding, metric)
     branch = ActivatedBranch(
         measure=SegmentationMetric(metric, tolerance=2), encoding=encoding, tolerance=2, channels=CLASSES
     )
-    tree = row.one("main", branch)
+    tree = row.make_branch_loss("main", branch)
     assert isinstance(tree, Expression)
     reference = measure_reference(branch, samples())
     settings = ProtocolSettings(samples=2)

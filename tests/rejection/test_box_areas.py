@@ -17,7 +17,7 @@ from autoloss.rejection.reference import simulate
 from autoloss.search.initialization import initial_expression
 from autoloss.search.mutation import mutate
 from autoloss.settings import ProtocolSettings
-from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, areas
+from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, compute_areas
 from autoloss.space.branch import Sample
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
@@ -30,13 +30,13 @@ POSITIVE = 0.6
 FORMULAS = {
     name: entry.formula
     for name in zoo.names()
-    if (entry := zoo.entry(name)).formula and parse(entry.formula).leaves & {"i", "u", "e"}
+    if (entry := zoo.get_entry(name)).formula and parse(entry.formula).leaves & {"i", "u", "e"}
 }
 
 
 def share_of_target(boxes: torch.Tensor, context: dict[str, torch.Tensor]) -> float:
     """A metric that every small move of a box changes."""
-    i, u, _ = areas(boxes, context["box"].to(boxes))
+    i, u, _ = compute_areas(boxes, context["box"].to(boxes))
     return float((i / u)[context["target"] > 0].mean())
 
 

@@ -232,9 +232,9 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
 def test_scenes_show_what_a_training_predicts():
     task = autoloss.tasks.get("digits-seg", **SMALL)
     criterion = autoloss.bind(autoloss.Loss(CE), task.branches)
-    pictures = task.pictures(criterion, Training(seed=3, split="test"), 2)
+    pictures = task.pictures(criterion, Training(seed=3), 2)
     assert [picture.prediction.shape for picture in pictures] == [(16, 16)] * 2
-    again = task.pictures(criterion, Training(seed=3, split="test"), 2)
+    again = task.pictures(criterion, Training(seed=3), 2)
     assert all(torch.equal(one.prediction, other.prediction) for one, other in zip(pictures, again, strict=True))
     assert int(pictures[0].target.max()) < 11
     with pytest.raises(RequestError, match="split"):

@@ -135,4 +135,4 @@ def test_the_command_says_what_it_found_and_fails_where_something_differs(direct
     assert command("replay", copy, "--json") == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["difference"]["child"] == 3
-    assert "child 3 differs in parent: stored is 0" in said.err
+    assert "candidate 3 differs in parent: stored is 0" in said.err

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch, activate, inner_band, shown
+from autoloss.space.activated import ActivatedBranch, activate, activate_for_metric, inner_band
 from autoloss.space.branch import Role
 from autoloss.space.loss import Loss
 
@@ -222,7 +222,7 @@ def picture(values):
 
 def encoded(text, encoding, tolerance=5, classes=2):
     branch = ActivatedBranch(encoding=encoding, tolerance=tolerance, ignore_index=255)
-    return branch.encoded(drawn(text), classes)[0]
+    return branch.encode_target(drawn(text), classes)[0]
 
 
 def test_one_hot_is_one_where_the_class_is():
@@ -298,11 +298,11 @@ def test_the_leaves_are_prediction_and_target():
     ],
 )
 def test_a_metric_sees_the_networks_own_channels_in_the_targets_shape(shape, target, expected):
-    assert tuple(shown(torch.zeros(shape), target, "softmax").shape) == expected
+    assert tuple(activate_for_metric(torch.zeros(shape), target, "softmax").shape) == expected
 
 
 def test_a_metric_sees_the_probability_of_the_second_channel_of_one_logit():
-    assert shown(torch.tensor([0.0, 50.0]), torch.tensor([0, 1]), "softmax").tolist() == [0.5, 1.0]
+    assert activate_for_metric(torch.tensor([0.0, 50.0]), torch.tensor([0, 1]), "softmax").tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])

@@ -14,10 +14,10 @@ from autoloss.space.boxes import (
     PLAIN,
     BoxClassification,
     BoxRegression,
-    areas,
+    compute_areas,
     decode,
     encode,
-    rescaled,
+    rescale_deltas,
     smooth_l1,
 )
 from autoloss.space.loss import bind
@@ -58,7 +58,7 @@ def scene(deviations: tuple[float, ...] = PLAIN, count: int = 6) -> tuple[torch.
     ],
 )
 def test_areas(first, second, expected):
-    found = areas(torch.tensor([first], dtype=torch.float64), torch.tensor([second], dtype=torch.float64))
+    found = compute_areas(torch.tensor([first], dtype=torch.float64), torch.tensor([second], dtype=torch.float64))
     assert tuple(float(area) for area in found) == expected
 
 
@@ -111,7 +111,7 @@ def test_the_ideal_deltas_give_the_target_boxes(deviations):
 def test_other_deviations_are_the_same_boxes():
     deltas, context = scene(RCNN)
     branch = BoxRegression()
-    other, told = rescaled(deltas, context, torch.tensor([PLAIN], dtype=torch.float64))
+    other, told = rescale_deltas(deltas, context, torch.tensor([PLAIN], dtype=torch.float64))
     torch.testing.assert_close(branch.boxes(other, told), branch.boxes(deltas, context))
     assert not torch.allclose(other, deltas)
 
@@ -120,7 +120,7 @@ def test_a_tree_counts_positives_and_divides_by_all():
     deltas, context = scene()
     branch = BoxRegression(weight=10.0)
     bound = bind({"box": parse("1 - i / u")}, {"box": branch})["box"]
-    i, u, _ = areas(branch.boxes(deltas, context), context["box"])
+    i, u, _ = compute_areas(branch.boxes(deltas, context), context["box"])
     positive = context["target"] > 0
     expected = 10 * (1 - i / u)[positive].sum() / 6
     torch.testing.assert_close(bound(deltas, context), expected, rtol=1e-9, atol=1e-9)

@@ -154,7 +154,7 @@ def test_double_precision_stays():
     ("leaves", "problem"),
     [
         ({"y": torch.ones(1, 1, 1, 1)}, "needs the leaves p"),
-        ({"y": torch.ones(1, 1, 1, 1), "p": torch.ones(1, 2, 1, 1)}, "one shape"),
+        ({"y": torch.ones(1, 1, 1, 1), "p": torch.ones(1, 2, 1, 1)}, "same shape"),
         ({"y": torch.ones(2, 3), "p": torch.ones(2, 3)}, r"\(N, C, H, W\)"),
     ],
 )

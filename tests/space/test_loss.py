@@ -80,7 +80,7 @@ class TestText:
             ("a: y; p", 6, "expected 'branch: formula'"),
             ("a: y; : p", 6, "expected 'branch: formula'"),
             ("a: y; b c: p", 6, "expected 'branch: formula'"),
-            ("a:y;a:y", 4, "branch 'a' comes twice"),
+            ("a:y;a:y", 4, "branch 'a' is given twice"),
             ("a: y; b: q", 1, "no leaf named 'q'"),
             ("a:", 0, "found nothing"),
         ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 from tests.space.independent import FUNCTIONS
 
 NAN, INF = math.nan, math.inf
@@ -145,12 +145,12 @@ def test_means_are_expanded_back_and_cross_the_right_dimensions():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_sixteen_bits_are_raised(dtype):
-    assert raised(torch.ones(2, dtype=dtype)).dtype == torch.float32
+    assert upcast(torch.ones(2, dtype=dtype)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_other_precisions_stay(dtype):
-    assert raised(torch.ones(2, dtype=dtype)).dtype == dtype
+    assert upcast(torch.ones(2, dtype=dtype)).dtype == dtype
 
 
 def test_operators_are_equal_by_name_and_arity():

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from autoloss.errors import RequestError
 from autoloss.space.branch import Role
 from autoloss.space.operators import OPERATORS, Operator
-from autoloss.space.own_operators import drawn, table
+from autoloss.space.own_operators import build_operator_table, select_operators
 
 ROLES = {"main": {"y": Role.TARGET, "p": Role.PREDICTION}}
 AREAS = {"reg": {"i": Role.BOTH, "u": Role.BOTH}}
@@ -22,8 +22,8 @@ numbers = itertools.count()
 
 
 def test_own_operators_stand_behind_table_1():
-    assert list(table([SINE, LARGER])) == [*OPERATORS, "sine", "larger"]
-    assert list(table()) == list(OPERATORS)
+    assert list(build_operator_table([SINE, LARGER])) == [*OPERATORS, "sine", "larger"]
+    assert list(build_operator_table()) == list(OPERATORS)
 
 
 def test_latex_is_the_name_where_none_is_given():
@@ -42,8 +42,8 @@ def test_latex_is_the_name_where_none_is_given():
         (Operator("plain_sqrt", 1, lambda x: x.abs().sqrt()), "no finite gradient in each operand"),
         (Operator("first", 2, lambda x, y: x * 2), "no finite gradient in each operand"),
         (Operator("kept", 1, lambda x: x.detach()), "has no gradient"),
-        (Operator("drops", 1, lambda x: F.dropout(x, 0.5)), "gives something else the second time"),
-        (Operator("counts", 1, lambda x: x * next(numbers)), "gives something else the second time"),
+        (Operator("drops", 1, lambda x: F.dropout(x, 0.5)), "returns another result the second time"),
+        (Operator("counts", 1, lambda x: x * next(numbers)), "returns another result the second time"),
         (Operator("two", 1, torch.maximum), "raises TypeError"),
         (Operator("images", 1, lambda x: F.avg_pool2d(x, 5)), "raises RuntimeError"),
         (Operator("in_place", 1, lambda x: x.mul_(2)), "changes its operands in place"),
@@ -54,25 +54,25 @@ def test_latex_is_the_name_where_none_is_given():
 )
 def test_what_cannot_be_an_operator_is_refused_with_its_fault(operator, message):
     with pytest.raises(RequestError, match=re.escape(message)):
-        table([operator])
+        build_operator_table([operator])
 
 
 def test_one_name_twice_is_refused():
     with pytest.raises(RequestError, match="The name 'sine' is taken"):
-        table([SINE, SINE])
+        build_operator_table([SINE, SINE])
 
 
 def test_operators_that_are_off_are_not_drawn():
-    left = drawn(table([SINE]), ["max_pool", "log"], ROLES)
+    left = select_operators(build_operator_table([SINE]), ["max_pool", "log"], ROLES)
     assert [operator.name for operator in left] == [n for n in [*OPERATORS, "sine"] if n not in ("max_pool", "log")]
 
 
 def test_what_is_left_must_make_a_loss():
     with pytest.raises(RequestError, match=r"no operator named 'maxpool'. Did you mean 'max_pool'"):
-        drawn(OPERATORS, ["maxpool"], ROLES)
+        select_operators(OPERATORS, ["maxpool"], ROLES)
     with pytest.raises(RequestError, match="All operators are switched off"):
-        drawn(OPERATORS, list(OPERATORS), ROLES)
+        select_operators(OPERATORS, list(OPERATORS), ROLES)
     with pytest.raises(RequestError, match="no operator of two operands is left"):
-        drawn(OPERATORS, ["add", "mul"], ROLES)
-    assert drawn(OPERATORS, ["add", "mul"], AREAS)
-    assert drawn(table([LARGER]), ["add", "mul"], ROLES)
+        select_operators(OPERATORS, ["add", "mul"], ROLES)
+    assert select_operators(OPERATORS, ["add", "mul"], AREAS)
+    assert select_operators(build_operator_table([LARGER]), ["add", "mul"], ROLES)

@@ -171,8 +171,8 @@ def a_scale_is_left_to_the_caller(task: Task) -> None:
 def an_execution_is_followed_or_declared_to_be_ignored(task: Task) -> None:
     plain = task.train(trees(task), Training(seed=0))
     with tempfile.TemporaryDirectory() as place:
-        keep = Checkpoints(directory=Path(place), due=lambda step: False)
-        assert task.train(trees(task), Training(seed=0), Execution(keep=keep)) == plain
+        keep = Checkpoints(directory=Path(place), is_due=lambda step: False)
+        assert task.train(trees(task), Training(seed=0), Execution(checkpoints=keep)) == plain
         assert (Path(place) / NETWORK).is_file() is (task.execution is not None)
     if task.execution is not None:
         assert task.train(trees(task), Training(seed=0), task.execution) == plain

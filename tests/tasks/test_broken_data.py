@@ -103,14 +103,14 @@ COCO: dict[str, tuple[Change, str, str]] = {
 @pytest.mark.parametrize("kind", COCO)
 def test_a_broken_file_of_coco_gets_one_screen(kind, tmp_path, capsys):
     pytest.importorskip("torchvision")
-    from tests.tasks.test_box_formats import content, written
+    from tests.tasks.detection.test_box_formats import content, written
 
     change, found, expected = COCO[kind]
     values = content()
     change(values)
     said = screen(capsys, "check", "coco-det", "--data", written(tmp_path, values))
     assert found in said
-    assert expected.replace("MEND", "Mend it in the file") in said
+    assert expected.replace("MEND", "Correct it in the file") in said
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_broken_file_of_coco_gets_one_screen(kind, tmp_path, capsys):
 )
 def test_a_file_that_is_not_cocos_gets_one_screen(text, found, tmp_path, capsys):
     pytest.importorskip("torchvision")
-    from tests.tasks.test_box_formats import content, written
+    from tests.tasks.detection.test_box_formats import content, written
 
     (written(tmp_path, content()) / "annotations/instances_train2017.json").write_text(text)
     said = screen(capsys, "check", "coco-det", "--data", tmp_path)
@@ -152,7 +152,7 @@ XML = {
 @pytest.mark.parametrize("kind", XML)
 def test_a_broken_annotation_of_voc_gets_one_screen(kind, tmp_path, capsys):
     pytest.importorskip("torchvision")
-    from tests.tasks.test_box_formats import voc_object, voc_written
+    from tests.tasks.detection.test_box_formats import voc_object, voc_written
 
     content, found = XML[kind]
     for year in (2007, 2012):
@@ -170,7 +170,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a list that leaves the folder": (
         lambda root: (root / "train.txt").write_text("../../etc/passwd\n"),
         "'../../etc/passwd', which lies outside",
-        "Name what is in its folders only",
+        "List names inside that folder only",
     ),
     "a binary list": (
         lambda root: (root / "train.txt").write_bytes(b"\xff\xfe\x00"),
@@ -203,7 +203,7 @@ def enormous() -> bytes:
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_broken_folder_gets_one_screen(kind, tmp_path, capsys):
     pytest.importorskip("torchvision")
-    from tests.tasks.datasets import generated
+    from tests.tasks.segmentation import generated
 
     spoil, found, expected = FOLDERS[kind]
     root = generated.folder(tmp_path / "data", 12, 16)

@@ -19,7 +19,7 @@ from autoloss.errors import RequestError
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import list_checkpoints
 from autoloss.tasks.training.weights import load_state_dict
-from tests.tasks.drawing import cross_entropy, drawing_task, kept_in
+from tests.tasks.training.drawing import cross_entropy, drawing_task, kept_in
 
 WEIGHTS = {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.zeros(2)}
 
@@ -74,8 +74,8 @@ def lying(offsets: tuple[int, int], shape: list[int]) -> Callable[[Path], None]:
 
 
 FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "a program": ("w.pt", bomb, "to load that could run a program"),
-    "a program in a bare pickle": ("w.pt", bare_bomb, "to load that could run a program"),
+    "a program": ("w.pt", bomb, "more than tensors, which could run code"),
+    "a program in a bare pickle": ("w.pt", bare_bomb, "more than tensors, which could run code"),
     "a whole network": ("w.pt", network, "a whole pickled network is not loaded"),
     "cut": ("w.pt", cut, "cannot be read"),
     "a flipped bit": ("w.pt", flipped, "cannot be read"),
@@ -90,7 +90,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "offsets beyond the file": ("w.safetensors", lying((0, 2**40), [2**38]), "cannot be read"),
     "offsets backwards": ("w.safetensors", lying((24, 0), [2, 3]), "cannot be read"),
     "a shape that does not fit": ("w.safetensors", lying((0, 24), [1000, 1000]), "cannot be read"),
-    "nothing": ("w.pt", lambda path: None, "There are no weights at"),
+    "nothing": ("w.pt", lambda path: None, "There is no file of weights at"),
 }
 
 

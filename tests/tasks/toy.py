@@ -1,4 +1,8 @@
-"""A two-branch task whose criterion is called in two places of the network, with context beyond the target."""
+"""A task with two heads, in one file: the example for a task of your own with several branches.
+
+One head classifies, the other predicts a heatmap. Each calls the criterion with its raw prediction and its own context, in its own
+place of the network. Nothing outside this file knows of the task; `test_two_heads.py` searches losses for it.
+"""
 
 from __future__ import annotations
 

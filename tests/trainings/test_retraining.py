@@ -29,7 +29,7 @@ from autoloss.trainings.baselines import baselines
 from autoloss.trainings.retrain import Pace, choose_baselines
 from autoloss.trainings.retraining import RESULT, PublishedRow, Retraining
 from tests.run.quick import SETTINGS, QuickTask
-from tests.tasks.drawing import STEPS, Augmented, certainty, network
+from tests.tasks.training.drawing import STEPS, Augmented, certainty, network
 
 
 class Killed(BaseException):
@@ -188,7 +188,7 @@ def test_a_folder_has_one_owner(run, done):
         ({"precision": "float8"}, "no precision named 'float8'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),
-        ({"task": None}, r"autoloss\.retrain\(directory, task=…\)"),
+        ({"task": None}, "was given as an object; give it again, as in autoloss.resume"),
     ],
     ids=str,
 )

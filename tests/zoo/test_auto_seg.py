@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
-from autoloss.zoo.auto_seg import PUBLISHED, SURROGATES, AutoSegLoss, Curve, published
+from autoloss.zoo.auto_seg import PUBLISHED, SURROGATES, AutoSegLoss, Curve, get_published
 from autoloss.zoo.regions import RegionLoss
 from tests.zoo.test_region_losses import CLASSES, logits, scene
 
@@ -82,7 +82,7 @@ def test_of_zeros_and_ones_it_is_one_minus_the_metric(metric: str, found: bool):
     target[:, 2, 6:9] = 255
     measure = SegmentationMetric(metric, tolerance=1, ignore_index=255)
     measure.update(F.one_hot(shown, CLASSES).movedim(-1, 1), target)
-    loss = published(metric) if found else AutoSegLoss(metric)
+    loss = get_published(metric) if found else AutoSegLoss(metric)
     assert loss_of(loss, hard(shown), target) == pytest.approx(1 - measure.compute(), abs=1e-6)
 
 

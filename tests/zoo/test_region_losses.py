@@ -20,13 +20,13 @@ from autoloss.tasks.segmentation.data import digits
 from autoloss.tasks.segmentation.data.digits import compose_scenes
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from autoloss.zoo.cross_entropies import weighted_cross_entropy
-from autoloss.zoo.regions import RegionLoss, regions
-from autoloss.zoo.ssim import similarity
+from autoloss.zoo.regions import RegionLoss, read_regions
+from autoloss.zoo.ssim import compute_ssim
 from tests.paper.test_search_space import AreaBranch
 
 CLASSES, SIDE = 4, 14
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
-NAMES = [name for name in zoo.names() if zoo.entry(name).factory and zoo.entry(name).target == "one_hot"]
+NAMES = [name for name in zoo.names() if zoo.get_entry(name).factory and zoo.get_entry(name).target == "one_hot"]
 OF_METRIC = [
     ("baseline/dice", "miou"),
     ("baseline/wce", "macc"),
@@ -233,7 +233,7 @@ def test_structural_similarity_agrees_with_torchmetrics_away_from_the_border():
     one, other = logits().softmax(dim=1).detach(), F.one_hot(scene(), CLASSES).movedim(-1, 1).double()
     inner = (..., slice(5, -5), slice(5, -5))
     _, theirs = structural_similarity_index_measure(one, other, data_range=1.0, return_full_image=True)
-    torch.testing.assert_close(similarity(one, other)[inner], theirs[inner])
+    torch.testing.assert_close(compute_ssim(one, other)[inner], theirs[inner])
 
 
 def test_dissimilarity_by_hand():
@@ -280,7 +280,7 @@ def test_a_branch_of_boxes_is_refused():
 def test_regions_are_zero_where_nothing_counts():
     target = scene()
     target[:, 0] = 255
-    seen = regions(ActivatedBranch(ignore_index=255, encoding="edge", tolerance=2), logits(), {"target": target})
+    seen = read_regions(ActivatedBranch(ignore_index=255, encoding="edge", tolerance=2), logits(), {"target": target})
     assert not seen.p[:, :, 0].any()
     assert not seen.counted[:, :, 0].any()
     assert torch.equal(seen.y[:, :, 1:].argmax(dim=1), target[:, 1:])

@@ -14,7 +14,7 @@ from autoloss.cli import searching, readings, trainings, catalogues, formulas  #
 # isort: on
 from autoloss.cli.application import app
 from autoloss.cli.interruption import Interrupted, terminate
-from autoloss.errors import OwnedError, RequestError, RunError, visible
+from autoloss.errors import OwnedError, RequestError, RunError, mask_unprintable
 
 LINE = 1_000
 """Characters of one line of a message; the rest of it would push the beginning off the screen."""
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _screen(text: str) -> str:
     """Return a message without anything that a terminal would obey, and no line longer than a few of its own."""
-    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in visible(text).splitlines())
+    lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in mask_unprintable(text).splitlines())
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What commands are given: the arguments that several share, read and refused before torch is imported."""
+"""Arguments that several commands share, parsed and checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloss.errors import RequestError, shown
+from autoloss.errors import RequestError, quote
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
@@ -18,7 +18,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task."),
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: all in this one.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: both in this process.")]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -26,16 +26,19 @@ Ray = Annotated[
     ),
 ]
 RayInsecure = Annotated[
-    bool, typer.Option("--ray-insecure", help="Also on a cluster that takes commands from whoever reaches it.")
+    bool, typer.Option("--ray-insecure", help="Also on a cluster that runs code for everybody who reaches it.")
 ]
 Inject = Annotated[
     str | None,
-    typer.Option(metavar="FAULT=RATE,…", help="Rehearse: faults on purpose, like worker-crash=0.05,hang=0.01,seed=7."),
+    typer.Option(metavar="FAULT=RATE,…", help="Faults to inject, like worker-crash=0.05,hang=0.01,seed=7."),
 ]
-Final = Annotated[bool, typer.Option(help="Re-train the best and compare them with baselines at the end.")]
+Final = Annotated[bool, typer.Option(help="At the end, train the best on new seeds and compare them with baselines.")]
 Frozen = Annotated[
     list[str] | None,
-    typer.Option(metavar="BRANCH=LOSS", help="A branch keeps a loss: a name of the zoo or a formula; more than once."),
+    typer.Option(
+        metavar="BRANCH=LOSS",
+        help="A branch that keeps a loss (zoo name or formula); may be given several times.",
+    ),
 ]
 Operators = Annotated[
     list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; may be given several times.")
@@ -45,12 +48,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 
 def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Split `--set` into settings of the run, which have a dot, and options of the task."""
+    """Split `--set` into settings of the run, which have a dot, and options of the task.
+
+    >>> parse_assignments(["evolution.lag=2", "size=16"], data=None)
+    ({'evolution.lag': '2'}, {'size': '16'})
+    """
     found: dict[str, str] = {}
     for assignment in assignments or ():
         key, equals, value = (part.strip() for part in assignment.partition("="))
         if not equals or not key:
-            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {shown(assignment)}.")
+            raise RequestError(f"--set takes key=value, like evolution.lag=2; found {quote(assignment)}.")
         if key in found:
             raise RequestError(f"--set {key} comes twice; keep one of them.")
         found[key] = value
@@ -90,12 +97,13 @@ def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_budget(text: str | None, directory: Path) -> int | None:
+    """Read a budget: a number, or `+N` for N trainings more than the run has."""
     if text is None:
         return None
     try:
         number = int(text)
     except ValueError:
-        raise RequestError(f"--evaluations takes a number, or +N for N more; found {shown(text)}.") from None
+        raise RequestError(f"--evaluations takes a number, or +N for N more; found {quote(text)}.") from None
     if not text.startswith("+"):
         return number
     from autoloss.run.results import open_run
@@ -104,4 +112,9 @@ def parse_budget(text: str | None, directory: Path) -> int | None:
 
 
 def parse_list(text: str) -> list[str]:
+    """Split at commas; `none` is an empty list.
+
+    >>> parse_list("exp, log"), parse_list("none")
+    (['exp', 'log'], [])
+    """
     return [] if text.strip() == "none" else [name for name in map(str.strip, text.split(",")) if name]

@@ -43,9 +43,9 @@ def zoo(
 ) -> None:
     """List the published losses and the baselines, or show one."""
     from autoloss.report.leaderboard import table
-    from autoloss.zoo import ENTRIES, entry
+    from autoloss.zoo import ENTRIES, get_entry
 
-    entries = [entry(name)] if name else list(ENTRIES.values())
+    entries = [get_entry(name)] if name else list(ENTRIES.values())
     rows = [
         {
             "name": e.name,
@@ -90,7 +90,7 @@ def check(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look a task over before a search: its samples, its standard loss, the time a search will take."""
+    """Check a task before a search: its samples, its standard loss, the time a search will take."""
     settings, options = parse_assignments(assignments, data)
     check_task_name(task, metric)
     from autoloss.run.check import check as checked

@@ -1,4 +1,4 @@
-"""`simplify`: a formula made shorter, for people and for papers."""
+"""`simplify`: shortens a formula, for people and for papers."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def shortened(text: str, activation: str | None = None, *, one_hot: bool = False
 
 def _read(text: str) -> Loss:
     from autoloss.space.loss import Loss
-    from autoloss.zoo import ENTRIES, entry
+    from autoloss.zoo import ENTRIES, get_entry
 
     family, slash, _ = text.partition("/")
     if text not in ENTRIES and not (slash and any(name.startswith(f"{family}/") for name in ENTRIES)):
         return Loss.parse(text)
-    formulas = entry(text).formulas
+    formulas = get_entry(text).formulas
     if not formulas:
         raise RequestError(f"{text} is written by hand; only formulas can be simplified. `autoloss zoo` lists them.")
     return Loss(formulas)

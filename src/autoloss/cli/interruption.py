@@ -1,4 +1,4 @@
-"""A command that is interrupted: everything finished is saved, and how to go on is printed."""
+"""How an interrupted command ends: it prints how to resume the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupted(Exception):
-    """A run that was interrupted, with everything finished saved; its text says how to go on."""
+    """An interrupted command; its text says how to resume."""
 
     def __init__(self, interruption: KeyboardInterrupt) -> None:
         self.code = 143 if isinstance(interruption, Terminated) else 130
@@ -22,6 +22,11 @@ class Interrupted(Exception):
 
 @contextmanager
 def interruptible(note: str | None = None) -> Iterator[None]:
+    """Turn an interrupt into `Interrupted`.
+
+    Args:
+        note: Says how to resume; the run's own note otherwise.
+    """
     # Typer would turn an interrupt into a bare exit.
     try:
         yield

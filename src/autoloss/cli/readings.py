@@ -54,7 +54,7 @@ def show(
 
 @app.command()
 def failures(directory: Directory, as_json: AsJson = False) -> None:
-    """Show what went no further, grouped by reason: trainings without a score, and rejected losses."""
+    """Show trainings without a score and rejected losses, grouped by reason."""
     from autoloss.report.failures import failures as found
     from autoloss.report.failures import print_failures
     from autoloss.store.read import read_once
@@ -72,7 +72,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
     scenes: Annotated[bool, typer.Option("--scenes", help="Train twice more, to draw test images.")] = False,
 ) -> None:
-    """Write one HTML file that says what the search found, how sure that is and what it is; also while it runs."""
+    """Write one HTML file with what the search found and how certain it is; also while it runs."""
     from autoloss.report.page.writing import write_report
 
     console = console_of(to_stderr=True)
@@ -89,7 +89,7 @@ def watch(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Where to listen (8642); 0 takes a free one.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="127.0.0.1, this machine alone, unless told otherwise.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1, this machine alone).")] = None,
 ) -> None:
     """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
     from autoloss.report.page.serving import HOST, PORT, Live, Server
@@ -103,10 +103,10 @@ def watch(
 @app.command()
 def replay(
     directory: Directory,
-    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, the rejected ones too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Test all attempts again, also the rejected ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Derive every child of a run again from the recorded scores; nothing is trained."""
+    """Derive every candidate of a run again from the recorded scores; nothing is trained."""
     from autoloss.run.replay import replay as replayed
 
     found = replayed(directory, full=full)

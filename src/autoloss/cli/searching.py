@@ -51,7 +51,7 @@ def search(
     start: Annotated[
         list[str] | None,
         typer.Option(
-            help="Losses you know: a file with one on each line, or names of the zoo and formulas, with commas."
+            help="Losses to start from: a file with one on each line, or names of the zoo and formulas, with commas."
         ),
     ] = None,
     frozen: Frozen = None,
@@ -111,7 +111,7 @@ def resume(
     final: Final = True,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run where it stopped."""
+    """Resume a run where it stopped."""
     from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
@@ -136,7 +136,7 @@ def resume(
 
 
 def _conclude(found: Search, as_json: bool) -> None:
-    """Print what a run came to."""
+    """Print the result of a run."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
     from autoloss.report.verdict import verdict
 
@@ -156,7 +156,9 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
-        console.print(comparison_table("On the test split, fresh seeds", found.comparison, columns_of(None, found)))
+        console.print(
+            comparison_table("On the test split, new training seeds", found.comparison, columns_of(None, found))
+        )
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`score`, `compare` and `retrain`: commands that train beside a search."""
+"""`score`, `compare` and `retrain`: commands that train without searching."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def score(
 @app.command()
 def compare(
     directory: Directory,
-    top: Annotated[int, typer.Option(min=1, help="So many of the best losses.")] = 3,
-    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on fresh seeds.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of best losses.")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new seeds.")] = 5,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: Also = None,
     workers: Workers = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Re-train the best losses of a run and the baselines on fresh seeds and held-out data."""
+    """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
     from autoloss.report.verdict import verdict
     from autoloss.run.results import open_run
@@ -106,7 +106,9 @@ def retrain(
     context: typer.Context,
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="One of the paper's retrainings; its rows stand beside.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="One of the paper's retrainings; its published rows are shown too.")
+    ] = None,
     data: Data = None,
     baselines: Annotated[
         str | None,
@@ -120,13 +122,11 @@ def retrain(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the task's own by default.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the loss is in float32.")] = None,
     channels_last: Annotated[bool | None, typer.Option(help="The memory format that GPUs convolve faster.")] = None,
-    checkpoint_seconds: Annotated[
-        float | None, typer.Option(min=0, help="A killed training loses at most so much (120).")
-    ] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds between checkpoints (120).")] = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a found loss and baselines with the full schedule; a killed retraining goes on when asked again."""
+    """Train a found loss and baselines with the full schedule; a killed retraining is resumed by the same command."""
     settings, options = parse_assignments(assignments, data)
     if settings:
         raise RequestError(

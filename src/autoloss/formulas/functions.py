@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from autoloss.errors import RequestError
 from autoloss.space.activated import activate, check_range, encode, fitting, inner_band, spatial
 from autoloss.space.loss import Loss
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 
 LOCAL = ("prediction", "target", "output", "positions", "valid", "shapes")
 """Variables of the methods that are written."""
@@ -35,7 +35,7 @@ AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        raised,
+        upcast,
         spatial,
         activate,
         fitting,

@@ -116,7 +116,7 @@ def _write_function(tree: Expression, form: BranchForm) -> list[str]:
     """Write what evaluates the tree on leaves that are given."""
     used = _find_used_leaves(tree, form)
     statements = Statements(tree, (), used[0])
-    lines = [f"{name} = raised({name})" for name in map(get_variable, used)]
+    lines = [f"{name} = upcast({name})" for name in map(get_variable, used)]
     return [*lines, *statements.lines, f"return {statements.result}"]
 
 

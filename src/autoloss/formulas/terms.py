@@ -20,7 +20,7 @@ from autoloss.formulas.functions import is_own
 from autoloss.formulas.notations import LATEX, MATHML, TEXT, UNICODE
 from autoloss.formulas.writing import Notation, Written, opposite
 from autoloss.space.expression import CONSTANT, Expression
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_NUMBER, parse
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Term:
 
     def evaluate(self, leaves: Mapping[str, Tensor]) -> Tensor:
         """Compute the output tensor (N, C, H, W), as `Expression.evaluate` does."""
-        tensors = {name: raised(tensor) for name, tensor in leaves.items()}
+        tensors = {name: upcast(tensor) for name, tensor in leaves.items()}
         like = next(iter(tensors.values()))
         return fold(
             self, lambda term, parts: tensors[term.name] if term.head == "leaf" else evaluate_node(term, parts, like)

@@ -1,4 +1,4 @@
-"""Runs and comparisons as tables for a terminal, and as plain values for `--json`."""
+"""Runs and comparisons as tables for a terminal, and as plain values for JSON."""
 
 from __future__ import annotations
 

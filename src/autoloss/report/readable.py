@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term

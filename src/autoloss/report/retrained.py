@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from autoloss.report.leaderboard import count_seeds, figure, table
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 from autoloss.trainings.retraining import Retraining
 from autoloss.trainings.table import Row
 

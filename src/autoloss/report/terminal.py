@@ -12,7 +12,7 @@ from typing import final
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.segment import Segment
 
-from autoloss.errors import visible
+from autoloss.errors import mask_unprintable
 
 PIPED_WIDTH = 200
 """Characters of a line where no terminal tells: what is piped is read by programs or copied, so formulas stay whole."""
@@ -47,4 +47,4 @@ class Harmless:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for segment in console.render(self._inner, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+            yield segment if segment.control else Segment(mask_unprintable(segment.text), segment.style)

@@ -1,4 +1,4 @@
-"""A task looked over before a search: its samples, its standard loss, and the time a search will take."""
+"""`autoloss check`: tries a task before a search, and estimates how long the search will take."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import LEARNING_RATES, SCALES, TUNING_SEEDS
 from autoloss.workers.rejection_tester import RejectionTester, make_tester
 
-STEPS = 2
-"""Training steps that are tried at least."""
-PATIENCE_SECONDS = 10.0
-"""A training that takes longer is cut off after the steps that are tried."""
+LEAST_STEPS = 2
+"""Training steps that a check waits for."""
+TRAINING_SECONDS = 10.0
+"""A training that takes longer is cut off after `LEAST_STEPS`."""
 TIMED_CANDIDATES = 10
-"""Random trees whose rejection is timed."""
-WHOLE_CANDIDATES = 3
-"""So many of them are taken through all steps too, as what passes is; the longest counts, since some end early."""
-HOLDING = 0.11
-"""The share of random trees that hold both roles, about; they alone are simulated."""
-PASSING = 0.01
-"""The share of random trees that pass, about (measured on several tasks)."""
+"""Number of random trees whose rejection test is timed."""
+FULL_CANDIDATES = 3
+"""Number of these that also run all steps of the protocol, as a tree that passes does; the longest time counts."""
+SIMULATED_SHARE = 0.11
+"""Approximate share of random trees that hold a prediction and a target; only these are simulated."""
+PASSING_SHARE = 0.01
+"""Approximate share of random trees that pass (measured on several tasks)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchCheck:
-    """How the standard loss does on one branch's samples.
+    """What the rejection protocol says of the standard loss on one branch.
 
     Args:
         loss: Its name or formula.
-        score: g in the run's unit, or None; also None for a hand-written loss, which the protocol cannot test.
-        initial: Mean ξ₀.
-        best: Mean ξ_best.
-        reason: Why it does not pass, or None.
+        score: Correlation score g in the run's unit; None without one, and for a hand-written loss, which cannot be tested.
+        initial: Mean ξ₀, the metric of the untrained network.
+        best: Mean ξ_best, the metric of the ideal prediction.
+        reason: Why it is rejected, or None.
     """
 
     branch: str
@@ -60,13 +60,14 @@ class BranchCheck:
 
 @dataclass(frozen=True, slots=True)
 class TaskCheck:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        seconds_per_candidate: Of testing one loss as a search does, a tree for each branch, most of them dropped early.
-        training_seconds: Of one whole training, estimated where it was cut off; None where that cannot be told.
-        search_seconds: Estimated time of a search with this budget and so many workers.
-        final_seconds: Likewise, of what is trained when it is over.
+        outcome: What the training came to.
+        training_seconds: Of one whole training, extrapolated if it was cut off; None where the task does not tell its steps.
+        seconds_per_candidate: Of testing one candidate, a tree for each branch.
+        search_seconds: Estimated time of a search with this budget and number of workers.
+        final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
     """
 
     task: str
@@ -84,7 +85,7 @@ class TaskCheck:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        """Say it in words."""
+        """Describe the result in lines for a terminal."""
         yield f"Task {self.task}"
         for branch in self.branches:
             g = "–" if branch.score is None else f"{branch.score:.3f}"
@@ -93,11 +94,11 @@ class TaskCheck:
                 f"ξ₀ {branch.initial:.3f}, ξ_best {branch.best:.3f}"
             )
             if branch.reason:
-                yield f"    rejected: {branch.reason}. {advice(branch, self.unit)}"
+                yield f"    rejected: {branch.reason}. {advise(branch, self.unit)}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         if self.final_seconds is not None:
-            yield f"  the best again and beside the baselines, at the end: about {self.final_seconds:.0f} s"
+            yield f"  confirming the best and comparing them with the baselines: about {self.final_seconds:.0f} s"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
         if self.search_seconds is not None:
             yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
@@ -116,26 +117,38 @@ def check(
 ) -> TaskCheck:
     """Try a task's data, its samples, its standard loss and a training.
 
+    Args:
+        task: As for `autoloss.search`, likewise `metric`, `options` and `settings`.
+        evaluations: The budget whose time is estimated.
+        workers: Their number, for the estimate.
+        seed: Decides the samples.
+
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
+
+    >>> options, settings = {"data": "iris", "steps": 20}, {"rejection.engine": "reference", "rejection.steps": 20}
+    >>> found = check("tabular", options=options, settings=settings)
+    >>> found.branches[0].loss, found.branches[0].initial < found.branches[0].best
+    ('baseline/ce', True)
     """
     inspect_data(refer_to_task(task, metric, options))
-    wanted = {**recipes.search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
+    wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
     request = make_request(task, metric=metric, options=options, settings=wanted)
     loaded, configuration, table = request.task, request.configuration, request.operators
-    drawn = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
+    samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
     branches = []
-    screened, whole = [], []
+    usual_seconds, full_seconds = [], []
     with one_thread():
         for name, branch in loaded.branches.items():
-            tester = make_tester(branch, measure_reference(branch, drawn[name]), configuration, table)
-            branches.append(_standard(name, loaded, tester))
-            for times, taken in zip((screened, whole), _seconds(tester, configuration), strict=True):
-                times.append(taken)
-        outcome, training = _training(loaded)
-    per_candidate = sum(screened)
-    # What passes takes all steps.
-    accepted = per_candidate * HOLDING / PASSING + sum(whole)
+            tester = make_tester(branch, measure_reference(branch, samples[name]), configuration, table)
+            branches.append(_test_standard_loss(name, loaded, tester))
+            usual, full = _time_candidates(tester, configuration)
+            usual_seconds.append(usual)
+            full_seconds.append(full)
+        outcome, training = _try_training(loaded)
+    per_candidate = sum(usual_seconds)
+    # The one that passes runs all steps.
+    accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full_seconds)
     busy = max(1, min(workers, configuration.evolution.lag))
     return TaskCheck(
         loaded.name,
@@ -144,23 +157,27 @@ def check(
         training,
         per_candidate,
         None if training is None else evaluations * (accepted + training) / busy,
-        None if training is None else final_trainings(configuration.final) * training / max(1, workers),
+        None if training is None else count_final_trainings(configuration.final) * training / max(1, workers),
         evaluations,
         configuration.rejection.threshold,
         configuration.rejection.unit,
     )
 
 
-def final_trainings(settings: FinalSettings) -> int:
-    """Return about how many trainings follow a search: confirmations, the baselines' grid, the comparison."""
+def count_final_trainings(settings: FinalSettings) -> int:
+    """Return about how many trainings follow a search: confirmations, the baselines' learning rates, the comparison.
+
+    >>> count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
+    20
+    """
     tuning = 2 * len(LEARNING_RATES) * TUNING_SEEDS
     entrants = settings.compare + 3 + len(SCALES)
     compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
     return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
 
 
-def advice(branch: BranchCheck, unit: str) -> str:
-    """Say what to change where even the standard loss is rejected."""
+def advise(branch: BranchCheck, unit: str) -> str:
+    """Return what to change where even the standard loss is rejected."""
     if branch.score is None:
         return "Check that the prediction reaches the loss, and that inputs and targets are finite."
     if unit == "absolute" and branch.best - branch.initial < 0.7:
@@ -176,7 +193,7 @@ def advice(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _standard(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
+def _test_standard_loss(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
     reference = tester.engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
     text = task.standard.get(name)
@@ -189,33 +206,33 @@ def _standard(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 
-def _seconds(tester: RejectionTester, configuration: Configuration) -> tuple[float, float]:
-    """Return how long a search takes with a random tree that holds both roles, screened, and how long with all steps."""
+def _time_candidates(tester: RejectionTester, configuration: Configuration) -> tuple[float, float]:
+    """Return the seconds of testing a random tree with a prediction and a target, in the mean and when all steps run."""
     rng = Random(configuration.seed)
     trees: list[Expression] = []
     while len(trees) < TIMED_CANDIDATES + 1:
         tree = initial_expression(tester.alphabet, configuration.evolution.depth, rng)
         if tree.holds(tester.engine.branch.leaves_and_roles):
             trees.append(tree)
-    # The first one pays for compiling and warming up.
+    # The first call includes compiling.
     tester.test(0, [trees.pop()])
-    screened = [_timed(tree, lambda tree: tester.test(0, [tree])) for tree in trees]
-    whole = [_timed(tree, lambda tree: tester.engine.verdicts([tree])) for tree in trees[:WHOLE_CANDIDATES]]
-    return mean(screened), max(whole)
+    usual = [_measure_seconds(lambda tree=tree: tester.test(0, [tree])) for tree in trees]
+    full = [_measure_seconds(lambda tree=tree: tester.engine.verdicts([tree])) for tree in trees[:FULL_CANDIDATES]]
+    return mean(usual), max(full)
 
 
-def _timed(tree: Expression, decide: Callable[[Expression], object]) -> float:
+def _measure_seconds(function: Callable[[], object]) -> float:
     began = time.perf_counter()
-    decide(tree)
+    function()
     return time.perf_counter() - began
 
 
-class _Enough(Exception):
+class _CutOff(Exception):
     """Ends a training that takes too long for a check."""
 
 
-def _training(task: Task) -> tuple[str, float | None]:
-    """Train with the standard loss; say what came of it and how long a whole training takes, None where unknown."""
+def _try_training(task: Task) -> tuple[str, float | None]:
+    """Train with the standard loss; return what it came to, and the seconds of a whole training or None."""
     if set(task.standard) != set(task.branches):
         return "not tried: the task names no standard loss", None
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
@@ -226,12 +243,12 @@ def _training(task: Task) -> tuple[str, float | None]:
     def watch(step: int, loss: float) -> None:
         nonlocal reached
         reached = step
-        if step >= STEPS and time.perf_counter() - began > PATIENCE_SECONDS:
-            raise _Enough
+        if step >= LEAST_STEPS and time.perf_counter() - began > TRAINING_SECONDS:
+            raise _CutOff
 
     try:
         outcome = task.train(criterion, training, observe=watch)
-    except _Enough:
+    except _CutOff:
         steps = task.steps(training)
         seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
         return f"cut off after {reached} steps", seconds

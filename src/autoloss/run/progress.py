@@ -1,4 +1,4 @@
-"""What a person wants to know while a search runs."""
+"""The state of a search while it runs, for a progress display."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from autoloss.workers.dispatch import Dispatcher
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look at a running search.
+    """The state of a running search.
 
     Args:
         trained: Trainings charged to the budget so far.
-        rejected: Reason in words → how many losses went no further for it.
+        trained_here: Likewise, by this process.
+        running: Trainings under way.
+        sampled: Trees drawn, of which `simulated` went through the protocol and `passed` passed it.
+        reused: Verdicts that were known already.
+        rejected: Reason in words → number of rejected trees.
         best: The individual with the highest score, or None.
-        best_age: Children since the best one.
-        seconds: Since this process began; `trained_here` counts from the same moment.
+        best_age: Number of candidates since the best one.
+        workers: Their number, of which `busy` have a job.
+        seconds: Since this process began.
     """
 
     trained: int
@@ -68,5 +73,5 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """The time left at the present pace, or None before there is one."""
+        """Estimated seconds until the budget is spent; None before the first training has ended."""
         return 60 * (self.budget - self.trained) / self.per_minute if self.trained_here else None

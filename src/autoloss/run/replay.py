@@ -1,7 +1,8 @@
-"""`autoloss replay`: every child of a run derived again, by the code that a search runs, and compared with what is stored.
+"""`autoloss replay`: derives every candidate of a run again, with the code of the search, and compares it with what is stored.
 
-A plain replay takes as given what testing and training said: scores, signatures, keys, reasons. It derives the parent, the kinds,
-the tree of each winning attempt, twins and copies, what was charged and where the run ends. A full one tests all attempts again.
+A plain replay takes the results of rejection tests and trainings from the store: scores, signatures, keys, reasons. It derives
+the parent, the kinds, the tree of each winning attempt, twins and copies, what was charged and where the run ends. A full replay
+tests all attempts again.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from autoloss.workers.rejection_tester import build_alphabet
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a stored child is not what the run's configuration, seed and earlier outcomes give.
+    """Where a stored candidate differs from what configuration, seed and earlier outcomes give.
 
     Args:
-        column: Of the child's row; `place` when no child belongs there, `outcome` when that is what cannot be.
+        child: Number of the candidate.
+        column: Of its row; `place` if no candidate belongs there, `outcome` if its outcome is impossible.
     """
 
     child: int
@@ -47,17 +49,17 @@ class Difference:
     derived: Any
 
     def __str__(self) -> str:
-        return f"child {self.child} differs in {self.column}: stored is {self.stored}; derived is {self.derived}"
+        return f"candidate {self.child} differs in {self.column}: stored is {self.stored}; derived is {self.derived}"
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a replay came to.
+    """The result of a replay.
 
     Args:
-        children: The number that were derived and equal what is stored, byte for byte.
+        children: Number of candidates that were derived and equal what is stored, byte for byte.
         full: Whether all attempts were tested again.
-        difference: The first child that is not equal, and how.
+        difference: The first candidate that differs, and how.
     """
 
     directory: Path
@@ -69,7 +71,7 @@ class Replay:
     def summary(self) -> str:
         how = "all their attempts tested again" if self.full else "from the recorded scores and winning attempts"
         end = "all equal what is stored" if self.difference is None else str(self.difference)
-        return f"{self.children} children derived, {how}: {end}."
+        return f"{self.children} candidates derived, {how}: {end}."
 
     def values(self) -> dict[str, Any]:
         """Return plain values that JSON can hold."""
@@ -79,20 +81,21 @@ class Replay:
 REASONS = frozenset(reason.name for reason in Reason)
 
 Settle = Callable[[History, Draft, Candidate], Difference | None]
-"""Settles the branches of a draft as a stored child says."""
-Kept = Mapping[tuple[str, int], tuple[str, str]]
+"""Settles the branches of a draft as a stored candidate says."""
+RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
+"""(branch, attempt) → (formula, reason)."""
 
 
 @importable_files()
 def replay(
     directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
 ) -> Replay:
-    """Derive every child of a run again and compare it with its row; nothing is trained and nothing is written.
+    """Derive every candidate of a run again and compare it with its row; nothing is trained or written.
 
     Args:
         task: The task of a run that was started with an object; needed when `full`.
         operators: Those of a run that was started with objects.
-        full: Test all attempts again, the rejected ones too; equal on the same type of CPU and build, as a history is.
+        full: Test all attempts again, also the rejected ones; they are equal on the same type of CPU and build.
 
     Raises:
         RequestError: There is no run, or its task must be given.
@@ -101,123 +104,146 @@ def replay(
     path = Path(directory)
     with Store(path) as store:
         settings = store.settings()
-        # Outcomes first: a child that is appended in between then lacks its outcome, never the other way round.
+        # Outcomes first: a candidate that is appended in between then lacks its outcome, never the other way round.
         outcomes = store.outcomes()
-        children = list(store.candidates())
+        candidates = list(store.candidates())
         rejected = store.rejected()
     configuration, leaves = settings.configuration, settings.leaves
     if full:
         request = restore_request(settings, path, task, operators)
         samples = sample_files.load(path, settings.samples_digest)
         runner = JobRunner(request.task, samples, configuration, operators=request.operators)
-        settle = _testing(runner, rejected)
+        settle = _settle_by_testing(runner, rejected)
     else:
-        settle = _trusting(leaves, configuration, operator_table(configuration.space.operators, operators))
+        settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration)
-    for child in children:
-        difference = _derived(history, child, settle) or _told(history, child, outcomes.get(child.id))
+    for candidate in candidates:
+        difference = _derive(history, candidate, settle) or _tell(history, candidate, outcomes.get(candidate.id))
         if difference is not None:
-            return Replay(path, child.id, full, difference)
-    return Replay(path, len(children), full)
+            return Replay(path, candidate.id, full, difference)
+    return Replay(path, len(candidates), full)
 
 
-def _derived(history: History, child: Candidate, settle: Settle) -> Difference | None:
-    """Derive the next child and compare it with the stored one."""
+def _derive(history: History, candidate: Candidate, settle: Settle) -> Difference | None:
+    """Derive the next candidate and compare it with the stored one."""
     if not history.can_begin:
-        reason = history.end or f"the children up to {child.id - history.configuration.evolution.lag} lack an outcome"
-        return Difference(child.id, "place", "a child", f"none: {reason}")
+        reason = (
+            history.end or f"the candidates up to {candidate.id - history.configuration.evolution.lag} lack an outcome"
+        )
+        return Difference(candidate.id, "place", "a candidate", f"none: {reason}")
     draft = history.begin()
     plan = draft.plan
     planned = {
         "parent": plan.parent,
-        "kinds": {branch: resolve_kind(kind, child.attempts.get(branch)).value for branch, kind in plan.kinds.items()},
+        "kinds": {
+            branch: resolve_kind(kind, candidate.attempts.get(branch)).value for branch, kind in plan.kinds.items()
+        },
     }
     for column, derived in planned.items():
-        if getattr(child, column) != derived:
-            return Difference(child.id, column, getattr(child, column), derived)
-    difference = settle(history, draft, child)
+        if getattr(candidate, column) != derived:
+            return Difference(candidate.id, column, getattr(candidate, column), derived)
+    difference = settle(history, draft, candidate)
     if difference is not None:
         return difference
-    stored, derived = candidate_to_row(child), candidate_to_row(history.complete())
+    stored, derived = candidate_to_row(candidate), candidate_to_row(history.complete())
     return next(
-        (Difference(child.id, name, stored[name], derived[name]) for name in stored if stored[name] != derived[name]),
+        (
+            Difference(candidate.id, name, stored[name], derived[name])
+            for name in stored
+            if stored[name] != derived[name]
+        ),
         None,
     )
 
 
-def _told(history: History, child: Candidate, outcome: Outcome | None) -> Difference | None:
-    """Tell the history the stored outcome, if it can be one."""
+def _tell(history: History, candidate: Candidate, outcome: Outcome | None) -> Difference | None:
+    """Tell the history the stored outcome, if it is possible."""
     if outcome is None:
         return None
-    if child.origin is not Origin.TRAINED:
-        return Difference(child.id, "outcome", f"its own, {outcome.state.value}", f"that of child {child.source}")
+    if candidate.origin is not Origin.TRAINED:
+        return Difference(
+            candidate.id, "outcome", f"its own, {outcome.state.value}", f"that of candidate {candidate.source}"
+        )
     if (outcome.state is State.SCORED) != (outcome.score is not None):
         return Difference(
-            child.id, "outcome", f"{outcome.state.value} with the score {outcome.score}", "one or the other"
+            candidate.id, "outcome", f"{outcome.state.value} with the score {outcome.score}", "one or the other"
         )
-    history.tell(child.id, outcome)
+    history.tell(candidate.id, outcome)
     return None
 
 
-def _trusting(
+def _settle_from_store(
     leaves: Mapping[str, tuple[str, ...]], configuration: Configuration, operators: Mapping[str, Operator]
 ) -> Settle:
-    """Draw the winning attempts alone, and believe what was recorded of those before them."""
+    """Draw only the winning attempts, and take what was recorded of those before them."""
     alphabets = {
         branch: build_alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators)
         for branch, names in leaves.items()
     }
     settings, seed = configuration.evolution, configuration.seed
 
-    def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
+    def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
         for branch in draft.open:
-            number = child.attempts.get(branch)
+            number = candidate.attempts.get(branch)
             if number is None:
-                return Difference(child.id, "attempts", dict(child.attempts), f"an attempt at {branch}")
+                return Difference(candidate.id, "attempts", dict(candidate.attempts), f"an attempt at {branch}")
             text = history.parent_tree(draft.plan, branch)
             parent = None if text is None else parse(text, leaves[branch], operators)
             tree = draw_attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
-            score, *gains = child.scores.get(branch, (None,))
+            score, *gains = candidate.scores.get(branch, (None,))
             found = Attempt(
-                number, str(tree), None, b"", child.signature[branch], branch in child.scores, score, tuple(gains)
+                number,
+                str(tree),
+                None,
+                b"",
+                candidate.signature[branch],
+                branch in candidate.scores,
+                score,
+                tuple(gains),
             )
             if draft.settle(branch, found):
-                return Difference(child.id, "signature", dict(child.signature), "another: this one is known to diverge")
-        return _believe(history, draft, child)
+                return Difference(
+                    candidate.id, "signature", dict(candidate.signature), "another: this one is known to diverge"
+                )
+        return _take_from_store(history, draft, candidate)
 
     return settle
 
 
-def _believe(history: History, draft: Draft, child: Candidate) -> Difference | None:
-    """Take over the keys and reasons that were recorded for a child, as far as they agree with the rest of it."""
-    for keys, passed in ((child.rejected, False), (child.accepted, True)):
+def _take_from_store(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
+    """Take the keys and reasons that were recorded for a candidate, if they agree with the rest of it."""
+    for keys, passed in ((candidate.rejected, False), (candidate.accepted, True)):
         for branch, found in keys.items():
             if met := history.verdicts[branch].record_all(found, passed):
                 column = "passed" if passed else "rejected"
-                return Difference(child.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
+                return Difference(candidate.id, column, f"{met.hex()} of {branch}", "not simulated: the key is known")
             (draft.accepted if passed else draft.rejected)[branch].extend(found)
             draft.counts["simulated"] += len(found) // 8
-    draft.counts.update({name: count for name, count in child.counts.items() if name in REASONS or name == "reused"})
+    draft.counts.update(
+        {name: count for name, count in candidate.counts.items() if name in REASONS or name == "reused"}
+    )
     rejected = sum(draft.counts[name] for name in REASONS)
     if rejected != draft.counts["sampled"] - draft.counts["passed"]:
         expected = draft.counts["sampled"] - draft.counts["passed"]
-        return Difference(child.id, "counts", f"{rejected} rejections", f"{expected} attempts before the winners")
+        return Difference(candidate.id, "counts", f"{rejected} rejections", f"{expected} attempts before the winners")
     return None
 
 
-def _testing(runner: JobRunner, rejected: Mapping[int, Kept]) -> Settle:
+def _settle_by_testing(runner: JobRunner, rejected: Mapping[int, RejectedFormulas]) -> Settle:
     """Test every attempt again, up to the one that won."""
 
-    def settle(history: History, draft: Draft, child: Candidate) -> Difference | None:
+    def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
         for branch in draft.open:
-            number = child.attempts.get(branch)
+            number = candidate.attempts.get(branch)
             while branch in draft.open and number is not None and draft.tried[branch] <= number:
                 _test(history, draft, branch, number, runner)
             if branch in draft.open:
                 found = f"none of the first {draft.tried[branch]} at {branch} passes"
-                return Difference(child.id, "attempts", dict(child.attempts), found)
-        if draft.rejected_formulas != rejected.get(child.id, {}):
-            return Difference(child.id, "rejected formulas", rejected.get(child.id, {}), draft.rejected_formulas)
+                return Difference(candidate.id, "attempts", dict(candidate.attempts), found)
+        if draft.rejected_formulas != rejected.get(candidate.id, {}):
+            return Difference(
+                candidate.id, "rejected formulas", rejected.get(candidate.id, {}), draft.rejected_formulas
+            )
         return None
 
     return settle

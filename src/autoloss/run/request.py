@@ -14,7 +14,7 @@ from autoloss.search.proposers import find_proposer
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
-from autoloss.space.own_operators import drawn
+from autoloss.space.own_operators import select_operators
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.tasks.task import Task
 
@@ -68,7 +68,7 @@ def make_request(
     own = [*configuration.space.operators, *operators]
     table = operator_table(own)
     off = tuple(dict.fromkeys([*configuration.space.without, *without]))
-    drawn(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
+    select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     losses = parse_starting_losses([*configuration.evolution.start, *start], loaded.branches, table)
     configuration = configuration.changed(
         {
@@ -114,4 +114,4 @@ def restore_request(
 
 def branch_forms(task: Task) -> dict[str, BranchForm]:
     """Return what a run stores of a task's branches."""
-    return {name: BranchForm.of(branch) for name, branch in task.branches.items()}
+    return {name: BranchForm.from_branch(branch) for name, branch in task.branches.items()}

@@ -13,7 +13,7 @@ from autoloss.errors import RequestError
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.operators import Operator
-from autoloss.space.own_operators import table
+from autoloss.space.own_operators import build_operator_table
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.task import Task
 
@@ -92,10 +92,10 @@ def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator
             own.append(objects[reference])
         else:
             raise RequestError(
-                f"The operator {reference!r} of this run was given as an object; give it again, as in "
-                "autoloss.resume(directory, operators=[…])."
+                f"The operator {reference!r} of this run was given as an object in Python; give it again there, "
+                "with operators=[…]."
             )
-    return table(own)
+    return build_operator_table(own)
 
 
 def _load_operators(name: str) -> list[Operator]:
@@ -122,25 +122,25 @@ def _make_task(reference: TaskReference) -> Task:
 
 def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
     file, _, attribute = Path(name).name.rpartition(":")
-    found = load_object(name, "task")
-    if not isinstance(found, Task) and callable(found):
+    loaded = load_object(name, "task")
+    if not isinstance(loaded, Task) and callable(loaded):
         try:
-            inspect.signature(found).bind(**options)
+            inspect.signature(loaded).bind(**options)
         except TypeError as error:
             raise RequestError(f"{name} does not take the options {dict(options)}: {error}") from error
         try:
-            found = found(**options)
+            loaded = loaded(**options)
         except RequestError:
             raise
         except Exception as error:
             raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
     elif options:
         raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(options)}.")
-    if not isinstance(found, Task):
+    if not isinstance(loaded, Task):
         raise RequestError(
-            f"{attribute} in {file} is a {type(found).__name__}; expected a Task or a function that returns one."
+            f"{attribute} in {file} is a {type(loaded).__name__}; expected a Task or a function that returns one."
         )
-    return found
+    return loaded
 
 
 def _absolute_path(value: Any) -> Any:

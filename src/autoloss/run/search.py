@@ -87,8 +87,11 @@ def search(
         OwnedError: Another process drives the run.
         RunError: Nothing passes the rejection protocol, or every training fails.
 
-    >>> found = search("tabular", options={"data": "iris", "steps": 20}, evaluations=2, workers=0, directory="iris", final=False)
-    >>> len(found.top(2)), str(found.best.loss) == found.best.formula
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick)
+    >>> len(found.top(2)), found.best.score == found.top(1)[0].score
     (2, True)
     """
     machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
@@ -98,7 +101,7 @@ def search(
         metric=metric,
         options=options,
         settings={
-            **recipes.search_settings(task),
+            **recipes.get_search_settings(task),
             **(settings or {}),
             **{name: value for name, value in given.items() if value is not None},
         },
@@ -155,9 +158,12 @@ def resume(
         RequestError: There is no run, its task must be given, or the budget would shrink.
         OwnedError: Another process drives the run.
 
-    >>> first = search("tabular", options={"data": "iris", "steps": 20}, evaluations=2, workers=0, directory="short", final=False)
-    >>> longer = resume("short", evaluations=3, workers=0, final=False)
-    >>> longer.history[: len(first.history)] == first.history
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="iris")
+    >>> longer = autoloss.resume("iris", task, evaluations=3, workers=0, final=False)
+    >>> longer.history[:2] == found.history[:2]
     True
     """
     path = Path(directory)

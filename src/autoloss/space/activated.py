@@ -1,7 +1,7 @@
-"""The branch that most tasks have: an activated prediction against an encoded target (Appendix A).
+"""The branch of most tasks: an activated prediction and an encoded target (Appendix A).
 
-It serves classification, segmentation and regression, in a search as well as in anybody's own training loop. One-channel
-logits z become the two channels (0, z): on one sigmoid channel, −y·log(p) has nothing that pushes p down.
+It serves classification, segmentation and regression, in a search and in any other training loop. One-channel logits z
+become the two channels (0, z): with a single sigmoid channel, no term of −y·log(p) lowers p.
 """
 
 from __future__ import annotations
@@ -15,31 +15,36 @@ from torch.nn import functional as F
 
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 from autoloss.space.options import Activation, Divisor, Encoding, check_options
 
 SURE = 20.0
-"""A logit whose probability is 1 to float32's precision; its softmax keeps a gradient of about 1e-9."""
+"""A logit whose probability is 1 in float32, while its softmax keeps a gradient of about 1e-9."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivatedBranch(Branch):
-    """A prediction after softmax, sigmoid or nothing as `p`, a target as `y`.
+    """A branch with the leaves `p`, the prediction after softmax, sigmoid or no activation, and `y`, the target.
 
-    The context holds `target` as the data set gives it: class indices (N, …), or values of the prediction's own shape.
+    The context holds `target` as the data set provides it: class indices (N, …), or values of the prediction's shape.
 
     Args:
         activation: softmax over channels, sigmoid on each, or none.
-        measure: (activated prediction, target) → metric, higher is better; only a search needs it.
+        measure: (activated prediction, target) → metric, higher is better; required for a search only.
         encoding: `one_hot` for regions; for boundary metrics `edge`, the 1-pixel inner edge of each class, or `band`, each
             class within `tolerance` pixels of a class border.
         tolerance: Half width of the band in pixels.
-        channels: Channels of the raw prediction; only `ideal` needs it.
-        ignore_index: Class index that counts nowhere.
-        divide_by: `all` positions N·H·W (the paper's), or only the `valid` ones.
+        channels: Number of channels of the raw prediction; required by `ideal` only.
+        ignore_index: Class index whose positions are left out.
+        divide_by: `all` positions N·H·W, as in the paper, or only the `valid` ones.
 
     Raises:
-        RequestError: An unknown activation, encoding or divisor; on use, shapes that do not fit.
+        RequestError: The activation, encoding or divisor is unknown; on use, the shapes do not fit.
+
+    >>> branch = ActivatedBranch(activation="sigmoid")
+    >>> leaves = branch.leaves(torch.zeros(1, 2), {"target": torch.tensor([[1.0, 0.0]])})
+    >>> leaves["p"].flatten().tolist(), leaves["y"].flatten().tolist()
+    ([0.5, 0.5], [1.0, 0.0])
     """
 
     activation: Activation = "softmax"
@@ -59,7 +64,7 @@ class ActivatedBranch(Branch):
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         activated = activate(spatial(prediction), self.activation)
-        target = self.encoded(context["target"], activated.shape[1])
+        target = self.encode_target(context["target"], activated.shape[1])
         if target.shape != activated.shape:
             raise RequestError(
                 f"The target's shape {tuple(context['target'].shape)} does not fit the prediction's "
@@ -67,8 +72,8 @@ class ActivatedBranch(Branch):
             )
         return {"y": target.to(activated.dtype), "p": activated}
 
-    def encoded(self, target: Tensor, channels: int) -> Tensor:
-        """Return the training target y, (N, C, H, W); zero at ignored positions."""
+    def encode_target(self, target: Tensor, channels: int) -> Tensor:
+        """Return the leaf y, (N, C, H, W); zero at ignored positions."""
         values = encode(target, channels, self.activation, self.ignore_index)
         if self.encoding == "one_hot":
             return values
@@ -91,16 +96,16 @@ class ActivatedBranch(Branch):
         if self.measure is None:
             raise RequestError("This branch has no metric; give ActivatedBranch(measure=…) to search with it.")
         target = context["target"]
-        return float(self.measure(shown(prediction, target, self.activation), target))
+        return float(self.measure(activate_for_metric(prediction, target, self.activation), target))
 
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         target = context["target"]
         if self.channels is None:
-            raise RequestError("This branch does not know its channels; give ActivatedBranch(channels=…).")
+            raise RequestError("The number of channels is not set; give ActivatedBranch(channels=…).")
         if self.activation == "none":
             return encode(target, self.channels, self.activation, self.ignore_index)
         values = encode(target, max(self.channels, 2), self.activation, self.ignore_index)
-        # A single logit stands for the second of two channels.
+        # A single logit is that of the second of two channels.
         sure = SURE * (2 * values - 1)
         return sure[:, 1:] if self.channels == 1 else sure
 
@@ -123,7 +128,7 @@ def spatial(prediction: Tensor) -> Tensor:
 
 def activate(prediction: Tensor, activation: str) -> Tensor:
     """Turn a raw prediction (N, C, H, W) into the leaf p; one logit becomes two channels."""
-    prediction = raised(prediction)
+    prediction = upcast(prediction)
     if activation == "none":
         return prediction
     if prediction.shape[1] == 1:
@@ -133,11 +138,11 @@ def activate(prediction: Tensor, activation: str) -> Tensor:
     return prediction.softmax(dim=1)
 
 
-def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
-    """Return the activated prediction as a metric expects it.
+def activate_for_metric(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
+    """Apply the activation and return the prediction in the shape that metrics expect.
 
-    It has the network's own channels, the target's own shape where the two have equally many elements, and as many
-    spatial dimensions as the target.
+    It has the target's shape if both have the same number of elements. Otherwise it has the network's channels and the
+    spatial dimensions of the target.
     """
     raw = spatial(prediction)
     activated = activate(raw, activation)
@@ -145,7 +150,7 @@ def shown(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
         activated = activated[:, 1:]
     if activated.numel() == target.numel():
         return activated.reshape(target.shape)
-    # Class indices lack the channel dimension; dimensions beyond theirs were added by `spatial`.
+    # Class indices have no channel dimension; `spatial` added the dimensions that they lack.
     return activated if target.is_floating_point() else activated.reshape(activated.shape[: target.ndim + 1])
 
 
@@ -173,7 +178,7 @@ def encode(
         RequestError: A class index is not among the channels.
     """
     if target.is_floating_point():
-        values = raised(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
+        values = upcast(spatial(target if target.ndim > 1 else target.unsqueeze(1)))
         one_logit = channels == 2 and values.shape[1] == 1 and activation != "none"
         return torch.cat([1 - values, values], dim=1) if one_logit else values
     indices = torch.arange(channels, device=target.device)

@@ -1,12 +1,12 @@
 """Box branches of object detection: areas i, u and e of two boxes, and the classes of sampled boxes (Sections 3.1 and 4.2).
 
-A batch dimension counts *sampled* boxes, positive and negative, of one place of the network: anchors of the RPN or regions of
-the R-CNN head. The context of both kinds of branch holds
+The batch dimension counts the *sampled* boxes, positive and negative, of one part of the network: anchors of the RPN or regions
+of the R-CNN head. The context of both kinds of branch holds
 
 - `target` (N,): the class of each box, 0 for a negative one; of anchors 1 for any object,
 - `box` (N, 4): the assigned ground-truth box of a positive, its own reference box of a negative,
-- `reference` (N, 4): the anchor or region itself, and `deviations` (1, 4), the unit of the deltas (regression only),
-- `truth` (G, 4) and `truth_target` (G,): the ground truth, which only the metric of one image looks at,
+- `reference` (N, 4): the anchor or region itself, and `deviations` (1, 4), standard deviations of the deltas (regression only),
+- `truth` (G, 4) and `truth_target` (G,): the ground truth, which only the metric of one image needs,
 - `overlap` (N,): the IoU of the predicted box of a positive with its target, detached; 1 for a negative (classes only).
 
 Boxes are (left, top, right, bottom) in pixels.
@@ -26,14 +26,14 @@ from torch.nn import functional as F
 from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import ActivatedBranch, activate, spatial
 from autoloss.space.branch import Activation, Branch, Role
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 
 CLAMP = math.log(1000 / 16)
-"""The largest logarithm of a growth in width or height, as in torchvision's coder."""
+"""Upper bound of the predicted log-ratios of width and height, as in torchvision's box coder."""
 PLAIN = (1.0, 1.0, 1.0, 1.0)
-"""Standard deviations of the deltas x, y, width, height: the RPN's coder, and the rejection protocol's for every branch."""
+"""Standard deviations of the deltas x, y, width, height in the RPN; the rejection protocol uses them for every branch."""
 SMOOTH_L1_BETA = 1 / 9
-"""Where the standard loss of Faster R-CNN turns from a parabola into a line."""
+"""Absolute error at which the standard loss of Faster R-CNN turns from quadratic to linear."""
 
 AREA_UNITS = ("pixels", "target")
 AreaUnit = Literal["pixels", "target"]
@@ -47,7 +47,7 @@ def decode(deltas: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
 
     Args:
         reference: Anchors or regions, (N, 4).
-        deviations: (1, 4); a delta counts so many widths, heights, or steps of their logarithms.
+        deviations: (1, 4); the deltas are multiplied by them to give shifts in box sizes and log-ratios of sizes.
 
     Source: Girshick et al., 2014, R-CNN, Appendix C, with the clamp of Detectron.
     """
@@ -60,43 +60,38 @@ def decode(deltas: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
 
 
 def encode(boxes: Tensor, reference: Tensor, deviations: Tensor) -> Tensor:
-    """Turn boxes (N, 4) into the deltas (N, 4) that `decode` takes back to them."""
+    """Turn boxes (N, 4) into deltas (N, 4); the inverse of `decode`."""
     size, reference_size = (rows[:, 2:] - rows[:, :2] for rows in (boxes, reference))
-    # Corner by corner, halves cancel less than centres do.
+    # The difference of corners and sizes loses less precision than that of centres.
     shift = ((boxes[:, :2] - reference[:, :2]) + (size - reference_size) / 2) / reference_size
     return torch.cat([shift, (size / reference_size).log()], dim=1) / deviations.to(boxes)
 
 
-def areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def compute_areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return intersection, union and enclosing area, (N,) each, of pairs of boxes (N, 4)."""
     inner = torch.minimum(first[:, 2:], second[:, 2:]) - torch.maximum(first[:, :2], second[:, :2])
     outer = torch.maximum(first[:, 2:], second[:, 2:]) - torch.minimum(first[:, :2], second[:, :2])
     intersection = inner.clamp(min=0).prod(dim=1)
-    union = _area(first) + _area(second) - intersection
+    union = _compute_area(first) + _compute_area(second) - intersection
     return intersection, union, outer.prod(dim=1)
 
 
-def predicted_areas(
-    deltas: Tensor, reference: Tensor, deviations: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return intersection, union and enclosing area, (N,) each, of predicted and target boxes."""
-    return areas(decode(deltas, reference, deviations), target)
-
-
-def rescaled(deltas: Tensor, context: Mapping[str, Tensor], deviations: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the same boxes with their deltas (N, 4, 1, 1) counted in other standard deviations, and the context for it."""
+def rescale_deltas(
+    deltas: Tensor, context: Mapping[str, Tensor], deviations: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the deltas (N, 4, 1, 1) of the same boxes for other standard deviations, and the context with these."""
     factor = (context["deviations"] / deviations)[:, :, None, None]
     return deltas * factor, {**context, "deviations": deviations}
 
 
 def smooth_l1(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-    """The standard loss of box deltas: smooth L1 over the positives, divided by the number of all sampled boxes.
+    """Compute the standard loss of box deltas: smooth L1 over the positives, divided by the number of sampled boxes.
 
     Source: Ren et al., 2015, Faster R-CNN; threshold and divisor are torchvision's.
     """
     with torch.autocast(prediction.device.type, enabled=False):
         positive = context["target"] > 0
-        deltas = raised(prediction).flatten(1)[positive]
+        deltas = upcast(prediction).flatten(1)[positive]
         box, reference = context["box"][positive], context["reference"][positive]
         wanted = encode(box, reference, context["deviations"]).to(deltas)
         return F.smooth_l1_loss(deltas, wanted, beta=SMOOTH_L1_BETA, reduction="sum") / max(1, len(positive))
@@ -104,14 +99,14 @@ def smooth_l1(prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRegression(Branch):
-    """Deltas (N, 4, 1, 1) against target boxes, as the areas `i`, `u`, `e`; only positives count.
+    """A branch of box deltas (N, 4, 1, 1) with the areas `i`, `u`, `e` as leaves; only positives count.
 
     Args:
-        measure: (boxes (N, 4), context) → metric, higher is better; only a search needs it.
-        unit: Of the areas: square `pixels`, the paper's, or the area of each `target` box.
+        measure: (boxes (N, 4), context) → metric, higher is better; required for a search only.
+        unit: Unit of the areas: square `pixels`, as in the paper, or the area of each `target` box.
 
     Raises:
-        RequestError: An unknown unit.
+        RequestError: The unit is unknown.
     """
 
     measure: BoxMeasure | None = None
@@ -128,13 +123,13 @@ class BoxRegression(Branch):
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         reference, deviations, target = (context[name].to(prediction) for name in ("reference", "deviations", "box"))
-        found = predicted_areas(prediction.flatten(1), reference, deviations, target)
-        unit = self.measured_in(target)
+        found = compute_areas(decode(prediction.flatten(1), reference, deviations), target)
+        unit = self.get_area_unit(target)
         return {name: spatial(area / unit) for name, area in zip("iue", found, strict=True)}
 
-    def measured_in(self, target: Tensor) -> Tensor:
+    def get_area_unit(self, target: Tensor) -> Tensor:
         """Return the unit of each box's areas, (N,) in square pixels."""
-        return _area(target) if self.unit == "target" else torch.ones_like(target[:, 0])
+        return _compute_area(target) if self.unit == "target" else torch.ones_like(target[:, 0])
 
     def boxes(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Return the predicted boxes, (N, 4) in pixels."""
@@ -149,7 +144,7 @@ class BoxRegression(Branch):
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
         if self.measure is None:
-            raise _without_metric()
+            raise _make_metric_error()
         return float(self.measure(self.boxes(prediction, context), context))
 
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
@@ -158,9 +153,9 @@ class BoxRegression(Branch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxClassification(ActivatedBranch):
-    """Classes of sampled boxes: softmax over C + 1 channels, or of one logit z as the two channels (0, z) of the RPN.
+    """A branch of the classes of sampled boxes: softmax over C + 1 channels, or over (0, z) for the one logit z of the RPN.
 
-    It differs from other classifications in its metric alone, which looks at boxes too.
+    It differs from `ActivatedBranch` only in its metric, which needs the boxes as well.
 
     Args:
         measure_boxes: (probabilities of the C classes without background (N, C), context) → metric.
@@ -170,14 +165,14 @@ class BoxClassification(ActivatedBranch):
 
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
         if self.measure_boxes is None:
-            raise _without_metric()
+            raise _make_metric_error()
         probabilities = activate(spatial(prediction), self.activation)
         return float(self.measure_boxes(probabilities[:, 1:].flatten(1), context))
 
 
-def _area(boxes: Tensor) -> Tensor:
+def _compute_area(boxes: Tensor) -> Tensor:
     return (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
 
 
-def _without_metric() -> RequestError:
-    return RequestError("This branch has no metric; give it one to search with it.")
+def _make_metric_error() -> RequestError:
+    return RequestError("This branch has no metric, which a search needs; give it one.")

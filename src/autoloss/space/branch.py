@@ -1,4 +1,4 @@
-"""What a loss is applied to: a branch of a network, its samples, and the criterion that trains it (Section 3.1)."""
+"""A branch of a network, its samples, and the criterion that trains it (Section 3.1)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autoloss.space.options import Activation
 
 
 class Role(Enum):
-    """What a leaf tells about. A tree that lacks a prediction or a target cannot be a loss."""
+    """What a leaf depends on. A tree is a loss only if it depends on both prediction and target."""
 
     PREDICTION = "prediction"
     TARGET = "target"
     BOTH = "both"
-    """Of prediction and target at once: the areas i, u, e of two boxes."""
+    """Prediction and target at once, such as the areas i, u, e of two boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sample:
 
     Args:
         prediction: The raw output, before any activation, (N, C, H, W).
-        context: All else the branch needs, such as the target; batch dimension first.
+        context: All other tensors that the branch needs, such as the target; batch dimension first.
     """
 
     prediction: Tensor
@@ -35,21 +35,21 @@ class Sample:
 
 
 class Branch(ABC):
-    """One place of a network that a loss is applied to; the one owner of every question that a task raises there.
+    """One output of a network that a loss is applied to: its leaves, mask, divisor, metric and ideal prediction.
 
     `prediction` is raw everywhere: logits, heatmap values, box deltas.
     """
 
     leaves_and_roles: Mapping[str, Role]
-    """The leaves of this branch's trees, such as y and p, or i, u and e; the constant 1 is always there besides."""
+    """The leaves of this branch's trees and their roles, such as y and p, or i, u and e; without the constant 1."""
     activation: Activation
-    """What stands between the raw prediction and the leaf `p`; the compiled engine knows these."""
+    """The function from the raw prediction to the leaf `p`."""
     weight: float
-    """Factor of this branch's tree in the sum over branches."""
+    """Factor of this branch's loss in the sum over branches."""
 
     @abstractmethod
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the tensors that the tree's leaves stand for, (N, C, H, W), differentiable in `prediction`."""
+        """Return the values of the leaves, (N, C, H, W), differentiable in `prediction`."""
 
     @abstractmethod
     def mask(self, context: Mapping[str, Tensor]) -> Tensor | None:
@@ -57,19 +57,19 @@ class Branch(ABC):
 
     @abstractmethod
     def divisor(self, context: Mapping[str, Tensor]) -> float | Tensor:
-        """Return what the sum over all elements is divided by in training: N·H·W unless the branch says otherwise."""
+        """Return the divisor of the sum over all elements in training, usually N·H·W."""
 
     @abstractmethod
     def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
-        """Return the metric of one sample: finite where it is defined, NaN where not; higher is better."""
+        """Return the metric of one sample, higher is better; NaN where it is undefined."""
 
     @abstractmethod
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
-        """Return the raw prediction that equals the target, of the prediction's shape."""
+        """Return the raw prediction that matches the target exactly, in the shape of a prediction."""
 
 
 BranchLoss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 """(raw prediction, context) → scalar: a bound tree or a hand-written loss."""
 
 Criterion = Mapping[str, BranchLoss]
-"""One loss per branch, called wherever the network computes that branch."""
+"""Branch name → its loss; a network applies each to the output of that branch."""

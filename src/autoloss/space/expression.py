@@ -1,7 +1,7 @@
-"""The tree of Section 3.1 as an immutable value: walk, replace, evaluate, canonical text.
+"""The tree of Section 3.1 as an immutable value: traverse, replace, evaluate, write as text.
 
-A tree is kept as its symbols in prefix order. Every subtree is then a slice, an edit is a concatenation, and neither
-evaluation nor text needs recursion, however deep a tree has grown.
+A tree is stored as its symbols in prefix order: a subtree is a slice, an edit is a concatenation, and neither evaluation
+nor text needs recursion, whatever the depth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autoloss.space.branch import Role
-from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, raised
+from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, upcast
 
 T = TypeVar("T")
 
@@ -35,7 +35,11 @@ class Expression:
         symbols: The nodes in prefix order, an operator before its children.
 
     Raises:
-        ValueError: The symbols are not exactly one whole tree.
+        ValueError: The symbols are not exactly one complete tree.
+
+    >>> tree = build("neg", build("mul", leaf("y"), build("log", leaf("p"))))
+    >>> str(tree), tree.depth, len(tree.operators)
+    ('neg(mul(y, log(p)))', 3, 3)
     """
 
     symbols: tuple[Symbol, ...]
@@ -59,7 +63,7 @@ class Expression:
 
     @property
     def leaves(self) -> frozenset[str]:
-        """The names of the leaves that occur, the constant 1 included."""
+        """The names of the leaves in the tree, the constant 1 included."""
         return frozenset(symbol for symbol in self.symbols if isinstance(symbol, str))
 
     @property
@@ -72,7 +76,7 @@ class Expression:
         return _fold(self.symbols, lambda name: 0, lambda operator, parts: 1 + max(parts))
 
     def end(self, node: int) -> int:
-        """Return the position just past the subtree that starts at `node`."""
+        """Return the position after the last symbol of the subtree at `node`."""
         missing = 1
         while missing:
             missing += arity(self.symbols[node]) - 1
@@ -83,7 +87,7 @@ class Expression:
         return Expression(self.symbols[node : self.end(node)])
 
     def children(self, node: int) -> tuple[Expression, ...]:
-        """Return the subtrees below `node`, in order; none for a leaf."""
+        """Return the operands of `node`, in order; none for a leaf."""
         found: list[Expression] = []
         position = node + 1
         for _ in range(arity(self.symbols[node])):
@@ -92,13 +96,13 @@ class Expression:
         return tuple(found)
 
     def replace(self, node: int, replacement: Expression) -> Expression:
-        """Return a tree in which the subtree at `node` gave way to `replacement`."""
+        """Return the tree with `replacement` in place of the subtree at `node`."""
         return Expression(self.symbols[:node] + replacement.symbols + self.symbols[self.end(node) :])
 
     def canonical(self) -> Expression:
-        """Return the tree with the operands of `add` and `mul` in one order.
+        """Return the tree with the operands of `add` and `mul` sorted.
 
-        Floating-point addition and multiplication commute exactly, so value and gradient stay the same.
+        Floating-point addition and multiplication are commutative, so value and gradient are unchanged.
         """
 
         def join(operator: Operator, parts: list[Expression]) -> Expression:
@@ -107,7 +111,7 @@ class Expression:
         return _fold(self.symbols, leaf, join)
 
     def holds(self, leaves_and_roles: Mapping[str, Role]) -> bool:
-        """Say whether both a prediction and a target are among the leaves (Section 3.1)."""
+        """Return whether the tree depends on both prediction and target (Section 3.1)."""
         roles = {leaves_and_roles[name] for name in self.leaves if name != CONSTANT}
         return Role.BOTH in roles or {Role.PREDICTION, Role.TARGET} <= roles
 
@@ -115,16 +119,20 @@ class Expression:
         """Compute the output tensor o of Section 3.1.
 
         Args:
-            leaves: One tensor per leaf that occurs, all of one shape (N, C, H, W); the constant 1 needs none.
-                16-bit tensors are raised to float32.
+            leaves: One tensor per leaf of the tree, all of one shape (N, C, H, W); the constant 1 needs none.
+                16-bit tensors are converted to float32.
 
         Returns:
-            (N, C, H, W), in the leaves' own precision.
+            (N, C, H, W), in the precision of the leaves.
 
         Raises:
             ValueError: A leaf is missing, or shapes differ.
+
+        >>> tree = build("add", leaf("y"), leaf("p"))
+        >>> tree.evaluate({"y": torch.ones(1, 1, 1, 2), "p": torch.zeros(1, 1, 1, 2)})
+        tensor([[[[1., 1.]]]])
         """
-        tensors = {name: raised(tensor) for name, tensor in leaves.items()}
+        tensors = {name: upcast(tensor) for name, tensor in leaves.items()}
         _check_leaves(self, tensors)
         return _fold(
             self.symbols,
@@ -138,7 +146,7 @@ def leaf(name: str) -> Expression:
 
 
 def build(operator: Operator | str, *children: Expression) -> Expression:
-    """Return the tree with `operator` (a name is looked up in Table 1) above `children`.
+    """Return the tree with `operator`, or the one of that name in Table 1, as root and `children` as its operands.
 
     Raises:
         ValueError: The number of children is not the operator's arity.
@@ -151,9 +159,16 @@ def build(operator: Operator | str, *children: Expression) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """What trees are drawn from: operators, all equally likely, and the leaves with their roles.
+    """The operators and leaves that random trees are drawn from, all operators equally likely and all leaves as well.
 
-    The constant 1 is always among the leaves that are drawn.
+    Args:
+        leaves_and_roles: The leaves without the constant 1, which is always drawn too.
+
+    Raises:
+        ValueError: There is no operator, or the constant 1 is among the leaves.
+
+    >>> Alphabet({"y": Role.TARGET, "p": Role.PREDICTION}).leaves
+    ('y', 'p', '1')
     """
 
     leaves_and_roles: Mapping[str, Role]
@@ -163,7 +178,7 @@ class Alphabet:
         if not self.operators:
             raise ValueError("An alphabet needs at least one operator.")
         if CONSTANT in self.leaves_and_roles:
-            raise ValueError("The constant 1 has no role and is always there; leave it out of the leaves.")
+            raise ValueError("The constant 1 has no role and is always drawn; leave it out of the leaves.")
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -189,9 +204,9 @@ def _fold(
 def _check_leaves(expression: Expression, tensors: Mapping[str, Tensor]) -> None:
     missing = sorted(expression.leaves - {CONSTANT} - set(tensors))
     if missing:
-        raise ValueError(f"{expression} needs the leaves {', '.join(missing)}; given: {', '.join(tensors) or 'none'}.")
+        raise ValueError(f"{expression} needs the leaves {', '.join(missing)}; found {', '.join(tensors) or 'none'}.")
     if not tensors:
-        raise ValueError(f"{expression} needs at least one tensor, to know the shape of its constants.")
+        raise ValueError(f"{expression} needs at least one tensor, which gives the shape of its constants.")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 4:
-        raise ValueError(f"Leaves need one shape (N, C, H, W) in common; found {shapes}.")
+        raise ValueError(f"All leaves need the same shape (N, C, H, W); found {shapes}.")

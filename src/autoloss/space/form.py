@@ -1,4 +1,4 @@
-"""What a loss needs to know of its branch when no task is at hand: plain values, stored with a run and used by exports."""
+"""The settings of a branch as plain values, which are stored with a run and used by exports without the task."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchForm:
-    """What the export of a branch's tree needs to know of the branch; stored with a run, so that no task is needed.
+    """The settings of a branch that the export of its tree needs.
 
     Args:
         leaves: Names of the leaves, in the branch's order.
-        from_prediction: The exported module takes raw prediction and target, as `ActivatedBranch` does. Otherwise (boxes) it
-            takes the leaves, and the other arguments but `weight` mean nothing.
+        from_prediction: Whether the exported module takes raw prediction and target, as `ActivatedBranch` does. Otherwise
+            (boxes) it takes the leaves, and of the other arguments only `weight` is used.
 
     Raises:
-        RequestError: A value that no branch has; none of them can bring foreign text into a file.
+        RequestError: A value is invalid; valid ones cannot inject code into an exported file.
     """
 
     leaves: tuple[str, ...] = ("y", "p")
@@ -40,18 +40,18 @@ class BranchForm:
         strange = [name for name in self.leaves if not _is_name(name)]
         whole = [self.tolerance] if self.ignore_index is None else [self.tolerance, self.ignore_index]
         if strange or not self.leaves:
-            raise RequestError(f"A branch's leaves need names that Python can use; found {self.leaves!r}.")
+            raise RequestError(f"The leaves of a branch need names that are Python identifiers; found {self.leaves!r}.")
         if any(type(number) is not int for number in whole) or not _is_number(self.weight):
-            raise RequestError(f"tolerance and ignore_index are whole numbers, weight a finite one; found {self}.")
+            raise RequestError(f"tolerance and ignore_index must be integers, weight a finite number; found {self}.")
         if self.from_prediction:
             check_options(self.activation, self.encoding, self.divide_by)
 
     @classmethod
-    def of(cls, branch: Branch) -> BranchForm:
-        """Read the form off a branch; one that overrides what `ActivatedBranch` does is known by its leaves only."""
+    def from_branch(cls, branch: Branch) -> BranchForm:
+        """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` only leaves and weight."""
         from autoloss.space.activated import ActivatedBranch
 
-        decisive = ("leaves", "encoded", "mask", "divisor")
+        decisive = ("leaves", "encode_target", "mask", "divisor")
         leaves, weight = tuple(branch.leaves_and_roles), float(branch.weight)
         if not isinstance(branch, ActivatedBranch) or any(
             getattr(type(branch), name) is not getattr(ActivatedBranch, name) for name in decisive
@@ -68,7 +68,7 @@ class BranchForm:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON can hold."""
+        """Return plain values that JSON can represent."""
         return {**asdict(self), "leaves": list(self.leaves)}
 
     @classmethod
@@ -76,7 +76,7 @@ class BranchForm:
         """Read what `to_dict` returned.
 
         Raises:
-            RequestError: An unknown field, or a value that no branch has.
+            RequestError: A field is unknown, or a value is invalid.
         """
         known = [field.name for field in fields(cls)]
         for name in values:

@@ -1,4 +1,4 @@
-"""Trees of all branches → one scalar, and the two reductions of the paper, each by its name.
+"""A loss: the trees of all branches, and the two reductions of the paper.
 
 Training divides the sum over all elements by N·H·W (Section 3.1); the rejection protocol takes the plain sum (Appendix A).
 """
@@ -11,12 +11,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, shown, unknown
+from autoloss.errors import RequestError, quote, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.operators import OPERATORS, Operator, raised
+from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 
@@ -24,7 +24,13 @@ class Loss(Mapping[str, Expression]):
     """One tree per branch; immutable, equal by structure.
 
     Args:
-        trees: Branch name → tree. A bare tree or its text is the loss of the one branch `main`.
+        trees: Branch name → tree. A single tree or its text is the loss of the only branch, `main`.
+
+    >>> loss = Loss("-y * log(p)")
+    >>> loss
+    Loss('neg(mul(y, log(p)))')
+    >>> loss == Loss({"main": parse("-y * log(p)")})
+    True
     """
 
     __slots__ = ("_trees",)
@@ -43,14 +49,18 @@ class Loss(Mapping[str, Expression]):
         leaves: Mapping[str, Iterable[str]] | None = None,
         operators: Mapping[str, Operator] = OPERATORS,
     ) -> Loss:
-        """Read `rpn_cls: …; rpn_reg: …`, or the bare formula of the one branch `main`.
+        """Parse `rpn_cls: …; rpn_reg: …`, or a single formula as the loss of the only branch, `main`.
 
         Args:
-            leaves: Branch → the leaves that may occur there; any of the known ones by default.
-            operators: The operators that may occur, by name.
+            leaves: Branch → its allowed leaves; `LEAVES` by default.
+            operators: The allowed operators, by name.
 
         Raises:
-            FormulaError: A formula is wrong, a branch comes twice, or one has no name.
+            FormulaError: A formula is wrong, or a branch is repeated or has no name.
+
+        >>> loss = Loss.parse("cls: -y * log(p); reg: 1 - i / u")
+        >>> str(loss["reg"])
+        'add(1, neg(mul(i, inv(u))))'
         """
         allowed = leaves or {}
         if len(text) > MAXIMUM_CHARACTERS:
@@ -68,7 +78,7 @@ class Loss(Mapping[str, Expression]):
             if not colon or not name.isidentifier():
                 raise FormulaError(text, start, "expected 'branch: formula' between semicolons")
             if name in trees:
-                raise FormulaError(text, start, f"branch {shown(name)} comes twice")
+                raise FormulaError(text, start, f"branch {quote(name)} is given twice")
             trees[name] = parse(formula, allowed.get(name), operators)
         return cls(trees)
 
@@ -110,19 +120,23 @@ class Loss(Mapping[str, Expression]):
         """Return the loss as an `nn.Module` for any training loop: (prediction, target) → scalar.
 
         Args:
-            activation: What the network leaves to its loss: softmax, sigmoid or none.
-            ignore_index: Class index that counts nowhere, such as 255.
-            target: What y is: the classes, or for boundary metrics their `edge` or `band`.
+            activation: The activation applied to the raw prediction: softmax, sigmoid or none.
+            ignore_index: Class index whose positions are left out, such as 255.
+            target: The encoding of y: `one_hot` classes, or for boundary metrics their `edge` or `band`.
             tolerance: Half width of the band in pixels.
-            divisor: Divide by `all` positions N·H·W as the paper does, or by the `valid` ones.
+            divisor: Divide by `all` positions N·H·W, as in the paper, or by the `valid` ones.
 
         Raises:
             RequestError: The loss has several branches, or an option is unknown.
+
+        >>> criterion = Loss("-y * log(p)").criterion()
+        >>> criterion(torch.zeros(2, 4), torch.tensor([0, 3]))
+        tensor(1.3863)
         """
         if len(self) != 1:
             raise RequestError(
-                f"This loss has the branches {', '.join(self)}; criterion() serves networks with one. "
-                "Use autoloss.bind(loss, task.branches), or criterion() of a Loss of one of the trees."
+                f"This loss has the branches {', '.join(self)}; criterion() is for one branch. "
+                "Use autoloss.bind(loss, task.branches), or Loss(tree).criterion() for one of the trees."
             )
         branch = ActivatedBranch(
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
@@ -131,7 +145,7 @@ class Loss(Mapping[str, Expression]):
 
 
 class LossModule(nn.Module):
-    """A loss in the form of torch's own: called with raw predictions and targets, gives a scalar."""
+    """A loss as a module like those of torch: (raw prediction, target) → scalar."""
 
     def __init__(self, expression: Expression, branch: ActivatedBranch) -> None:
         super().__init__()
@@ -147,12 +161,13 @@ class LossModule(nn.Module):
             target: Class indices without the channel dimension, or values of the prediction's shape.
 
         Raises:
-            RequestError: Shapes do not fit, a class is unknown, or `ignore_index` meets values.
+            RequestError: Shapes do not fit, a class index is out of range, or the target holds values although
+                `ignore_index` is set.
         """
         fitted = fitting(target, prediction)
         if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
             raise RequestError(
-                f"Integers of the prediction's own shape {tuple(target.shape)} are values, so no index among them can be "
+                f"A target of integers with the prediction's shape {tuple(target.shape)} holds values, so no index can be "
                 "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
             )
         return self._loss(prediction, {"target": fitted})
@@ -162,33 +177,39 @@ class LossModule(nn.Module):
 
 
 def plain_sum(output: Tensor, mask: Tensor | None) -> Tensor:
-    """Sum all elements of o (N, C, H, W) that count: the rejection protocol's reduction.
+    """Sum the elements of o (N, C, H, W) at positions that count: the reduction of the rejection protocol.
 
-    Masked elements leave by selection, since 0·NaN would be NaN.
+    Masked elements are replaced, not multiplied by 0, since 0·NaN is NaN.
     """
     return (output if mask is None else torch.where(mask, output, torch.zeros_like(output))).sum()
 
 
 def mean_over_positions(output: Tensor, mask: Tensor | None, divisor: float | Tensor) -> Tensor:
-    """Sum channels and average over positions: training's reduction, L = (1/NHW) Σ o (Section 3.1)."""
+    """Sum over channels and average over positions: the reduction of training, L = (1/NHW) Σ o (Section 3.1)."""
     return plain_sum(output, mask) / divisor
 
 
 def output(expression: Expression, branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-    """Evaluate a branch's tree, never in 16 bits, whatever autocast says."""
+    """Evaluate the tree of a branch, in at least float32 also under autocast."""
     with torch.autocast(prediction.device.type, enabled=False):
-        return expression.evaluate(branch.leaves(raised(prediction), context))
+        return expression.evaluate(branch.leaves(upcast(prediction), context))
 
 
 def bind(loss: Mapping[str, Expression | BranchLoss], branches: Mapping[str, Branch]) -> Criterion:
-    """Make the criterion that trains a network: trees with their weight, mask and divisor; hand-written losses as they are.
+    """Return the criterion that trains a network: one callable per branch, (raw prediction, context) → scalar.
+
+    A tree is multiplied by the weight of its branch, and uses its mask and divisor. Hand-written losses are kept as they are.
 
     Args:
-        loss: A `Loss`, or branch name → tree or hand-written loss. A hand-written one brings its own weight.
-        branches: The task's branches; each needs a loss.
+        loss: A `Loss`, or branch name → tree or hand-written loss. A hand-written loss applies its own weight.
+        branches: The branches of the task; each needs a loss.
 
     Raises:
-        RequestError: The loss lacks a branch or names one that the task does not have.
+        RequestError: The loss lacks a branch, or has one that the task does not have.
+
+    >>> criterion = bind(Loss("-y * log(p)"), {"main": ActivatedBranch()})
+    >>> criterion["main"](torch.zeros(2, 4), {"target": torch.tensor([0, 3])})
+    tensor(1.3863)
     """
     for name in loss:
         if name not in branches:
@@ -196,10 +217,10 @@ def bind(loss: Mapping[str, Expression | BranchLoss], branches: Mapping[str, Bra
     for name in branches:
         if name not in loss:
             raise unknown("loss for the branch", name, loss)
-    return {name: _bound(loss[name], branches[name]) for name in branches}
+    return {name: _bind_branch(loss[name], branches[name]) for name in branches}
 
 
-def _bound(loss: Expression | BranchLoss, branch: Branch) -> BranchLoss:
+def _bind_branch(loss: Expression | BranchLoss, branch: Branch) -> BranchLoss:
     if not isinstance(loss, Expression):
         return loss
     expression = loss

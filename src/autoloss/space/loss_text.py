@@ -1,18 +1,18 @@
-"""A loss as text: `branch: formula; branch: formula`, or the bare formula of the one branch `main`."""
+"""A loss as text: `branch: formula; branch: formula`, or the formula alone for the only branch, `main`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 MAIN = "main"
-"""The branch of a network that has only one."""
+"""The name of the branch of a network that has only one."""
 
 
 def join_branches(parts: Mapping[str, object]) -> str:
-    """Write one text for all branches.
+    """Return the text of a loss.
 
     Args:
-        parts: Branch → its formula, or whatever else is written for it.
+        parts: Branch → its formula, or any other text for it.
 
     >>> join_branches({"cls": "y * p", "reg": "p"})
     'cls: y * p; reg: p'
@@ -25,7 +25,7 @@ def join_branches(parts: Mapping[str, object]) -> str:
 
 
 def split_branches(text: str) -> dict[str, str]:
-    """Return branch → its part of a text as `join_branches` writes it; parts without a name are left out.
+    """Split the text of a loss into branch → part, the inverse of `join_branches`; parts without a name are left out.
 
     >>> split_branches("cls: y * p; reg: p")
     {'cls': 'y * p', 'reg': 'p'}

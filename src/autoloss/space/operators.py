@@ -1,4 +1,4 @@
-"""Table 1: the primitive operators that every loss is built from."""
+"""Table 1: the primitive operators of the search space."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 EPSILON = 1e-12
-"""Keeps logarithms, roots and inverses finite at 0 (Table 1). It is 0 in float16: see `raised`."""
+"""Keeps logarithms, roots and inverses finite at 0 (Table 1). It is 0 in float16: see `upcast`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One row of Table 1: maps `arity` tensors of one shape (N, C, H, W) to that same shape.
 
-    Operators are equal by name and arity, so that one survives a trip to another process. A person's own has a function
-    that keeps the shape and is differentiable, which `own_operators.table` tries.
+    Operators are equal by name and arity, so that one sent to another process stays equal. The function of a user-defined
+    operator has to keep the shape and be differentiable; `own_operators.build_operator_table` checks it.
 
     Args:
-        latex: A template such as `\\tanh\\left({0}\\right)`; the name with its operands when left out.
+        latex: A template such as `\\tanh\\left({0}\\right)`; by default the name with its operands.
+
+    Raises:
+        ValueError: The name is not an identifier, or the arity is neither 1 nor 2.
+
+    >>> sine = Operator("sin", 1, torch.sin)
+    >>> sine.function(torch.zeros(1))
+    tensor([0.])
+    >>> sine == Operator("sin", 1, torch.cos)
+    True
     """
 
     name: str
@@ -33,7 +42,7 @@ class Operator:
         if not self.name.isidentifier():
             raise ValueError(f"An operator's name must be an identifier, like 'tanh'; found {self.name!r}.")
         if self.arity not in (1, 2):
-            raise ValueError(f"Operator {self.name!r} has arity {self.arity}; the search space knows 1 and 2.")
+            raise ValueError(f"Operator {self.name!r} has arity {self.arity}; expected 1 or 2.")
         if not self.latex:
             operands = ", ".join(f"{{{number}}}" for number in range(self.arity))
             named = self.name.replace("_", r"\_")
@@ -93,6 +102,6 @@ OPERATORS: dict[str, Operator] = {
 COMMUTATIVE = frozenset({"add", "mul"})
 
 
-def raised(x: Tensor) -> Tensor:
-    """Raise 16-bit tensors to float32: `EPSILON` is 0 in float16, and a loss never runs in 16 bits."""
+def upcast(x: Tensor) -> Tensor:
+    """Convert 16-bit tensors to float32: `EPSILON` is 0 in float16, and no loss is computed in 16 bits."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

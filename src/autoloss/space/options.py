@@ -1,4 +1,4 @@
-"""What a branch can be set to, by name, and the check of it; no torch."""
+"""The named options of a branch; no torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Encoding = Literal["one_hot", "edge", "band"]
 Divisor = Literal["all", "valid"]
 
 ACTIVATIONS = ("softmax", "sigmoid", "none")
-"""Those of an `ActivatedBranch`; branches of boxes have their own."""
+"""The activations of an `ActivatedBranch`; a `BoxRegression` has `box`."""
 ENCODINGS = ("one_hot", "edge", "band")
 DIVISORS = ("all", "valid")
 
 
 def check_options(activation: str, encoding: str, divide_by: str) -> None:
-    """Refuse what an `ActivatedBranch` cannot be set to.
+    """Check the options of an `ActivatedBranch`.
 
     Raises:
-        RequestError: An unknown activation, encoding or divisor.
+        RequestError: The activation, encoding or divisor is unknown.
     """
     for kind, found, known in (
         ("activation", activation, ACTIVATIONS),

@@ -123,12 +123,12 @@ class Database:
             for table in KEYS:
                 self.check_count(table, 0, self.written(table))
             raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+                f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
             )
         if found not in migrations.READ:
             raise StoreError(
                 f"{self.path} was written by schema {found}; this release reads schema {migrations.SCHEMA} and older ones. "
-                "Open it with the release that wrote it, or start a new run with another --out."
+                "Open it with the release that wrote it, or start a new run in another directory."
             )
 
     def close(self) -> None:
@@ -285,7 +285,7 @@ class Database:
         )
 
     def _unopened(self, error: Exception) -> StoreError:
-        remedy = "Restore it from a copy, or start a new run with another --out."
+        remedy = "Restore it from a copy, or start a new run in another directory."
         if _code(error) in NO_ROOM:
             remedy = "Make room on its disk and try again."
         return StoreError(f"{self.path} cannot be opened as a run: {error}. {remedy}")

@@ -19,7 +19,7 @@ from autoloss.search.chance import derive_seed
 from autoloss.space.loss_text import split_branches
 from autoloss.store.rows import CHECKSUM, Row, StoreError, insert, intact, to_json, training_to_row
 from autoloss.tasks.task import Training
-from autoloss.tasks.training.whole_files import file_digest
+from autoloss.tasks.training.atomic_files import file_digest
 
 SAMPLES = "samples.safetensors"
 """The B samples of a run, beside its store."""

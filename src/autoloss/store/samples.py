@@ -1,4 +1,4 @@
-"""The B samples of a run, kept beside it as safetensors: a resumed run tests on the same ones."""
+"""The B samples of a run, in a safetensors file in its directory: a resumed run tests on the same ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from autoloss.space.branch import Sample
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
 from autoloss.tasks.task import Task
+from autoloss.tasks.training.atomic_files import commit_file, file_digest
 from autoloss.tasks.training.threads import one_thread
-from autoloss.tasks.training.whole_files import commit_file, file_digest
 
 Samples = Mapping[str, tuple[Sample, ...]]
 
@@ -42,7 +42,7 @@ def draw_samples(task: Task, count: int, seed: int) -> Samples:
 
 
 def save(directory: Path, samples: Samples) -> None:
-    """Write all tensors of all samples, whole or not at all.
+    """Write the tensors of all samples, atomically.
 
     Raises:
         RunError: There is no room for them.
@@ -50,9 +50,9 @@ def save(directory: Path, samples: Samples) -> None:
     tensors = {}
     for branch, found in samples.items():
         for number, sample in enumerate(found):
-            tensors[f"{branch}/{number}/prediction"] = _plain(sample.prediction)
+            tensors[f"{branch}/{number}/prediction"] = _detach(sample.prediction)
             for name, tensor in sample.context.items():
-                tensors[f"{branch}/{number}/context/{name}"] = _plain(tensor)
+                tensors[f"{branch}/{number}/context/{name}"] = _detach(tensor)
     partial = directory / f"{FILE}.partial"
     try:
         save_file(tensors, partial)
@@ -77,7 +77,7 @@ def load(directory: Path, expected: str | None) -> Samples:
     try:
         found = file_digest(path)
         tensors = load_file(path) if expected in (None, found) else None
-        samples = None if tensors is None else _arranged(tensors)
+        samples = None if tensors is None else _to_samples(tensors)
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}. Restore it from a copy of the run.") from error
     if samples is None:
@@ -85,8 +85,8 @@ def load(directory: Path, expected: str | None) -> Samples:
     return samples
 
 
-def _arranged(tensors: Mapping[str, Tensor]) -> Samples:
-    """Return tensors, named as `save` names them, as samples."""
+def _to_samples(tensors: Mapping[str, Tensor]) -> Samples:
+    """Put tensors, named as `save` names them, together as samples."""
     numbers: dict[str, dict[int, Sample]] = {}
     for key in tensors:
         branch, number, kind = key.split("/", 2)
@@ -97,5 +97,5 @@ def _arranged(tensors: Mapping[str, Tensor]) -> Samples:
     return {branch: tuple(numbered[number] for number in sorted(numbered)) for branch, numbered in numbers.items()}
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _detach(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().clone()

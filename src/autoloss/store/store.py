@@ -67,7 +67,7 @@ class Store:
         self.path = directory / FILE
         if not write and not self.path.exists():
             raise RequestError(
-                f"There is no run in {directory}: it holds no {FILE}. Start one with: autoloss search TASK --out {directory}"
+                f"There is no run in {directory}: it holds no {FILE}. A search with this directory starts one."
             )
         self.database = Database(self.path, write=write, say=say)
 
@@ -108,7 +108,7 @@ class Store:
         rows = self._setting_rows()
         if not rows:
             raise RequestError(
-                f"The run in {self.path.parent} was stopped before it began; start it again with the same --out."
+                f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
             )
         return RunSettings.from_rows(rows, self.path)
 

@@ -1,4 +1,4 @@
-"""The tasks that come with the package, one row each: listing them imports neither torch nor any data."""
+"""The tasks of the package by name; listing them imports neither torch nor data."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class CatalogueEntry:
 
     Args:
         description: One line for tables.
-        metrics: Names of what it can be searched for, the default first.
-        factory: `module:name` of what is called with `metric` and the task's own options, and returns the Task.
+        metrics: Names of the metrics that losses can be searched for, the default first.
+        factory: `module:name` of the function that takes `metric` and the task's options, and returns the Task.
         extra: Extra of the package that the task needs; nothing for most.
         inspects: Whether the factory has a method `inspect`, which takes the same options and reports faults of the data's files.
     """
@@ -62,7 +62,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         inspects=True,
     ),
     "folder-seg": CatalogueEntry(
-        "Segmentation of a folder of one's own, with images and masks",
+        "Segmentation of a folder of your own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
@@ -106,32 +106,33 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
 
     Args:
         name: One of `names()`.
-        metric: What to search for; the task's default when left out.
-        options: The task's own settings, such as `data` and `target` of a table.
+        metric: Metric that losses are searched for; the task's default when None.
+        options: Options of the task, such as `data` and `target` of a table.
 
     Raises:
-        RequestError: An unknown name, metric or option, one that the task cannot use, or an extra that is not installed.
+        RequestError: An unknown name, metric or option, a value that the task cannot use, or an extra that is not installed.
+
+    >>> task = get("digits-seg", metric="miou", train=64, valid=16, test=16)
+    >>> task.samples(5, seed=0)["main"][0].prediction.shape
+    torch.Size([1, 11, 32, 32])
     """
-    factory, found = _resolve(name, metric, options)
-    return factory(**found)
+    factory, arguments = _resolve(name, metric, options)
+    return factory(**arguments)
 
 
 def inspect(name: str, metric: str | None = None, **options: Any) -> None:
-    """Look over the data of a task before it is built, where there are files to look at.
-
-    Args:
-        metric: As for `get`; likewise `options`.
+    """Inspect the files of a task's data, if it has any, before the task is built; arguments as for `get`.
 
     Raises:
-        RequestError: As for `get`; or files are faulty, up to twenty of which are named.
+        RequestError: As for `get`; or files are faulty, of which up to twenty are listed.
     """
-    factory, found = _resolve(name, metric, options)
+    factory, arguments = _resolve(name, metric, options)
     if CATALOGUE[name].inspects:
-        factory.inspect(**found)
+        factory.inspect(**arguments)
 
 
 def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a task's factory and what to call it with."""
+    """Return the factory of a task and its keyword arguments."""
     if name not in CATALOGUE:
         raise unknown("task", name, CATALOGUE)
     row = CATALOGUE[name]
@@ -153,7 +154,7 @@ def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple
 
 
 def find_factory(name: str) -> Any:
-    """Return what makes a task: called with its options, which `inspect.signature` lists with their defaults."""
+    """Return the factory of a task; `inspect.signature` lists its options with their defaults."""
     row = CATALOGUE[name]
     module, _, function = row.factory.partition(":")
     return getattr(_import(name, module, row.extra), function)

@@ -1,9 +1,9 @@
-"""The examples of a split: pairs of input and target, from tensors, arrays or a torch data set."""
+"""The examples of a split, pairs of input and target, from tensors, arrays or a torch `Dataset`."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,19 +16,19 @@ from autoloss.errors import RequestError
 Example = TypeVar("Example")
 
 SeededIndex = tuple[int, tuple[int, int, int]]
-"""Index of an example, and with it the key of what is drawn for it: seed, number of the batch, row in it."""
+"""Index of an example, and the key of its random numbers: seed, number of the batch, row in the batch."""
 
 
 class Split:
-    """Pairs of input and target that can be drawn by their indices.
+    """Pairs of input and target, accessible by index.
 
     Args:
         data: A pair (inputs, targets) of tensors or arrays with one row per example, or a `Dataset` of such pairs.
-        name: What messages call it.
-        loaders: Processes that load the examples of a `Dataset` ahead; 0 loads each batch when it is needed.
+        name: Name of the split in messages.
+        loaders: Worker processes that load the examples of a `Dataset` ahead; 0 loads each batch when it is needed.
 
     Raises:
-        RequestError: It has another form, is empty, or has another number of inputs than of targets.
+        RequestError: The data has another form, is empty, or has different numbers of inputs and targets.
     """
 
     def __init__(self, data: Any, name: str, loaders: int = 0) -> None:
@@ -43,7 +43,7 @@ class Split:
                     f"The {name} data has {len(self._inputs)} inputs and {len(self._targets)} targets; "
                     "each input needs one target, in the same row."
                 )
-        elif isinstance(data, Dataset) and not isinstance(data, IterableDataset) and hasattr(data, "__len__"):
+        elif isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset):
             self._dataset = data
         else:
             raise RequestError(
@@ -57,17 +57,17 @@ class Split:
         return len(self._inputs) if self._dataset is None else len(self._dataset)  # type: ignore[arg-type]
 
     def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, targets) for each tensor of indices, as the data set gives them; 64-bit inputs become 32-bit.
+        """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
 
         Args:
-            seed: Decides, with the place in a training, what a data set draws for an example, such as its augmentation.
-            first: The number of the first batch, where a training is taken up again.
+            seed: Seed of what a data set draws for an example, such as its augmentation, together with batch and row.
+            first: Number of the first batch, in a resumed training.
         """
         if self._dataset is None:
-            drawn: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
+            batches: Iterable[Any] = ((self._inputs[indices], self._targets[indices]) for indices in order)
         else:
-            drawn = _make_loader(self._dataset, order, seed, first, self._loaders)
-        for batch in drawn:
+            batches = _make_loader(self._dataset, order, seed, first, self._loaders)
+        for batch in batches:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise RequestError(
                     f"An item of the {self.name} data is {_describe(batch)}; expected a pair (input, target)."
@@ -80,18 +80,18 @@ class Split:
         return self.batches(torch.arange(len(self)).split(batch_size))
 
     def targets(self) -> Tensor:
-        """Return what is known of the targets without reading a whole data set: all in tensors, else the first two."""
+        """Return all targets if they are tensors, and those of the first two examples of a `Dataset`."""
         return self._targets if self._dataset is None else self.first(2)[1]
 
     def first(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the first examples, fewer where there are no more."""
+        """Return the first `count` examples, or all if there are fewer."""
         return next(self.in_order(count))
 
 
 def load_batches(
     dataset: Dataset[Example], order: Sequence[Tensor], seed: int, first: int = 0, loaders: int = 0
 ) -> Iterable[Sequence[Example]]:
-    """Yield the examples of each batch as a list, since they differ in size; arguments as those of `Split.batches`."""
+    """Yield each batch as a list of examples, which may differ in size; arguments as for `Split.batches`."""
     return _make_loader(dataset, order, seed, first, loaders, collate=list)
 
 
@@ -103,16 +103,20 @@ def _make_loader(
     loaders: int,
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    places: list[list[SeededIndex]] = [
+    indices_of_batches: list[list[SeededIndex]] = [
         [(index, (seed, batch, row)) for row, index in enumerate(indices.tolist())]
         for batch, indices in enumerate(order, start=first)
     ]
-    # Not fork: a process with threads, as torch makes them, may hang in its copies.
-    ahead = {"num_workers": min(loaders, len(places)), "multiprocessing_context": "forkserver"} if loaders else {}
+    # Not fork: a copy of a process with threads, as torch starts them, may hang.
+    ahead = (
+        {"num_workers": min(loaders, len(indices_of_batches)), "multiprocessing_context": "forkserver"}
+        if loaders
+        else {}
+    )
     return DataLoader(
         _SeededDataset(dataset),
-        batch_sampler=places,  # type: ignore[arg-type]
-        # A loader draws when it starts; from the global generator, a training taken up midway would be another one.
+        batch_sampler=indices_of_batches,  # type: ignore[arg-type]
+        # A loader draws a seed when it starts; drawn from the global generator, it would change a resumed training.
         generator=torch.Generator().manual_seed(torch.initial_seed()),
         collate_fn=collate,
         **ahead,
@@ -120,13 +124,13 @@ def _make_loader(
 
 
 class _SeededDataset(Dataset[Any]):
-    """A data set whose examples draw from generators of their own: who loads them, and when, has no influence."""
+    """A data set that seeds the global generators for each example, whichever process loads it and when."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
 
-    def __getitem__(self, place: SeededIndex) -> Any:
-        index, key = place
+    def __getitem__(self, seeded_index: SeededIndex) -> Any:
+        index, key = seeded_index
         python, numpy = random.getstate(), np.random.get_state()
         seed = int(np.random.SeedSequence([*key, index]).generate_state(1)[0])
         with torch.random.fork_rng(devices=[]):
@@ -147,7 +151,7 @@ def _to_tensor(part: Any, name: str) -> Tensor:
         tensor = torch.as_tensor(found)
     except TypeError as error:
         raise RequestError(
-            f"The {name} data holds {_describe(part)}, which is no numbers; encode text and categories first."
+            f"The {name} data holds {_describe(part)}, which is not numeric; encode text and categories first."
         ) from error
     if not tensor.ndim:
         raise RequestError(f"The {name} data holds a single number; expected one row per example.")

@@ -1,4 +1,4 @@
-"""How what a network gives and what the data set holds fit together, found out before any training."""
+"""Checks, before any training, that the output of a network fits the targets of the data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autoloss.tasks.data import Split
 
 
 class Output(NamedTuple):
-    """What a network gives.
+    """The form of a network's prediction (N, C, H, W).
 
     Args:
-        channels: C of its prediction (N, C, H, W).
-        has_space: H·W is more than one position.
+        channels: C.
+        has_space: Whether H·W is more than 1.
     """
 
     channels: int
@@ -27,9 +27,9 @@ class Output(NamedTuple):
 
 
 def convert_target(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
-    """Return the target in the form that branches know: class indices as 64-bit integers, values as floating point.
+    """Return the target in the type that branches expect: class indices as 64-bit integers, values in floating point.
 
-    Whole numbers that a single output without activation is to reach are values.
+    Integers are values where the prediction has one channel and no activation.
     """
     if activation == "none" and prediction.ndim > 1 and prediction.shape[1] == 1 and not target.is_floating_point():
         return target.to(torch.float32)
@@ -37,32 +37,32 @@ def convert_target(target: Tensor, prediction: Tensor, activation: str) -> Tenso
 
 
 def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
-    """Make a network: a copy of the one given, or what the function given returns.
+    """Build a network: call a function, or copy a module.
 
     Raises:
-        RequestError: What was given makes none.
+        RequestError: The result is not a `torch.nn.Module`.
     """
     if isinstance(network, nn.Module):
         return copy.deepcopy(network)
-    made = network() if callable(network) else network
-    if not isinstance(made, nn.Module):
+    built = network() if callable(network) else network
+    if not isinstance(built, nn.Module):
         raise RequestError(
-            f"The network is a {type(made).__name__}; expected a torch.nn.Module, or a function without arguments that "
+            f"The network is a {type(built).__name__}; expected a torch.nn.Module, or a function without arguments that "
             "returns one."
         )
-    return made
+    return built
 
 
 def split_output(output: Any) -> Sequence[Tensor]:
-    """Return what a network gives in training as its prediction and the auxiliary ones, if there are any."""
+    """Return the output of a network in training as its prediction, followed by auxiliary ones if there are any."""
     return output if isinstance(output, tuple | list) else (output,)
 
 
 def probe(network: nn.Module, split: Split, branch: ActivatedBranch) -> Output:
-    """Run the network on two examples and hold the result against their targets.
+    """Run a network on two examples and check the prediction against their targets.
 
     Raises:
-        RequestError: The network cannot take the inputs, or its prediction does not fit the targets.
+        RequestError: The network cannot process the inputs, or its prediction does not fit the targets.
     """
     inputs, target = split.first(2)
     prediction = _predict(network.eval(), inputs, split.name)
@@ -85,13 +85,13 @@ def _predict(network: nn.Module, inputs: Tensor, name: str) -> Tensor:
             prediction = network(inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise RequestError(
-            f"The network cannot take the {name} inputs, {inputs.dtype} of shape {tuple(inputs.shape)} for "
-            f"{len(inputs)} examples: {error}. Bring the two into line, the first dimension being the example."
+            f"The network cannot process the {name} inputs, {inputs.dtype} of shape {tuple(inputs.shape)} for "
+            f"{len(inputs)} examples: {error}. Change the network or the data so that they fit; the first dimension is the example."
         ) from error
     if not isinstance(prediction, Tensor):
         raise RequestError(
             f"The network returns a {type(prediction).__name__}; expected one tensor of raw predictions. Wrap it in a "
-            "module that returns that one; a network with several outputs is a Task of its own."
+            "module that returns one; a network with several outputs needs a Task of its own."
         )
     return prediction
 
@@ -118,6 +118,6 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     if least < 0 or most >= classes:
         raise RequestError(
             f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
-            f"for the classes 0 to {classes - 1}. Give the network one channel per class, or name what counts nowhere "
-            "with ignore_index=…"
+            f"for the classes 0 to {classes - 1}. Give the network one channel per class, or set ignore_index=… to the index "
+            "that is to be ignored."
         )

@@ -1,6 +1,6 @@
-"""Options of a task that has a proxy and a retraining: every value of either, the retraining's behind `full_`.
+"""Options of tasks that have a proxy and a retraining: all values of both, those of the retraining with the prefix `full_`.
 
-A stage is a frozen dataclass with a `recipe`; its other fields and those of the recipe are options by their names.
+A stage is a frozen dataclass with a `recipe`; its other fields and those of the recipe are options of the same names.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from autoloss.errors import unknown
 from autoloss.tasks.training.recipe import Recipe
 
 PREFIXES = {"proxy": "", "full": "full_"}
-"""Schedule → what the names of its options begin with."""
+"""Schedule → prefix of its options."""
 RECIPE = "recipe"
 
 
 class Stage(Protocol):
-    """What a schedule trains, and how."""
+    """Network, data and recipe of a schedule."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -38,7 +38,7 @@ def list_parameters(common: Any, stages: Mapping[str, Stage]) -> Iterator[Parame
     """Yield all options with their defaults.
 
     Args:
-        common: A dataclass of options of both schedules.
+        common: A dataclass of the options that both schedules share.
         stages: Schedule → its defaults.
     """
     yield from _list_fields("", common)
@@ -48,15 +48,15 @@ def list_parameters(common: Any, stages: Mapping[str, Stage]) -> Iterator[Parame
 
 
 def make_parameter(name: str, annotation: str, default: Any) -> Parameter:
-    """Return one option."""
+    """Return an option as a keyword-only parameter."""
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def check_options(task: str, options: Iterable[str], signature: Signature) -> None:
-    """Refuse an option that a task does not have.
+    """Check that a task has all options.
 
     Raises:
-        RequestError: There is none of that name.
+        RequestError: It does not have one of them.
     """
     for name in options:
         if name not in signature.parameters:
@@ -64,24 +64,24 @@ def check_options(task: str, options: Iterable[str], signature: Signature) -> No
 
 
 def apply_options(stages: Mapping[str, AnyStage], options: Mapping[str, Any]) -> list[AnyStage]:
-    """Return the stages with what the options say."""
-    found: list[AnyStage] = []
+    """Return the stages with the values of the options."""
+    changed: list[AnyStage] = []
     for schedule, stage in stages.items():
         prefix = PREFIXES[schedule]
         own = {name.removeprefix(prefix): options[name] for name in options if name.startswith(prefix)}
         recipe = dataclasses.replace(stage.recipe, **select_fields(Recipe, own))
-        found.append(dataclasses.replace(stage, recipe=recipe, **select_fields(type(stage), own)))
-    return found
+        changed.append(dataclasses.replace(stage, recipe=recipe, **select_fields(type(stage), own)))
+    return changed
 
 
 def select_fields(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of a dataclass."""
+    """Return those options that are fields of a dataclass."""
     return {setting.name: options[setting.name] for setting in fields(kind) if setting.name in options}
 
 
-def resolve_device(asked: str) -> str:
-    """Return a device by name; auto is a GPU if there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+def resolve_device(name: str) -> str:
+    """Return the name of a device; `auto` is a GPU if there is one, else the CPU."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
 def _list_fields(prefix: str, values: Any) -> Iterator[Parameter]:

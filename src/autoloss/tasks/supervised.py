@@ -1,4 +1,4 @@
-"""The ready-made task of Section 4: network + data + metric + recipe → Task, for one prediction and one target."""
+"""A ready-made task from a network, data, a metric and a recipe, for one prediction and one target (Section 4)."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch, Encoding, shown, spatial
+from autoloss.space.activated import ActivatedBranch, Encoding, activate_for_metric, spatial
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 from autoloss.tasks.data import Split
-from autoloss.tasks.measure import Metric, MetricTotals, check_metric, measure_sample
+from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, probe, split_output
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
-from autoloss.tasks.training.course import Figures, Trainer
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.training.trainer import Figures, Trainer
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
 
 DRAWS_PER_SAMPLE = 50
-"""After so many draws for each sample asked for, no more useful ones are expected."""
+"""Draws for each requested sample, at most."""
 
 Network = Callable[[], nn.Module] | nn.Module
 Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
-"""A network → its parameter groups, each with a `factor` on the learning rate."""
+"""Network → its parameter groups, each with a `factor` on the learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a schedule trains and measures, where the schedule `full` has another network or other data than the proxy.
+    """Network and data of the schedule `full` where they differ from those of the proxy.
 
     Args:
-        network: As that of `SupervisedTask`; the proxy's when left out. It has the same classes.
-        groups: Likewise.
-        data: Split → data, for the splits that differ; None for one that the schedule cannot measure.
+        network: As for `SupervisedTask`, with the same classes; the proxy's when None.
+        groups: As for `SupervisedTask`; the proxy's when None.
+        data: Split → data, for the splits that differ; None for a split that the schedule cannot evaluate.
     """
 
     network: Network | None = None
@@ -57,32 +57,40 @@ class SupervisedTask(Task):
     """A network with one output, trained on pairs of input and target.
 
     Args:
-        network: A function without arguments that builds the network, so that every seed starts from weights of its own; or
-            a module, which is copied with the weights that it has. In training it may return a tuple: its prediction, and
-            auxiliary ones of the same target, whose losses count as the recipe says.
-        train: A torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
-        valid: The same; what losses are compared on.
-        activation: What stands between the network's output and the prediction: softmax, sigmoid or none.
-        metric: (activated prediction, target as the data gives it) → one number, higher is better, NaN where undefined. It
-            is called once per sample in the rejection protocol and once on the whole split after training. An object with
-            update, compute and reset, such as a `torchmetrics.Metric`, is streamed.
-        test: Like `valid`; touched only when it is asked for.
-        recipe: How the proxy is trained.
-        full_recipe: How the schedule `full` trains; the proxy's recipe when left out.
-        full: What the schedule `full` trains and measures, where that differs from the proxy.
+        network: A function without arguments that builds the network, so that its weights follow from the seed; or a module,
+            which is copied with its weights. In training it may return a tuple: its prediction, and auxiliary predictions of
+            the same target, whose losses are weighted by `Recipe.auxiliary`.
+        train: Training data: a torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
+        valid: Validation data, on which losses are compared.
+        activation: Activation between the network's output and the prediction: softmax, sigmoid or none.
+        metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
+            It is called once per sample in the rejection protocol and once on the whole split after training. An object with
+            update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch.
+        test: Test data, used for final figures only.
+        recipe: Recipe of the proxy training.
+        full_recipe: Recipe of the schedule `full`; the proxy's when None.
+        full: Network and data of the schedule `full` where they differ from the proxy's.
         groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
-        rows_per_sample: Rows in one sample of the protocol where the prediction has no space; with space it is one image.
+        rows_per_sample: Rows of one sample of the protocol where the prediction has no space; otherwise a sample is one image.
         name: Shown in tables.
-        standard: Formula or zoo name of the loss in common use; by activation when left out.
-        also: Further metrics by name, reported beside the score.
-        ignore_index: Class index that counts nowhere in the loss.
-        encoding: What y is: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
+        standard: Formula or zoo name of the loss in common use; follows from the activation when None.
+        also: Further metrics by name, reported with the score.
+        ignore_index: Class index that the loss ignores.
+        encoding: Meaning of y: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
         tolerance: Half width of the band in pixels.
-        device: Where networks are trained.
-        loaders: Processes that load a data set's examples ahead; 0 loads each batch when it is needed.
+        device: Device on which networks are trained.
+        loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
 
     Raises:
-        RequestError: Something does not fit together; the message says what, and what to do.
+        RequestError: Network, data and metric do not fit together; the message says what to change.
+
+    >>> inputs = torch.linspace(-1, 1, 64)[:, None]
+    >>> data = inputs, (inputs[:, 0] > 0).long()
+    >>> def accuracy(prediction, target):
+    ...     return (prediction.argmax(dim=1) == target).float().mean().item()
+    >>> task = SupervisedTask(lambda: nn.Linear(1, 2), data, data, "softmax", accuracy, rows_per_sample=16)
+    >>> dict(task.standard), task.samples(2, seed=0)["main"][0].prediction.shape
+    ({'main': 'baseline/ce'}, torch.Size([16, 2, 1, 1]))
     """
 
     tunes_learning_rate = True
@@ -131,7 +139,7 @@ class SupervisedTask(Task):
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
         self.standard = {MAIN: standard or STANDARD[activation]}
-        self._branch, self._has_space = self._probed(branch)
+        self._branch, self._has_space = self._probe(branch)
 
     @property
     def branches(self) -> Mapping[str, ActivatedBranch]:
@@ -148,7 +156,7 @@ class SupervisedTask(Task):
         undefined = at_best = 0
         with seed_generators(seed) as generator, torch.no_grad():
             network = build_network(self._networks["proxy"]).eval()
-            for inputs, target in self._draws(count * DRAWS_PER_SAMPLE, seed, generator):
+            for inputs, target in self._draw_batches(count * DRAWS_PER_SAMPLE, seed, generator):
                 prediction = network(inputs)
                 context = {"target": convert_target(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
@@ -160,7 +168,7 @@ class SupervisedTask(Task):
                     found.append(sample)
                 if len(found) == count:
                     return {MAIN: found}
-        raise self._too_few(count, len(found), undefined, at_best)
+        raise self._report_too_few(count, len(found), undefined, at_best)
 
     def train(
         self,
@@ -169,31 +177,31 @@ class SupervisedTask(Task):
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        check_training(self, criterion, training, self._measurable(training.schedule))
-        return self._course(criterion, training, execution).train(training, observe)
+        check_training(self, criterion, training, self._list_splits(training.schedule))
+        return self._trainer(criterion, training, execution).train(training, observe)
 
-    def _measurable(self, schedule: str) -> Sequence[str]:
-        """Return the splits that a schedule can measure; one that is trained on is none of them."""
+    def _list_splits(self, schedule: str) -> Sequence[str]:
+        """Return the splits that a schedule can evaluate."""
         return [label for label in self._splits.get(schedule, self.splits) if label != "train"]
 
     def untrained(self, seed: int) -> float | None:
-        return self._course({}, Training(seed=seed)).untrained(seed)
+        return self._trainer({}, Training(seed=seed)).untrained(seed)
 
-    def _course(
+    def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[nn.Module, tuple[Tensor, Tensor]]:
-        schedule, how = training.schedule, execution or self._execution
-        recipe = self.recipes[schedule].at_learning_rate(training.learning_rate)
-        train, measured = self._splits[schedule]["train"], self._splits[schedule][training.split]
+        schedule, execution = training.schedule, execution or self._execution
+        recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
+        train, evaluated = self._splits[schedule]["train"], self._splits[schedule][training.split]
         size = recipe.evaluation_batch or recipe.batch_size
         return Trainer(
             build=lambda: build_network(self._networks[schedule]),
             recipe=recipe,
-            execution=how,
+            execution=execution,
             examples=len(train),
             batches=lambda order, first: train.batches(order, training.seed, first=first),
-            loss_of=lambda network: self._loss_of(network, criterion, recipe, how),
-            measure=lambda network: self._measured(network, measured, size, how),
+            make_loss=lambda network: self._make_loss(network, criterion, recipe, execution),
+            evaluate=lambda network: self._evaluate(network, evaluated, size, execution),
             groups=self._groups[schedule],
         )
 
@@ -201,55 +209,58 @@ class SupervisedTask(Task):
         """Train as `train` does, and return the first images of the split with the classes that the network predicts.
 
         Raises:
-            RequestError: The task predicts no class for each pixel, or has no such split.
+            RequestError: The task does not predict a class for each pixel, or does not offer this training.
         """
         if not self._has_space or self._branch.activation != "softmax":
-            raise RequestError(f"The task {self.name} gives no class for each pixel, so there is nothing to draw.")
-        check_training(self, criterion, training, self._measurable(training.schedule))
+            raise RequestError(
+                f"The task {self.name} has no pictures: it predicts no class for each pixel. Choose a task of segmentation."
+            )
+        check_training(self, criterion, training, self._list_splits(training.schedule))
         data = self._splits[training.schedule][training.split]
-        return self._course(criterion, training).show(
-            training, lambda network: list(self._pictured(network, data, count))
-        )
+        trainer = self._trainer(criterion, training)
+        return trainer.apply(training, lambda network: list(self._make_pictures(network, data, count)))
 
     @torch.no_grad()
-    def _pictured(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
+    def _make_pictures(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
         for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
-            probabilities = shown(network(self._execution.moved(inputs)), target, self._branch.activation)[0].cpu()
-            # One logit is the probability of the second of two classes.
+            probabilities = activate_for_metric(network(self._execution.move(inputs)), target, self._branch.activation)[
+                0
+            ].cpu()
+            # With one channel, the prediction is the probability of the second of two classes.
             several_classes = probabilities.ndim > target[0].ndim
             classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
             yield Picture(inputs[0].cpu(), target[0].reshape(classes.shape), classes)
 
-    def _loss_of(
-        self, network: nn.Module, criterion: Criterion, recipe: Recipe, how: Execution
+    def _make_loss(
+        self, network: nn.Module, criterion: Criterion, recipe: Recipe, execution: Execution
     ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
-        """Return what a training descends on: a batch → the loss, in float32 whatever the network computes in."""
+        """Return a function from a batch to its loss, in float32 whatever the precision of the network."""
         loss = criterion[MAIN]
 
-        def of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        def compute_loss(batch: tuple[Tensor, Tensor]) -> Tensor:
             inputs, target = batch
-            with how.arithmetic():
-                found = network(how.moved(inputs))
-            prediction, *auxiliary = (raised(each) for each in split_output(found))
-            context = {"target": convert_target(target.to(how.where), prediction, self._branch.activation)}
+            with execution.autocast():
+                output = network(execution.move(inputs))
+            prediction, *auxiliary = (upcast(each) for each in split_output(output))
+            context = {"target": convert_target(target.to(execution.torch_device), prediction, self._branch.activation)}
             return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
 
-        return of
+        return compute_loss
 
     @torch.no_grad()
-    def _measured(self, network: nn.Module, split: Split, batch_size: int, how: Execution) -> Figures | str:
-        tally = MetricTotals([self._metric, *self._also.values()])
+    def _evaluate(self, network: nn.Module, split: Split, batch_size: int, execution: Execution) -> Figures | str:
+        totals = MetricTotals([self._metric, *self._also.values()])
         for inputs, target in split.in_order(batch_size):
-            prediction = network(how.moved(inputs))
+            prediction = network(execution.move(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(how.where)
-            tally.add(shown(prediction, target, self._branch.activation), target)
-        score, *further = tally.values()
+            target = target.to(execution.torch_device)
+            totals.add(activate_for_metric(prediction, target, self._branch.activation), target)
+        score, *further = totals.values()
         return score, dict(zip(self._also, further, strict=True))
 
-    def _probed(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
-        """Return the branch as the network's output has it, and whether that has space."""
+    def _probe(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
+        """Return the branch with the channels of the network's output, and whether that has space."""
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
             splits = self._splits["proxy"]
@@ -257,8 +268,8 @@ class SupervisedTask(Task):
             measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
 
-    def _draws(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Draw what could be a sample, `limit` times; nothing comes twice before everything came once."""
+    def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Draw `limit` candidates for a sample; none is drawn twice before all were drawn once."""
         split = self._splits["proxy"]["train"]
         count = len(split)
         size = 1 if self._has_space else min(self.rows_per_sample, count)
@@ -267,19 +278,19 @@ class SupervisedTask(Task):
             order += torch.randperm(count, generator=generator)[: count // size * size].split(size)
         return split.batches(order[:limit], seed)
 
-    def _too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
+    def _report_too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
         advice = (
             "Check that higher is better and that the metric is defined on a single image."
             if self._has_space
-            else f"Raise rows_per_sample, now {self.rows_per_sample}, so that each sample holds enough of every class."
+            else f"Raise rows_per_sample, now {self.rows_per_sample}, so that each sample has enough rows of every class."
         )
         return RequestError(
             f"Only {found} of {count} samples can be used: of {undefined + at_best + found} that were drawn, the metric is "
-            f"undefined on {undefined} and already at its best on {at_best}. An untrained network's metric needs to be a "
-            f"number below what the target itself reaches as prediction. {advice}"
+            f"undefined on {undefined} and already at its best on {at_best}. The metric of an untrained network needs to be "
+            f"defined, and lower than that of the target used as prediction. {advice}"
         )
 
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample, the target in the data set's own type."""
+    """Measure one sample, with the target in the type of the data set."""
     return measure_sample(metric, prediction, target.to(dtype))

@@ -1,4 +1,4 @@
-"""The seam between a search and what it searches for: a task, the trainings it is asked for, and what they come to (Section 3)."""
+"""The interface between a search and a task: the task, the trainings that are requested, and their outcomes (Section 3)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What decides a training's outcome, and the key under which that is stored.
+    """Everything that decides the outcome of a training; the key under which the outcome is stored.
 
     Args:
-        seed: Decides initial weights, order of the data and augmentation; at least 0.
-        split: What is measured: `valid` during a search; `test` only for final figures.
-        schedule: Which of the task's schedules to train with.
+        seed: Seed of the initial weights, the order of the data and the augmentation; at least 0.
+        split: Split that is evaluated: `valid` during a search, `test` for final figures only.
+        schedule: One of the task's schedules.
         fidelity: Share of the schedule that is trained, in (0, 1].
         learning_rate: Factor on the schedule's learning rate, above 0.
-        scale: Branch → factor on its loss, above 0; 1 where a branch is not named. Whoever asks for the training multiplies the
-            criterion before the task sees it; `train` does not.
+        scale: Branch → factor on its loss, above 0; 1 where a branch is left out. The caller of `Task.train` multiplies the
+            criterion by it; the task does not.
 
     Raises:
         RequestError: A value is outside its range.
@@ -46,7 +46,7 @@ class Training:
     scale: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # One key for one training: a factor of 1 is no factor, and branches have no order.
+        # Equal trainings have equal keys: factors of 1 are dropped, and branches sorted.
         scale = {branch: float(factor) for branch, factor in sorted(self.scale.items()) if factor != 1}
         object.__setattr__(self, "scale", scale)
         for name, value, holds, expected in (
@@ -69,8 +69,8 @@ class Scored:
     """A training that ran to its end.
 
     Args:
-        score: The metric on the split asked for; higher is better.
-        also: Other figures by name, such as further metrics.
+        score: The metric on the evaluated split; higher is better.
+        also: Further metrics by name.
         curve: (step, training loss) pairs.
     """
 
@@ -81,11 +81,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """A training that the guard stopped, or whose metric is not finite.
+    """A training in which a loss, a gradient or the metric became non-finite.
 
     Args:
-        step: The optimizer step, counted from 1, at which it showed.
-        reason: What was not finite.
+        step: Optimizer step at which it was noticed, counted from 1.
+        reason: What is not finite.
     """
 
     step: int
@@ -94,10 +94,10 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A training that was cut short by a rule that was fixed when it was planned.
+    """A training that was ended early by a rule fixed before it began.
 
     Args:
-        step: The last optimizer step that ran, counted from 1.
+        step: Last optimizer step, counted from 1.
         reason: The rule.
     """
 
@@ -107,11 +107,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image beside its target and what a trained network predicts for it.
+    """An image with its target and the prediction of a trained network.
 
     Args:
-        image: (C, H, W), one channel for grey or three for colours.
-        target: The class of each pixel, (H, W); likewise `prediction`.
+        image: (C, H, W), with one channel (grey) or three (colour).
+        target: Class of each pixel, (H, W).
+        prediction: Predicted class of each pixel, (H, W).
     """
 
     image: Tensor
@@ -120,28 +121,35 @@ class Picture:
 
 
 Observe = Callable[[int, float], None]
-"""Called with (step, training loss) while a training runs."""
+"""Called with (step, training loss) after each step of a training."""
 
 
 class Task(ABC):
-    """What losses are searched for.
+    """A network, its data and its metric, for which losses are searched.
 
-    A subclass gives `branches`, `samples` and `train`. Everything else is optional: it is declared here with a default, and what a
-    caller may ask of a task is what stands here. A search calls `branches` and `samples` once, in the driver, and `train` in the
-    workers, to which the task travels by cloudpickle.
+    A subclass implements `branches`, `samples` and `train`. All other members are optional and have defaults; callers use no other
+    members. A search calls `branches` and `samples` in the driver, and `train` in the workers, to which the task is sent by
+    cloudpickle. `tests/tasks/conformance.py` checks the whole contract.
 
     Attributes:
         name: Shown in tables and stored with a run.
         standard: Branch → formula or name in the zoo of the loss in common use: the baseline of `check` and of comparisons.
-        baselines: Further losses in common use, each by the branches in which it differs from `standard`.
-        splits: What `train` can measure; without `test` there are no comparisons on held-out data.
-        schedules: What `train` can train with: the search's `proxy`, and `full` for retraining.
-        also: Names of the further metrics in `Scored.also`; None where the task does not declare them.
+        baselines: Further losses in common use, each given by the branches in which it differs from `standard`.
+        splits: Splits that `train` can evaluate, `valid` first; without `test` there are no comparisons on held-out data.
+        schedules: Schedules of `train`: `proxy` first, for a search, and `full` for retraining.
+        also: Names of the further metrics in `Scored.also`; None where they are not known in advance.
         tunes_learning_rate: Whether `train` follows `Training.learning_rate`. Comparisons then tune the learning rate of
             baselines; otherwise they tune the scale of the loss.
         shortens: Whether `train` follows a `Training.fidelity` below 1.
-        execution: How trainings run unless `train` is given another `Execution`; None where the task runs in a way of its own
-            and `train` ignores that argument.
+        execution: The default of the argument `execution` of `train`; None where `train` ignores that argument.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", metric="auc")
+    >>> list(task.branches), task.splits
+    (['main'], ('valid', 'test'))
+    >>> criterion = autoloss.bind(autoloss.Loss("-y * log(p)"), task.branches)
+    >>> task.train(criterion, Training(seed=0)).score > 0.9
+    True
     """
 
     name: str = "task"
@@ -157,17 +165,17 @@ class Task(ABC):
     @property
     @abstractmethod
     def branches(self) -> Mapping[str, Branch]:
-        """The branches by name, in a fixed order."""
+        """Branches by name, in a fixed order."""
 
     @abstractmethod
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         """Draw training samples with the predictions of a randomly initialised network.
 
-        A sample whose metric is undefined or already at its best is redrawn.
+        A sample whose metric is undefined or already at its maximum is redrawn.
 
         Args:
-            count: B, the number of samples for each branch.
-            seed: Decides the samples and the network's weights; equal seeds give equal samples.
+            count: B, the number of samples of each branch.
+            seed: Seed of the samples and of the network's weights; equal seeds give equal samples.
         """
 
     @abstractmethod
@@ -178,46 +186,48 @@ class Task(ABC):
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged | Stopped:
-        """Train a new network with a criterion and measure it.
+        """Train a new network with a criterion and evaluate it.
 
         Equal arguments give equal outcomes, whatever ran before in the process.
 
         Args:
-            criterion: One loss per branch; `autoloss.bind` makes it of trees or of hand-written losses.
-            training: Seed, split, schedule and the rest of what decides the outcome.
-            execution: Device, precision and checkpoints; the task's own when left out.
-            observe: Called with (step, training loss) as training goes on.
+            criterion: One loss per branch; `autoloss.bind` makes it from trees or hand-written losses.
+            training: Seed, split, schedule and whatever else decides the outcome.
+            execution: Device, precision and checkpoints; the task's `execution` when None.
+            observe: Called with (step, training loss) after each step.
 
         Raises:
-            RequestError: The task has no such split or schedule, or the criterion lacks a branch.
+            RequestError: The task does not offer this training, or the criterion lacks a branch; see `check_training`.
         """
 
     def steps(self, training: Training) -> int | None:
-        """Return the number of optimizer steps of a training, or None where the task cannot tell."""
+        """Return the number of optimizer steps of a training, or None where it is unknown."""
         return None
 
     def untrained(self, seed: int) -> float | None:
-        """Return the score of the network that a proxy training with this seed begins with, or None where the task cannot tell."""
+        """Return the score of the untrained network of a proxy training with this seed, or None where it is unknown."""
         return None
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
-        """Return what a schedule trains with as plain values, for records of a training."""
+        """Return the settings of a schedule as plain values; they are stored with a retraining."""
         return {}
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train as `train` does, and return the first `count` images of the split with the network's predictions.
 
         Raises:
-            RequestError: The task has no pictures.
+            RequestError: The task does not predict images, or does not offer this training.
         """
-        raise RequestError(f"The task {self.name} has no pictures to draw.")
+        raise RequestError(
+            f"The task {self.name} has no pictures to draw. Choose a task of segmentation, or implement pictures()."
+        )
 
 
 def check_training(task: Task, criterion: Criterion, training: Training, splits: Sequence[str] | None = None) -> None:
-    """Refuse a training that a task cannot do.
+    """Check that a task offers a training, and that a criterion has all branches.
 
     Args:
-        splits: What the schedule can measure; those of the task when left out.
+        splits: Splits that the schedule can evaluate; `task.splits` when None.
 
     Raises:
         RequestError: There is no such split or schedule, a branch has no loss, or the task does not follow the fidelity or the
@@ -225,9 +235,9 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
     """
     if training.schedule not in task.schedules:
         raise unknown("schedule", training.schedule, task.schedules)
-    measurable = task.splits if splits is None else splits
-    if training.split not in measurable:
-        raise unknown(f"split of the schedule {training.schedule}", training.split, measurable)
+    available = task.splits if splits is None else splits
+    if training.split not in available:
+        raise unknown(f"split of the schedule {training.schedule}", training.split, available)
     for branch in task.branches:
         if branch not in criterion:
             raise unknown("loss for the branch", branch, criterion)

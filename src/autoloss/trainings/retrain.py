@@ -128,7 +128,9 @@ class Retrainer:
         execution = self.execution
         if execution is not None:
             due = Interval(self.checkpoint_seconds)
-            execution = replace(execution, keep=Checkpoints(directory=folder, due=due, belongs={"loss": entrant.loss}))
+            execution = replace(
+                execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": entrant.loss})
+            )
         try:
             with one_thread():
                 outcome = to_record(self.task.train(criterion, training, execution, self._observer(label, training)))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from autoloss.errors import RequestError
 from autoloss.search.records import Outcome, State
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 from autoloss.trainings.table import Measurements, Row
 
 RESULT = "result.json"

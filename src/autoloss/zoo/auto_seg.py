@@ -1,7 +1,7 @@
-"""Auto-Seg-Loss: the six segmentation metrics with their logical operations replaced by curves, so that they can be descended.
+"""Auto-Seg-Loss: differentiable surrogates of the six segmentation metrics, with curves in place of logical operations.
 
-A metric compares one-hot predictions with one-hot targets by AND, OR and XOR. Here the prediction is a probability p, AND becomes
-g(p)·y and OR g(p) + y − g(p)·y, each with a curve g of its own from (0, 0) to (1, 1).
+A metric compares one-hot predictions with one-hot targets by AND, OR and XOR. Here the prediction is a probability p; AND becomes
+g(p)·y and OR becomes g(p) + y − g(p)·y, each with its own curve g from (0, 0) to (1, 1).
 
 Source: Li et al., 2021, Auto Seg-Loss: Searching Metric Surrogates for Semantic Segmentation (ICLR), Sections 3 and 4.
 """
@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import inner_band
 from autoloss.space.operators import min_pool
-from autoloss.zoo.regions import POSITIONS, Regions, over_classes
+from autoloss.zoo.regions import POSITIONS, Regions, average_over_classes
 
 SMALLEST = 1e-8
 """Keeps quotients finite."""
 FLATTEST = 1e-12
-"""Keeps the slope of a curve with a vertical end finite."""
+"""Keeps the slope finite where a curve is vertical at one end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Curve:
         points: (x, y) of a control point, a node, a control point, a node, … and a control point: 2·pieces − 1 in all.
 
     Raises:
-        RequestError: Their number is even, or they do not rise from (0, 0) to (1, 1).
+        RequestError: The number of points is even, or they do not rise from (0, 0) to (1, 1).
+
+    >>> Curve()(torch.tensor([0.0, 0.25, 1.0]))
+    tensor([0.0000, 0.2500, 1.0000])
     """
 
     points: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
@@ -54,11 +57,13 @@ class Curve:
         whole = [(0.0, 0.0), *self.points, (1.0, 1.0)]
         found = torch.zeros_like(p)
         for start, control, end in zip(whole[::2], whole[1::2], whole[2::2], strict=False):
-            found = torch.where(p > start[0], _piece(p, start, control, end), found)
+            found = torch.where(p > start[0], _evaluate_piece(p, start, control, end), found)
         return found
 
 
-def _piece(p: Tensor, start: tuple[float, float], control: tuple[float, float], end: tuple[float, float]) -> Tensor:
+def _evaluate_piece(
+    p: Tensor, start: tuple[float, float], control: tuple[float, float], end: tuple[float, float]
+) -> Tensor:
     width = end[0] - start[0]
     x, middle = (p.clamp(start[0], end[0]) - start[0]) / width, (control[0] - start[0]) / width
     # The root of x = 2·t·(1 − t)·middle + t² that lies in [0, 1], in the form that is exact for middle = ½ too.
@@ -68,21 +73,21 @@ def _piece(p: Tensor, start: tuple[float, float], control: tuple[float, float], 
 
 @dataclass(frozen=True, slots=True)
 class AutoSegLoss:
-    """One minus a metric's surrogate.
+    """One minus the surrogate of a metric.
 
-    Classes that the batch's target lacks add 0 and have no gradient. Bands and tolerances are the branch's, as in the metrics.
+    Classes that are not in the target of the batch add 0 and have no gradient. Tolerances are those of the branch.
 
     Args:
         metric: One of `SURROGATES`.
-        curves: One for each logical operation, in the order of `Surrogate.operations`; straight lines when left out, which is what
-            the search for curves begins with: AND is then y·p. Searched ones are given as
-
-                RegionLoss(branch, AutoSegLoss("miou", (Curve(((0.1, 0.4),)), Curve(((0.6, 0.2),)))))
-
-            and those that its authors found are in `PUBLISHED`.
+        curves: One for each logical operation, in the order of `Surrogate.operations`; straight lines by default, where AND is
+            y·p and the authors' search begins. The curves that the authors found are in `PUBLISHED`.
 
     Raises:
-        RequestError: There is no such metric, or it has another number of curves.
+        RequestError: The metric is unknown, or it needs another number of curves.
+
+    >>> loss = AutoSegLoss("miou", (Curve(((0.1, 0.4),)), Curve(((0.6, 0.2),))))
+    >>> loss.metric, len(loss.curves)
+    ('miou', 2)
     """
 
     metric: str
@@ -103,12 +108,12 @@ class AutoSegLoss:
 
 
 def _miou(regions: Regions, both: Curve, either: Curve) -> Tensor:
-    return over_classes(1 - _iou(regions, both, either), regions.y)
+    return average_over_classes(1 - _compute_iou(regions, both, either), regions.y)
 
 
 def _fwiou(regions: Regions, both: Curve, either: Curve) -> Tensor:
     share = regions.y.sum(POSITIONS)
-    return (share * (1 - _iou(regions, both, either))).sum() / share.sum().clamp(min=SMALLEST)
+    return (share * (1 - _compute_iou(regions, both, either))).sum() / share.sum().clamp(min=SMALLEST)
 
 
 def _biou(regions: Regions, both: Curve, either: Curve) -> Tensor:
@@ -125,33 +130,33 @@ def _gacc(regions: Regions, both: Curve) -> Tensor:
 def _macc(regions: Regions, both: Curve) -> Tensor:
     wanted = regions.y.sum(POSITIONS)
     hit = (both(regions.p) * regions.y).sum(POSITIONS)
-    return over_classes(1 - hit / wanted.clamp(min=SMALLEST), regions.y)
+    return average_over_classes(1 - hit / wanted.clamp(min=SMALLEST), regions.y)
 
 
 def _bf1(regions: Regions, both: Curve, eroded_both: Curve, either: Curve, eroded_either: Curve) -> Tensor:
-    """Edges are a region XOR its erosion: OR without AND."""
+    """An edge is a region XOR its erosion: OR without AND."""
     eroded = min_pool(regions.p)
     union, other = either(regions.p), eroded_either(eroded)
     found = union + other - union * other - both(regions.p) * eroded_both(eroded)
     wanted = inner_band(regions.y, 1)
-    precision = _share(found, _grown(wanted, regions.tolerance))
-    recall = _share(wanted, _grown(found, regions.tolerance))
+    precision = _compute_share(found, _dilate(wanted, regions.tolerance))
+    recall = _compute_share(wanted, _dilate(found, regions.tolerance))
     f1 = 2 * precision * recall / (precision + recall + SMALLEST)
-    return over_classes(1 - f1, wanted)
+    return average_over_classes(1 - f1, wanted)
 
 
-def _iou(regions: Regions, both: Curve, either: Curve) -> Tensor:
-    """Return each class's surrogate of intersection over union, (C,)."""
+def _compute_iou(regions: Regions, both: Curve, either: Curve) -> Tensor:
+    """Compute the surrogate of intersection over union of each class, (C,)."""
     y, union = regions.y, either(regions.p)
     intersection = (both(regions.p) * y).sum(POSITIONS)
     return intersection / (union + y - union * y).sum(POSITIONS).clamp(min=SMALLEST)
 
 
-def _share(edges: Tensor, matched: Tensor) -> Tensor:
+def _compute_share(edges: Tensor, matched: Tensor) -> Tensor:
     return (edges * matched).sum(POSITIONS) / (edges.sum(POSITIONS) + SMALLEST)
 
 
-def _grown(edges: Tensor, tolerance: int) -> Tensor:
+def _dilate(edges: Tensor, tolerance: int) -> Tensor:
     return F.max_pool2d(edges, kernel_size=2 * tolerance + 1, stride=1, padding=tolerance)
 
 
@@ -193,13 +198,13 @@ PUBLISHED: Mapping[str, tuple[Curve, ...]] = {
         Curve((point,)) for point in ((0.81130, 0.85262), (0.17165, 0.031648), (0.20997, 0.44903), (0.078475, 0.87530))
     ),
 }
-"""What the search for curves found on VOC 2012, to five digits.
+"""The curves that the authors found on VOC 2012, to five digits.
 
-Source: the retraining configurations in the repository of Auto-Seg-Loss. They have the same curves for FWIoU and BIoU, and for
+Source: the retraining configurations in the repository of Auto-Seg-Loss, which use the same curves for FWIoU and BIoU, and for
 gAcc and mAcc.
 """
 
 
-def published(metric: str) -> AutoSegLoss:
-    """Return the loss of a metric with the curves that its authors found."""
+def get_published(metric: str) -> AutoSegLoss:
+    """Return the loss of a metric with the curves that the authors found."""
     return AutoSegLoss(metric, PUBLISHED[metric])

@@ -1,4 +1,4 @@
-"""Baselines of object detection that are no trees: smooth L1 on deltas, and CSE-AutoLoss-A's classification."""
+"""Hand-written baselines of object detection: smooth L1 on deltas, and the classification loss of CSE-AutoLoss-A."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autoloss.errors import RequestError
 from autoloss.space.boxes import smooth_l1
 from autoloss.space.branch import Branch
 from autoloss.space.loss import mean_over_positions
-from autoloss.space.operators import raised, signed_log
+from autoloss.space.operators import signed_log, upcast
 
 
 @dataclass(frozen=True, slots=True)
 class SmoothL1:
-    """Smooth L1 on the deltas of positive boxes, over the number of sampled ones; its weight is 1, whatever the branch's.
+    """Smooth L1 on the deltas of positive boxes, divided by the number of sampled ones; the branch's weight is not used.
 
     Raises:
-        RequestError: The branch has no boxes.
+        RequestError: The branch is not one of boxes.
     """
 
     branch: Branch
@@ -38,13 +38,13 @@ class SmoothL1:
 
 @dataclass(frozen=True, slots=True)
 class WeightedByOverlap:
-    """Cross entropy with the weight 1 + sin(w), w the IoU of the predicted box of a positive, 1 for a negative.
+    """Cross entropy with the weight 1 + sin(w), where w is the IoU of the predicted box of a positive, and 1 for a negative.
 
     Raises:
         RequestError: The branch has no leaves p and y; on use, the context lacks `overlap`.
 
     Source: Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search,
-    CSE-AutoLoss-A; what w is for a negative is taken from the authors' code.
+    CSE-AutoLoss-A; the value of w for a negative is that of the authors' code.
     """
 
     branch: Branch
@@ -57,13 +57,13 @@ class WeightedByOverlap:
             )
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """Compute the loss from the raw prediction; never in 16 bits."""
+        """Compute the loss from the raw prediction, in at least float32."""
         if "overlap" not in context:
             raise RequestError(
                 "CSE-AutoLoss-A's classification needs the IoU of each predicted box, which only detection has."
             )
         with torch.autocast(prediction.device.type, enabled=False):
-            leaves = self.branch.leaves(raised(prediction), context)
+            leaves = self.branch.leaves(upcast(prediction), context)
             p, y = leaves["p"], leaves["y"]
             importance = 1 + context["overlap"].detach().to(p)[:, None, None, None].sin()
             value = -importance * y * signed_log(p)

@@ -1,4 +1,4 @@
-"""Which branches a loss fits."""
+"""Check that a loss fits the branches of a task."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from autoloss.space.expression import Expression
 
 
-def only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
-    """Return the name of the one branch, and the branch.
+def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:
+    """Return the name and the branch of a task that has only one.
+
+    Args:
+        text: The loss, for the message.
 
     Raises:
-        RequestError: A loss for one branch was asked for, and the task has several.
+        RequestError: The task has several branches.
     """
     if len(branches) != 1:
         wanted = join_branches(dict.fromkeys(branches, "…"))
@@ -32,7 +35,7 @@ def check_leaves(tree: Expression, name: str, branch: Branch) -> Expression:
     """Return the tree if it can train this branch.
 
     Raises:
-        RequestError: It has leaves that the branch lacks, or nothing that depends on the prediction.
+        RequestError: The branch lacks one of its leaves, or none of them depends on the prediction.
     """
     from autoloss.space.branch import Role
     from autoloss.space.expression import CONSTANT
@@ -40,7 +43,7 @@ def check_leaves(tree: Expression, name: str, branch: Branch) -> Expression:
     roles = branch.leaves_and_roles
     if strange := sorted(tree.leaves - {CONSTANT} - set(roles)):
         raise RequestError(
-            f"{str(tree)!r} has the leaves {', '.join(strange)}; branch {name!r} knows {', '.join(roles)} and 1."
+            f"{str(tree)!r} has the leaves {', '.join(strange)}; branch {name!r} has {', '.join(roles)} and 1."
         )
     if all(roles[leaf] is Role.TARGET for leaf in tree.leaves - {CONSTANT}):
         raise RequestError(f"{str(tree)!r} does not depend on the prediction, so nothing can be trained with it.")

@@ -1,4 +1,4 @@
-"""Cross entropies that are no trees: weighted by how rare a class is, and by how near a border lies."""
+"""Hand-written cross entropies with weights: by class frequency, and by distance to the border."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.space.operators import EPSILON
-from autoloss.zoo.distances import distances_within
+from autoloss.zoo.distances import compute_border_distances
 from autoloss.zoo.regions import POSITIONS, Regions
 
 
@@ -17,14 +17,14 @@ def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = N
     """Return cross entropy with a weight for each class, divided by the sum of all positions' weights as in torch.
 
     Args:
-        weights: One per class. When left out they are the inverse frequencies in the batch: each class of its target has the
+        weights: One per class; by default the inverse frequencies in the batch, so that each class of its target has the
             same share in the loss.
 
     Raises:
-        RequestError: There are more or fewer weights than classes.
+        RequestError: The number of weights differs from the number of classes.
 
-    Source: Ronneberger et al., 2015, U-Net, Eq. 1 and 2: the part w_c that balances the frequencies of classes. Their second
-    part, which keeps touching cells of one class apart, has no meaning where instances are not told apart.
+    Source: Ronneberger et al., 2015, U-Net, Eq. 1 and 2: the term w_c that balances the class frequencies. The second
+    term, which separates touching cells of one class, does not apply without instances.
     """
     y = regions.y
     if weights is None:
@@ -35,35 +35,35 @@ def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = N
     else:
         raise RequestError(f"{len(weights)} class weights were given for {y.shape[1]} classes; give one for each.")
     share = y * scale.view(1, -1, 1, 1)
-    return (share * surprise(regions.p)).sum() / share.sum().clamp(min=EPSILON)
+    return (share * negative_log(regions.p)).sum() / share.sum().clamp(min=EPSILON)
 
 
-def distance_penalised(regions: Regions) -> Tensor:
-    """Return cross entropy times 1 + φ, where φ falls from 1 at the border of the target's region to 0 at its deepest point.
+def distance_penalised_cross_entropy(regions: Regions) -> Tensor:
+    """Return cross entropy times 1 + φ, where φ falls from 1 at the border of the target's region to 0 at its innermost point.
 
     φ = 1 − (d − 1) / (d_max − 1), with d a pixel's Euclidean distance to the nearest pixel outside its region (1 at the inner edge)
-    and d_max the largest of its class in its image; in an image of one class it is 0. What is ignored lies outside every
-    region; the image's border does not end one.
+    and d_max the largest of its class in its image; in an image of one class φ is 0. Ignored positions are outside every
+    region; the image border does not bound a region.
 
     Source: Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation (DPCE): (1 + φ)·CE with the
-    reverted distance transform. They leave open whether φ is in pixels; here it is scaled to [0, 1] for each mask, which keeps
-    the scale of the loss between one and two cross entropies whatever the size of the image.
+    reverted distance transform. They do not say whether φ is in pixels; here it is scaled to [0, 1] for each mask, so that the
+    loss lies between one and two cross entropies for any image size.
     """
     with torch.no_grad():
-        penalty = nearness(regions.y)
-    return (regions.y * (1 + penalty) * surprise(regions.p)).sum() / regions.divisor
+        penalty = compute_border_proximity(regions.y)
+    return (regions.y * (1 + penalty) * negative_log(regions.p)).sum() / regions.divisor
 
 
-def nearness(y: Tensor) -> Tensor:
-    """Return φ at each position of the target's own region, (N, C, H, W); zero elsewhere."""
+def compute_border_proximity(y: Tensor) -> Tensor:
+    """Compute φ at each position of the target's region, (N, C, H, W); zero elsewhere."""
     classes = torch.where(y.sum(dim=1) > 0, y.argmax(dim=1), -1)
-    distance = distances_within(classes).to(y.dtype)
+    distance = compute_border_distances(classes).to(y.dtype)
     inside = torch.where(distance.isfinite(), distance, torch.zeros_like(distance)).unsqueeze(1) * (y > 0)
     depth = inside.amax(dim=(2, 3), keepdim=True) - 1
     relative = (inside - 1) / depth.clamp(min=1e-6)
     return torch.where(inside > 0, 1 - relative, torch.zeros_like(inside))
 
 
-def surprise(p: Tensor) -> Tensor:
+def negative_log(p: Tensor) -> Tensor:
     """Return −log p, finite with a finite gradient at 0."""
     return -(p + EPSILON).log()

@@ -1,4 +1,4 @@
-"""One named loss, and how it fits the branches of a task."""
+"""One named loss, and how it is applied to the branches of a task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError
 from autoloss.space.loss_text import MAIN
-from autoloss.zoo.branches import check_leaves, only_branch
+from autoloss.zoo.branches import check_leaves, get_only_branch
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from autoloss.zoo.handwritten import HandWritten
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One named loss: a tree, a hand-written loss, or one member per branch.
+    """One named loss: a tree, a hand-written loss, or one entry per branch.
 
     Args:
         description: What the loss is, in one line.
-        source: Where it comes from.
-        metric: The metric it was found for; a dash where it was made for none.
-        target: The encoding of y it was found for, as in `Loss.criterion`, or what the areas are of.
-        activation: What turns the raw prediction into `p`.
+        source: The publication.
+        metric: The metric that it was found or made for; a dash if there is none.
+        target: The encoding of y that it was found for, as in `Loss.criterion`, or a description of the target.
+        activation: The activation that turns the raw prediction into `p`.
         formula: The tree of a loss for one branch.
-        factory: Makes the hand-written loss of one branch; it looks after weight, mask and precision itself.
-        members: Branch → the entry for it, of a loss for several branches.
+        factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
+        members: Branch → its entry, for a loss of several branches.
     """
 
     name: str
@@ -44,23 +44,23 @@ class Entry:
 
     @property
     def formulas(self) -> Mapping[str, str]:
-        """Branch → formula; `main` for a loss of one branch, nothing for a hand-written one."""
+        """Branch → formula, with `main` for a loss of one branch; empty for a hand-written loss."""
         if self.members:
             return {branch: member.formula for branch, member in self.members.items()}
         return {MAIN: self.formula} if self.formula else {}
 
-    def loss(self) -> Loss | HandWritten:
-        """Return the loss without a task; both kinds have `criterion()`."""
+    def make_loss(self) -> Loss | HandWritten:
+        """Return the loss independently of any task; both kinds have `criterion()`."""
         from autoloss.space.loss import Loss
         from autoloss.zoo.handwritten import HandWritten
 
         return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
 
-    def losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
-        """Return what `autoloss.bind` takes: one loss for each of a task's branches.
+    def make_losses(self, branches: Mapping[str, Branch]) -> dict[str, Expression | BranchLoss]:
+        """Return one loss for each branch of a task, as `autoloss.bind` takes them.
 
         Raises:
-            RequestError: The task has other branches, or their leaves are not those of the formula.
+            RequestError: The task has other branches, or their leaves do not fit the formula.
         """
         if self.members:
             if set(branches) != set(self.members):
@@ -68,15 +68,15 @@ class Entry:
                     f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
                     f"this task has {', '.join(branches)}."
                 )
-            return {name: self.members[name].one(name, branch) for name, branch in branches.items()}
-        name, branch = only_branch(branches, self.name)
-        return {name: self.one(name, branch)}
+            return {name: self.members[name].make_branch_loss(name, branch) for name, branch in branches.items()}
+        name, branch = get_only_branch(branches, self.name)
+        return {name: self.make_branch_loss(name, branch)}
 
-    def one(self, name: str, branch: Branch) -> Expression | BranchLoss:
+    def make_branch_loss(self, name: str, branch: Branch) -> Expression | BranchLoss:
         """Return the loss of one branch.
 
         Raises:
-            RequestError: The entry has several members, or the branch has other leaves.
+            RequestError: The entry is for several branches, or the leaves of the branch do not fit.
         """
         from autoloss.space.parsing import parse
 

@@ -1,20 +1,19 @@
-"""A loss that is no tree, with the methods of a `Loss`."""
+"""A hand-written loss with the interface of `Loss`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss
-from autoloss.zoo.branches import only_branch
 
 
 @dataclass(frozen=True, slots=True)
 class HandWritten:
-    """A named loss that is no tree; its text form is its name.
+    """A named loss that is not a tree; its text form is its name.
 
     Args:
         make: Returns the loss of a branch.
@@ -25,11 +24,6 @@ class HandWritten:
 
     def __str__(self) -> str:
         return self.name
-
-    def losses(self, branches: Mapping[str, Branch]) -> dict[str, BranchLoss]:
-        """Return what `autoloss.bind` takes, for a task with one branch."""
-        name, branch = only_branch(branches, self.name)
-        return {name: self.make(branch)}
 
     def criterion(
         self,
@@ -48,7 +42,7 @@ class HandWritten:
 
 
 class HandWrittenModule(nn.Module):
-    """A hand-written loss in the form of torch's own: called with raw predictions and targets, gives a scalar."""
+    """A hand-written loss as a module like those of torch: (raw prediction, target) → scalar."""
 
     def __init__(self, name: str, loss: BranchLoss, branch: ActivatedBranch) -> None:
         super().__init__()
@@ -57,7 +51,7 @@ class HandWrittenModule(nn.Module):
         self._loss = loss
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss; shapes are those of `LossModule.forward`."""
+        """Compute the loss; the arguments are those of `LossModule.forward`."""
         return self._loss(prediction, {"target": fitting(target, prediction)})
 
     def extra_repr(self) -> str:

@@ -1,6 +1,6 @@
-"""What hand-written losses of classification and segmentation have in common: probabilities beside classes, position by position.
+"""The interface of hand-written losses for classification and segmentation.
 
-Such a loss is a function of `Regions`, and `RegionLoss` applies it to a branch: mask, weight and precision are looked after here.
+Such a loss is a function of `Regions`; `RegionLoss` applies it to a branch with mask, weight and precision.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 
 POSITIONS = (0, 2, 3)
-"""All dimensions of (N, C, H, W) but the classes."""
+"""All dimensions of (N, C, H, W) except the classes."""
 TOLERANCE = 5
-"""Pixels, where the branch knows none."""
+"""Default tolerance in pixels, for branches without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Probabilities and the classes that they are held against, never in 16 bits.
+    """Probabilities and target classes at each position, in at least float32.
 
     Args:
         p: Probabilities, (N, C, H, W), zero at positions that do not count.
-        y: One-hot classes, (N, C, H, W), likewise. They are whole regions even where the branch trains its trees on borders:
-            a hand-written loss for boundaries finds them itself.
+        y: One-hot classes, (N, C, H, W), likewise zero. They are whole regions even if the branch trains trees on borders: a
+            hand-written loss for borders derives them itself.
         counted: True where a position counts, (N, 1, H, W).
         divisor: The branch's: N·H·W, or the number of positions that count.
-        tolerance: Pixels, for what is said of boundaries.
+        tolerance: Tolerance of border metrics, in pixels.
     """
 
     p: Tensor
@@ -69,17 +69,17 @@ class RegionLoss:
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Compute the loss from the raw prediction."""
         with torch.autocast(prediction.device.type, enabled=False):
-            return self.branch.weight * self.value(regions(self.branch, prediction, context))
+            return self.branch.weight * self.value(read_regions(self.branch, prediction, context))
 
 
-def regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Regions:
-    """Look at a raw prediction and its target as a branch does."""
+def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -> Regions:
+    """Return the regions of a raw prediction and its target."""
     tolerance = TOLERANCE
     if isinstance(branch, ActivatedBranch):
         tolerance = branch.tolerance
         if branch.encoding != "one_hot":
             branch = dataclasses.replace(branch, encoding="one_hot")
-    leaves = branch.leaves(raised(prediction), context)
+    leaves = branch.leaves(upcast(prediction), context)
     p, y = leaves["p"], leaves["y"]
     counted = branch.mask(context)
     if counted is None:
@@ -89,7 +89,7 @@ def regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tensor]) -
     return Regions(p, y, counted, branch.divisor(context), tolerance)
 
 
-def over_classes(losses: Tensor, y: Tensor) -> Tensor:
-    """Average one loss per class, (C,); a class that y lacks adds 0 and has no gradient."""
+def average_over_classes(losses: Tensor, y: Tensor) -> Tensor:
+    """Average the losses of the classes, (C,); a class that is not in y adds 0 and has no gradient."""
     present = y.sum(POSITIONS) > 0
     return torch.where(present, losses, torch.zeros_like(losses)).mean()

@@ -1,4 +1,4 @@
-"""Read a loss: a name of the zoo, a formula, or a file that holds a formula."""
+"""Resolve a loss: a name of the zoo, a formula, or a file that contains a formula."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.loss_text import join_branches, split_branches
-from autoloss.zoo.branches import check_leaves, only_branch
+from autoloss.zoo.branches import check_leaves, get_only_branch
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry
 
@@ -21,21 +21,29 @@ if TYPE_CHECKING:
     from autoloss.zoo.handwritten import HandWritten
 
 Losses = dict[str, "Expression | BranchLoss"]
-"""Branch → tree or hand-written loss: what `autoloss.bind` takes."""
+"""Branch → tree or hand-written loss, as `autoloss.bind` takes them."""
 
 _NAME = re.compile(r"[\w.~-]*(?:[/\\][\w.~-]+)*")
-"""What a name or a path looks like; nearly all formulas have parentheses, spaces or operators."""
+"""Matches names and paths; nearly all formulas have parentheses, spaces or operators."""
 
 
 def names() -> tuple[str, ...]:
+    """Return the names of all losses.
+
+    >>> names()[:3]
+    ('seg/miou', 'seg/fwiou', 'seg/gacc')
+    """
     return tuple(ENTRIES)
 
 
-def entry(name: str) -> Entry:
-    """Return the row of a name.
+def get_entry(name: str) -> Entry:
+    """Return a loss by name with its description, source and settings.
 
     Raises:
-        RequestError: There is none; the message lists all.
+        RequestError: The name is unknown; the message lists all names.
+
+    >>> get_entry("baseline/ce").formula
+    '-y * log(p)'
     """
     if name not in ENTRIES:
         raise unknown("loss in the zoo", name, ENTRIES)
@@ -43,30 +51,41 @@ def entry(name: str) -> Entry:
 
 
 def get(name: str) -> Loss | HandWritten:
-    """Return a loss by name: a `Loss` where it is trees, else an object with the same `criterion()`.
+    """Return a loss by name: a `Loss`, or for a hand-written loss an object with the same `criterion()`.
 
     Raises:
         RequestError: The name is unknown.
+
+    >>> import torch
+    >>> str(get("det/rcnn_reg"))
+    'neg(log(mul(i, inv(e))))'
+    >>> get("baseline/ce").criterion()(torch.zeros(2, 4), torch.tensor([0, 3]))
+    tensor(1.3863)
     """
-    return entry(name).loss()
+    return get_entry(name).make_loss()
 
 
 def resolve(
     text: str | Mapping[str, str], branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None
 ) -> tuple[str, Losses]:
-    """Read a loss for a task.
+    """Resolve a loss for the branches of a task.
 
     Args:
         text: A name of the zoo; a formula, `branch: formula or name; …` for several branches; or the path of a text file with a
             formula. As a mapping, such as `Task.standard`: a name or a formula for each branch.
-        branches: The task's.
-        operators: Those that a formula may hold, by name; Table 1's when left out.
+        branches: The branches of the task.
+        operators: The allowed operators, by name; those of Table 1 by default.
 
     Returns:
-        A short label, and what `autoloss.bind` takes.
+        A short label, and the losses that `autoloss.bind` takes.
 
     Raises:
-        RequestError: It is none of these, or does not fit the branches.
+        RequestError: The text is none of these, or the loss does not fit the branches.
+
+    >>> from autoloss import ActivatedBranch
+    >>> label, losses = resolve("baseline/ce", {"main": ActivatedBranch()})
+    >>> label, str(losses["main"])
+    ('baseline/ce', 'neg(mul(y, log(p)))')
     """
     from autoloss.space.parsing import FormulaError
 
@@ -78,23 +97,25 @@ def resolve(
         }
     text = text.strip()
     if text in ENTRIES:
-        return text, ENTRIES[text].losses(branches)
+        return text, ENTRIES[text].make_losses(branches)
     parts = split_branches(text)
     if any(part in ENTRIES for part in parts.values()):
         return text, resolve(parts, branches, operators)[1]
     try:
-        return text, _from_formula(text, branches, operators)
+        return text, _parse_formula(text, branches, operators)
     except FormulaError as error:
         if os.path.isfile(text):
-            return os.path.basename(text), _from_file(text, branches, operators)
+            return os.path.basename(text), _read_file(text, branches, operators)
         if text and _NAME.fullmatch(text):
             raise RequestError(
-                f"{unknown('loss', text, ENTRIES)} It is no file, and as a formula it fails too: {error.problem}"
+                f"{unknown('loss', text, ENTRIES)} It is not a file, and not a formula either: {error.problem}"
             ) from None
         raise
 
 
-def _from_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
+def _parse_formula(
+    text: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None
+) -> Losses:
     from autoloss.space.loss import Loss
     from autoloss.space.operators import OPERATORS
     from autoloss.space.parsing import parse
@@ -106,21 +127,21 @@ def _from_formula(text: str, branches: Mapping[str, Branch], operators: Mapping[
         return {name: check_leaves(loss[name], name, branch) for name, branch in branches.items()}
     leaves = dict.fromkeys(leaf for branch in branches.values() for leaf in branch.leaves_and_roles)
     tree = parse(text, leaves, known)
-    name, branch = only_branch(branches, text)
+    name, branch = get_only_branch(branches, text)
     return {name: check_leaves(tree, name, branch)}
 
 
-def _from_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
+def _read_file(path: str, branches: Mapping[str, Branch], operators: Mapping[str, Operator] | None = None) -> Losses:
     from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError
 
     try:
         with open(path, encoding="utf-8") as file:
-            # One character too many is enough for the parser to refuse the rest.
+            # One character more than allowed is enough for the parser to reject the text.
             text = file.read(MAXIMUM_CHARACTERS + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read as a text file with a formula: {error}") from None
     try:
-        return _from_formula(text, branches, operators)
+        return _parse_formula(text, branches, operators)
     except FormulaError as error:
         raise RequestError(f"{path}: {error}") from None
 

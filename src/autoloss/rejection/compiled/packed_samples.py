@@ -94,7 +94,7 @@ def _stack_inputs(branch: Branch, sample: Sample, precision: torch.dtype) -> Ten
         return branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
     context = sample.context
     reference, target, deviations = (context[name].to(precision) for name in ("reference", "box", "deviations"))
-    unit = branch.measured_in(target)
+    unit = branch.get_area_unit(target)
     return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit.unsqueeze(1)], dim=1))
 
 

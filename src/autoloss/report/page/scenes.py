@@ -18,7 +18,7 @@ from typing import Any
 from autoloss.errors import RequestError
 from autoloss.run.results import Search
 from autoloss.tasks.task import Training
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
 
 FILE = "scenes.json"

@@ -99,7 +99,7 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise RequestError(
-                f"Nothing can be served at {host}, port {port}: {reason}. Name another one with --port."
+                f"Nothing can be served at {host}, port {port}: {reason}. Name another one.", argument="port"
             ) from None
 
     @property

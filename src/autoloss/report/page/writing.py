@@ -11,7 +11,7 @@ from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.results import Search
 from autoloss.store.read import Reader
-from autoloss.tasks.training.whole_files import write_text
+from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "report.html"
 
@@ -40,7 +40,8 @@ def write_report(
     if scenes:
         if contents.winner is None:
             raise RequestError(
-                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave out --scenes."
+                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out.",
+                argument="scenes",
             )
         if contents.scenes is None:
             scene_files.made(Search(reader), contents.winner.formula.found, say)
@@ -51,8 +52,8 @@ def write_report(
 
 def _refuse_other(path: Path) -> None:
     if path.is_dir():
-        raise RequestError(f"{path} is a folder; name a file with --out.")
+        raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:
         raise RequestError(
-            f"{path} exists already and is no report, so it is not replaced. Name another file with --out."
+            f"{path} exists already and is no report, so it is not replaced. Name another file.", argument="out"
         )

@@ -1,4 +1,4 @@
-"""The task digits-det: Section 4.2 on scenes of real handwritten digits, at a size that one core trains in a minute."""
+"""The task digits-det: detection in scenes of handwritten digits, at a size that one core trains in a minute (Section 4.2)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def digits_det(
 
     Args:
         metric: map, ap50 or voc07.
-        unit: Of areas: square pixels, or the area of the target box.
-        size: Pixels of a scene's side, a multiple of 32.
-        train: Number of scenes; likewise `valid` and `test`.
-        seed: Decides the scenes.
-        epochs: Of the proxy; likewise the six that follow. A step of Adam does not depend on the scale of a loss, and found losses
-            differ in it by orders of magnitude between branches: with SGD a loss that trains to AP50 0.48 came to 0.22. The
-            gradients are clipped at a norm that those of the standard losses pass in the first steps alone; found losses of
-            areas have poles where boxes do not overlap.
+        unit: Unit of areas: square pixels, or the area of the target box.
+        size: Side of a scene in pixels, a multiple of 32.
+        train: Number of training scenes; `valid` and `test` likewise.
+        seed: Seed of the scenes.
+        epochs: Epochs of the proxy. This and the next six options are fields of its `Recipe`. A step of Adam does not depend on
+            the scale of a loss, in which found losses differ by orders of magnitude between branches: with SGD a loss that trains
+            to AP50 0.48 came to 0.22. Gradients are clipped at a norm that those of the standard losses exceed in the first steps
+            only; found losses of areas have poles where boxes do not overlap.
 
     Raises:
         RequestError: An unknown metric, or a value outside its range.
@@ -53,7 +53,7 @@ def digits_det(
     counts = {"train": train, "valid": valid, "test": test}
     for split, count in counts.items():
         if count < 1:
-            raise RequestError(f"digits-det has {count} scenes to {split}; it needs at least 1.")
+            raise RequestError(f"digits-det has {count} scenes in the split {split}; it needs at least 1.")
     scenery = BoxSceneSettings(size=size)
     data = {split: compose_box_scenes(split, count, seed, scenery) for split, count in counts.items()}
     return DetectionTask(
@@ -78,7 +78,7 @@ def digits_det(
 
 
 def small_network(size: int) -> FasterRCNN:
-    """Return a Faster R-CNN for digits of about 16 to 40 pixels: half of the usual heads, and three levels."""
+    """Return a Faster R-CNN for digits of about 16 to 40 pixels, with heads of half the usual width and three levels."""
     shape = DetectorSettings(
         short_side=size,
         long_side=size,
@@ -90,7 +90,7 @@ def small_network(size: int) -> FasterRCNN:
         rpn_sampled=64,
         rcnn_sampled=32,
         proposals=(128, 64),
-        # Found losses rank well before they are sure: precision is measured over all scores, not those above 0.05.
+        # Found losses rank boxes well although their scores are low: precision is measured over all scores, not those above 0.05.
         least_score=0.0,
         mean=(0.1,),
         deviation=(0.25,),

@@ -1,7 +1,7 @@
-"""The tasks coco-det and voc-det: detection as in Section 4.2 and Appendix A, on the original files.
+"""The tasks coco-det and voc-det: detection on the original files (Section 4.2 and Appendix A).
 
-The paper's values are the defaults: of the proxy in `Stage`, of retraining in `FULL`; all of them are options of the tasks,
-retraining's behind `full_`.
+The defaults are the paper's: those of the proxy in `Stage`, those of retraining in `FULL`. All of them are options of the tasks,
+those of retraining with the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from autoloss.tasks.files.inspection import inspect_boxes
 from autoloss.tasks.training.recipe import Recipe
 
 LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
-"""Which part of the pyramid → what makes it, and the anchors' sides in pixels."""
+"""Levels of the pyramid → the function that builds the backbone, and the sides of the anchors in pixels."""
 PAPER_HELD_OUT = {"coco-det": (5000, 118287), "voc-det": (1500, 16551)}
-"""Images that the search measures on, of so many; of a smaller data set the same share. The paper names no number for VOC."""
+"""Task → (images held out for validation, of how many); the same share of a smaller data set. For VOC the paper states none."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a schedule trains; the defaults, with those of `RECIPE`, are the paper's proxy.
+    """Network and recipe of a schedule; the defaults, with those of `RECIPE`, are the paper's proxy.
 
     Raises:
         RequestError: Unknown levels.
@@ -49,11 +49,11 @@ class Stage:
     backbone: str = "resnet50"
     levels: str = "P4-P6"
     channels: int = 128
-    """Of the pyramid, and so of the RPN's head; half of the usual."""
+    """Channels of the pyramid and of the RPN's head; half of the usual."""
     head_width: int = 512
-    """Of the R-CNN head; half of the usual."""
+    """Width of the R-CNN head; half of the usual."""
     weights: str = "none"
-    """Of the backbone: none, imagenet, or the path of a state dict."""
+    """Weights of the backbone: none, imagenet, or the path of a state dict."""
     short_side: int = 800
     long_side: int = 1333
     recipe: Recipe = field(default_factory=lambda: RECIPE)
@@ -72,7 +72,7 @@ class Stage:
 
 
 RECIPE = Recipe(epochs=1, batch_size=32, learning_rate=0.04, weight_decay=1e-4, schedule="constant", warmup_steps=250)
-"""Appendix A's proxy of detection. It names no decay within its one epoch."""
+"""The proxy of detection (Appendix A), which states no decay of the learning rate within its one epoch."""
 PROXY = Stage()
 FULL = Stage(
     levels="P2-P6",
@@ -93,16 +93,16 @@ STAGES = {"proxy": PROXY, "full": FULL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """What else can be set of these tasks.
+    """Options that the proxy and retraining share.
 
     Args:
-        data: The data set's folder.
-        held_out: Images of the training set that the search measures on.
-        share: Of the others, how much the proxy trains on.
-        seed: Decides both.
-        unit: Of areas: square pixels, or the area of the target box.
-        device: Where networks are trained; auto: on a GPU if there is one.
-        loaders: Processes that read images ahead; a GPU waits for its data without.
+        data: Folder of the data set.
+        held_out: Number of training images held out for validation.
+        share: Share of the other training images that the proxy trains on.
+        seed: Seed of both draws.
+        unit: Unit of areas: square pixels, or the area of the target box.
+        device: Device on which networks are trained; auto is a GPU if there is one.
+        loaders: Worker processes that read images ahead; without them a GPU waits for its data.
     """
 
     data: str | None = None
@@ -125,11 +125,11 @@ class CommonOptions:
 @final
 @dataclass(frozen=True, slots=True)
 class DetectionFactory:
-    """Makes the task of one data set; callable with the options that its signature lists.
+    """Builds the task of one data set; its signature lists the options.
 
     Args:
-        task: The name in the catalogue.
-        metric: The default.
+        task: Name in the catalogue.
+        metric: Default metric.
     """
 
     task: str
@@ -143,19 +143,19 @@ class DetectionFactory:
         return Signature(listed, return_annotation=DetectionTask)
 
     def __call__(self, metric: str | None = None, **options: Any) -> DetectionTask:
-        """Make the task.
+        """Build the task.
 
         Raises:
-            RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
+            RequestError: An unknown name, a value out of range, or data that is missing or faulty.
         """
         common = self._common(options)
         proxy, full = stages.apply_options(STAGES, options)
-        everything, test = self._read(common)
-        for note in (*everything.notes, *test.notes):
+        images, test = self._read(common)
+        for note in (*images.notes, *test.notes):
             _log.warning(note)
-        rest, valid = everything.divided(self._held_out(common, len(everything)), common.seed)
+        rest, valid = images.hold_out(self._count_held_out(common, len(images)), common.seed)
         train = _draw_share(rest.with_objects(), common)
-        classes = len(everything.classes)
+        classes = len(images.classes)
         return DetectionTask(
             functools.partial(proxy.network, classes),
             train=train,
@@ -165,7 +165,7 @@ class DetectionFactory:
             metric=metric or self.metric,
             recipe=proxy.recipe,
             full=FullSchedule(
-                network=functools.partial(full.network, classes), recipe=full.recipe, train=everything.with_objects()
+                network=functools.partial(full.network, classes), recipe=full.recipe, train=images.with_objects()
             ),
             settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
             flip=0.5,
@@ -176,31 +176,34 @@ class DetectionFactory:
         )
 
     def inspect(self, **options: Any) -> None:
-        """Look the data over, before anything is made of it.
+        """Inspect the files of the data.
 
         Raises:
-            RequestError: It is not there, annotations are faulty, or images are; up to twenty are named.
+            RequestError: Files are missing, or annotations or images are faulty; up to twenty are listed.
         """
-        looks = [inspect_boxes(images) for images in self._read(self._common(options))]
-        if found := [fault for look in looks for fault in look.faults]:
-            raise report_faults(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+        inspections = [inspect_boxes(images) for images in self._read(self._common(options))]
+        if faults := [fault for inspection in inspections for fault in inspection.faults]:
+            raise report_faults(f"The data of {self.task}", faults, "\n".join(map(str, inspections)))
 
     def _common(self, options: Mapping[str, Any]) -> CommonOptions:
         stages.check_options(self.task, options, signature(self))
         return CommonOptions(**stages.select_fields(CommonOptions, options))
 
     def _read(self, common: CommonOptions) -> tuple[BoxedImages, BoxedImages]:
-        """Return the training images and those of final figures."""
+        """Return the training images and those of the final evaluation."""
         layout = coco_files.LAYOUT if self.task == "coco-det" else voc_files.LAYOUT
         if common.data is None:
-            raise RequestError(f"{self.task} needs the folder of its data: give --data DIR, which holds\n{layout}")
+            raise RequestError(
+                f"The option data is missing: the folder of the data of {self.task}, which holds\n{layout}",
+                argument="data",
+            )
         place = Path(common.data)
         if self.task == "coco-det":
             return coco_files.load_coco(place, "train2017"), coco_files.load_coco(place, "val2017")
         years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
         return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
 
-    def _held_out(self, common: CommonOptions, count: int) -> int:
+    def _count_held_out(self, common: CommonOptions, count: int) -> int:
         held, of = PAPER_HELD_OUT[self.task]
         return common.held_out if common.held_out is not None else max(1, round(held * min(1.0, count / of)))
 
@@ -210,15 +213,15 @@ voc_det = DetectionFactory("voc-det", "voc07")
 
 
 def _draw_share(images: BoxedImages, common: CommonOptions) -> BoxedImages:
-    """Return the share of the images that the proxy trains on."""
+    """Draw the share of the images that the proxy trains on."""
     count = max(1, round(common.share * len(images)))
-    return images.chosen(sorted(Random(common.seed).sample(range(len(images)), count)), images.name)
+    return images.select(sorted(Random(common.seed).sample(range(len(images)), count)), images.name)
 
 
 def _evaluate_coco(
-    found: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
 ) -> Mapping[str, float]:
-    # Imported where it is needed: no search does.
+    # Imported here: a search does not need it.
     from autoloss.tasks.detection.metrics.coco import evaluate_coco
 
-    return evaluate_coco(found, truths, classes)
+    return evaluate_coco(detections, truths, classes)

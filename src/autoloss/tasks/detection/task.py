@@ -1,4 +1,4 @@
-"""Object detection as a task (Section 4.2): Faster R-CNN with four branches."""
+"""Object detection as a task (Section 4.2): Faster R-CNN with one branch for each of its heads."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ from autoloss.tasks.detection.metrics.average_precision import (
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
-from autoloss.tasks.training.course import Figures, Trainer
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.training.trainer import Figures, Trainer
 
 METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
-"""COCO's AP@[.5:.95], the same at 0.5 alone, and VOC 2007's AP50 at eleven points."""
+"""COCO's AP@[.5:.95], COCO's AP at 0.5, and VOC 2007's AP50 at eleven recalls."""
 
 FinalMetrics = Callable[[Sequence[Detections], Sequence[GroundTruth], Sequence[int]], Mapping[str, float]]
-"""(what was found in each image, what is there, classes) → figures by name."""
+"""(detections of each image, ground truth of each image, classes) → metrics by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullSchedule:
-    """What the schedule `full` trains, and how.
+    """The schedule `full`.
 
     Args:
-        train: Where it differs from the proxy's; an untouched search may give back what it held out.
+        network: As for `DetectionTask`.
+        recipe: Recipe of the training.
+        train: Training data, which may include what a search holds out for validation; the proxy's when None.
     """
 
     network: Callable[[], FasterRCNN]
@@ -58,24 +60,24 @@ class DetectionTask(Task):
     """Faster R-CNN on images with boxes.
 
     Args:
-        network: Builds the network; every seed starts from weights of its own.
-        train: Examples; crowds and difficult objects are not trained on.
-        valid: What losses are compared on.
-        test: Touched only when it is asked for.
+        network: Function without arguments that builds the network, so that its weights follow from the seed.
+        train: Training data; crowds and difficult objects are left out.
+        valid: Validation data, on which losses are compared.
+        test: Test data, used for final figures only.
         classes: C, without background.
-        metric: One of `METRICS`; the others are reported beside it.
-        recipe: How the proxy is trained.
-        full: What the schedule `full` trains and how; as the proxy when left out.
+        metric: One of `METRICS`; the others are reported with it.
+        recipe: Recipe of the proxy training.
+        full: The schedule `full`; as the proxy when None.
         settings: Units and weights of the branches.
         heads: One for each branch.
         flip: Probability that a training image is mirrored.
-        final: Figures of the test split, instead of those of the same names.
+        final: Metrics of the test split that replace those of the same names.
         name: Shown in tables.
-        device: Where networks are trained.
-        loaders: Processes that read images ahead; 0 reads each batch when it is needed.
+        device: Device on which networks are trained.
+        loaders: Worker processes that read images ahead; 0 reads each batch when it is needed.
 
     Raises:
-        RequestError: Something does not fit together.
+        RequestError: An unknown metric, or a split without images.
     """
 
     tunes_learning_rate = True
@@ -108,13 +110,13 @@ class DetectionTask(Task):
         self.settings = settings
         self.flip = flip
         self.execution = self._execution = Execution(device=device)
-        self.also = tuple(name for name in METRICS if name != metric)
+        self.also = tuple(other for other in METRICS if other != metric)
         self._final = final
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
         self._full_train = full.train if full else None
-        given = {"train": train, "valid": valid, "test": test}
-        self._data = {split: data for split, data in given.items() if data is not None}
+        splits = {"train": train, "valid": valid, "test": test}
+        self._data = {split: data for split, data in splits.items() if data is not None}
         for split, data in self._data.items():
             if not len(data):
                 raise RequestError(f"The {split} data holds no images; give it at least one.")
@@ -129,7 +131,7 @@ class DetectionTask(Task):
         return self._branches
 
     def steps(self, training: Training) -> int:
-        return self.recipes[training.schedule].steps(len(self._trained(training.schedule)))
+        return self.recipes[training.schedule].steps(len(self._training_data(training.schedule)))
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return dataclasses.asdict(self.recipes[schedule])
@@ -149,67 +151,70 @@ class DetectionTask(Task):
         observe: Observe | None = None,
     ) -> Scored | Diverged:
         check_training(self, criterion, training)
-        return self._course(criterion, training, execution).train(training, observe)
+        return self._trainer(criterion, training, execution).train(training, observe)
 
     def untrained(self, seed: int) -> float | None:
-        return self._course({}, Training(seed=seed)).untrained(seed)
+        return self._trainer({}, Training(seed=seed)).untrained(seed)
 
     def detections(
-        self, network: FasterRCNN, data: Sequence[Example], how: Execution
+        self, network: FasterRCNN, data: Sequence[Example], execution: Execution
     ) -> Iterator[tuple[Detections, GroundTruth]]:
-        """Yield what a network in evaluation mode detects in each image, beside the ground truth."""
+        """Yield the detections of a network in evaluation mode, and the ground truth, of each image."""
         for index in range(len(data)):
             image, target = data[index]
             with torch.no_grad():
-                (found,) = network([how.moved(image)])
-            boxes, scores, classes = (found[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
+                (output,) = network([execution.move(image)])
+            boxes, scores, classes = (output[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
             yield Detections(boxes, scores, classes), _to_ground_truth(target)
 
-    def _course(
+    def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[FasterRCNN, Sequence[Example]]:
-        schedule, how = training.schedule, execution or self._execution
-        data = self._trained(schedule)
-        trained = TrainingExamples(data, self.flip)
+        schedule, execution = training.schedule, execution or self._execution
+        data = self._training_data(schedule)
+        examples = TrainingExamples(data, self.flip)
 
-        def loss_of(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
-            return lambda batch: self._loss(network, batch, criterion, how)
+        def make_loss(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
+            return lambda batch: self._compute_loss(network, batch, criterion, execution)
 
         def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
-            return load_batches(trained, order, training.seed, first, self._loaders)
+            return load_batches(examples, order, training.seed, first, self._loaders)
 
         return Trainer(
             build=self._networks[schedule],
-            recipe=self.recipes[schedule].at_learning_rate(training.learning_rate),
-            execution=how,
+            recipe=self.recipes[schedule].scale_learning_rate(training.learning_rate),
+            execution=execution,
             examples=len(data),
             batches=batches,
-            loss_of=loss_of,
-            measure=lambda network: self._measured(network, training.split, how),
+            make_loss=make_loss,
+            evaluate=lambda network: self._evaluate(network, training.split, execution),
         )
 
-    def _loss(self, network: FasterRCNN, batch: Sequence[Example], losses: Criterion, how: Execution) -> Tensor:
-        images = [how.moved(image) for image, _ in batch]
-        targets = [move_target(target, how.where) for _, target in batch]
-        with how.arithmetic():
-            return network.loss(images, targets, losses, self._heads)
+    def _compute_loss(
+        self, network: FasterRCNN, batch: Sequence[Example], criterion: Criterion, execution: Execution
+    ) -> Tensor:
+        images = [execution.move(image) for image, _ in batch]
+        targets = [move_target(target, execution.torch_device) for _, target in batch]
+        with execution.autocast():
+            return network.loss(images, targets, criterion, self._heads)
 
-    def _measured(self, network: FasterRCNN, split: str, how: Execution) -> Figures | str:
-        found, truths = zip(*self.detections(network, self._data[split], how), strict=True)
-        if not all(math.isfinite(float(one.boxes.sum() + one.scores.sum())) for one in found):
+    def _evaluate(self, network: FasterRCNN, split: str, execution: Execution) -> Figures | str:
+        detections, truths = zip(*self.detections(network, self._data[split], execution), strict=True)
+        if not all(math.isfinite(float(image.boxes.sum() + image.scores.sum())) for image in detections):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)
-        figures = {name: mean_average_precision(found, truths, classes, setting) for name, setting in METRICS.items()}
+        figures = {
+            name: mean_average_precision(detections, truths, classes, settings) for name, settings in METRICS.items()
+        }
         if split == "test" and self._final is not None:
-            figures |= self._final(found, truths, classes)
+            figures |= self._final(detections, truths, classes)
         return figures.pop(self.metric), figures
 
-    def _trained(self, schedule: str) -> Sequence[Example]:
-        """Return what a schedule trains on."""
-        whole = self._full_train if schedule == "full" else None
-        return self._data["train"] if whole is None else whole
+    def _training_data(self, schedule: str) -> Sequence[Example]:
+        full = self._full_train if schedule == "full" else None
+        return self._data["train"] if full is None else full
 
 
 def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
-    given = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
-    return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **given)
+    optional = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
+    return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **optional)

@@ -1,1 +1,1 @@
-"""What is wrong with a data set's files, and where they lie."""
+"""The files of a data set: their layout, their faults, and their inspection."""

@@ -1,4 +1,4 @@
-"""What is wrong with a file of a data set: what was found, what was expected, what to do, up to twenty at once."""
+"""Faults of data files, each with what was found, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAULTS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One file that cannot be used."""
+    """A fault of one file."""
 
     file: Path
     found: str
@@ -25,7 +25,7 @@ class Fault:
 
 
 class FaultyFile(RequestError):
-    """A file that cannot be used, met while it was read."""
+    """Raised when a faulty file is read."""
 
     def __init__(self, fault: Fault) -> None:
         # The fault alone is the argument, so that the error survives pickling between processes.
@@ -33,24 +33,24 @@ class FaultyFile(RequestError):
         self.fault = fault
 
 
-def report_faults(name: str, faults: Sequence[Fault], looked: str = "") -> RequestError:
-    """Build the one error that lists the faults of a data set, the first twenty of them.
+def report_faults(name: str, faults: Sequence[Fault], inspected: str = "") -> RequestError:
+    """Return the error that lists the first twenty faults of a data set.
 
     Args:
-        looked: How much of the data set was looked at, where it was not all of it.
+        inspected: How much of the data set was inspected, if not all of it.
     """
     lines = [f"\n  {fault}" for fault in faults[:FAULTS_SHOWN]]
     if len(faults) > FAULTS_SHOWN:
         lines.append(f"\n  and {len(faults) - FAULTS_SHOWN} more")
-    return RequestError(f"{name} cannot be used as it is:{''.join(lines)}{looked and chr(10)}{looked}")
+    return RequestError(f"{name} cannot be used as it is:{''.join(lines)}{inspected and chr(10)}{inspected}")
 
 
 def missing_file(file: Path, expected: str) -> Fault:
-    return Fault(file, "there is no such file", expected, "Put it there, or take its name out of the split's list.")
+    return Fault(file, "there is no such file", expected, "Add it, or remove its name from the list of the split.")
 
 
 def undecodable_file(file: Path, error: Exception, expected: str) -> Fault:
     reason = " ".join(str(error).split()) or type(error).__name__
-    # Pillow names the path again.
+    # Pillow repeats the path.
     reason = reason.replace(f" {str(file)!r}", "")
     return Fault(file, f"cannot be decoded ({reason})", expected, "Copy it again from its source, or leave it out.")

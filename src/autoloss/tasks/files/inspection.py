@@ -1,7 +1,7 @@
-"""What is wrong with a data set, found in seconds and before any training: `autoloss check` lists it.
+"""Inspection of a data set's files in seconds, before any training; `autoloss check` lists the faults.
 
-Every file's header is looked at; decoding all would take as long as an epoch, so the first and random other pictures are decoded,
-up to a fixed number of pixels. The small copy of a proxy reads all of them, and refuses the same faults.
+The header of every file is read. Decoding all images would take as long as an epoch, so the first ones and a random sample are
+decoded, up to a number of pixels. Making the resized copy for a proxy reads all images, and reports the same faults.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from autoloss.errors import RequestError
 from autoloss.tasks.detection.data.boxed import BoxedImages
 from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
 from autoloss.tasks.segmentation.data.folder import SUFFIXES
-from autoloss.tasks.segmentation.data.pictures import AN_IMAGE, DECODABLE, ImageFiles, open_image, size_fault
+from autoloss.tasks.segmentation.data.image_files import AN_IMAGE, DECODABLE, ImageFiles, open_image, size_fault
 
 FIRST = 8
-"""Pictures that are decoded whatever is drawn: what is wrong with all of them is found in the same ones each time."""
+"""Images that are always decoded, so that a fault of all images is reported for the same ones each time."""
 PIXELS = 60_000_000
-"""Of images that are decoded, about: some 300 of VOC or 30 of Cityscapes, in a few seconds."""
+"""Pixels that are decoded, approximately: 300 images of VOC or 30 of Cityscapes, in a few seconds."""
 ORIENTATION, UPRIGHT = 0x0112, 1
-"""EXIF's entry, and its value for an image that is shown as it is stored."""
+"""EXIF tag of the orientation, and its value for an image that is not rotated."""
 
 
 class Named(Protocol):
-    """A data set that messages can name."""
+    """A data set with a name."""
 
     @property
     def name(self) -> str: ...
@@ -38,24 +38,28 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found, and how much was looked at.
+    """The result of an inspection.
 
     Args:
-        pictures: Images in the data set.
-        headers: How many headers were read.
-        decoded: How many were decoded.
-        kind: What was looked at, such as pairs of image and mask.
+        name: Name of the data set.
+        faults: What was found.
+        images: Number of images in the data set.
+        headers: Number of headers read.
+        decoded: Number of images decoded.
+        kind: What was inspected, such as pairs of image and mask.
     """
 
     name: str
     faults: tuple[Fault, ...]
-    pictures: int
+    images: int
     headers: int
     decoded: int
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.name}: looked at the headers of {self.headers} and decoded {self.decoded} of {self.pictures} {self.kind}."
+        return (
+            f"{self.name}: read the headers of {self.headers} and decoded {self.decoded} of {self.images} {self.kind}."
+        )
 
     def check(self) -> None:
         """Raise a RequestError that lists the faults, if there are any."""
@@ -64,16 +68,16 @@ class Inspection:
 
 
 def faults(pictures: ImageFiles, limit: int = FAULTS_SHOWN) -> list[Fault]:
-    """Return what is wrong with a data set's files, `limit` faults at most."""
+    """Return the faults of a data set's files, at most `limit`."""
     return list(inspect_masks(pictures, limit).faults)
 
 
 def inspect_masks(pictures: ImageFiles, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Look a data set of images with masks over.
+    """Inspect a data set of images with masks.
 
     Args:
-        limit: Faults after which no more are looked for.
-        pixels: Of images that are decoded, about.
+        limit: Number of faults after which the inspection ends.
+        pixels: Pixels to decode, approximately.
 
     Raises:
         RequestError: There are no images.
@@ -83,7 +87,7 @@ def inspect_masks(pictures: ImageFiles, limit: int = FAULTS_SHOWN, *, pixels: in
 
 
 def inspect_boxes(images: BoxedImages, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:
-    """Look a data set of images with boxes over; arguments and errors as those of `inspect_masks`."""
+    """Inspect a data set of images with boxes; arguments and errors as for `inspect_masks`."""
     return _inspect(images, "images", images.header, images.image, limit, pixels)
 
 
@@ -121,26 +125,28 @@ def _inspect(
 
 
 def _read_sizes(pictures: ImageFiles, index: int) -> tuple[int, int] | Fault:
-    """Return the size that an image's header says, or what is wrong with its or its mask's."""
+    """Return the size in the header of an image, or the fault of its header or its mask's."""
     image, mask = pictures.pairs[index]
     try:
         with open_image(image, AN_IMAGE, DECODABLE) as picture:
             size = picture.size
-            # Asked for what a PNG does not have, Pillow would decode all of it.
+            # Pillow would decode a whole PNG to look for EXIF data that it does not have.
             turned = picture.getexif().get(ORIENTATION, UPRIGHT) if "exif" in picture.info else UPRIGHT
     except FaultyFile as error:
         return error.fault
     if turned != UPRIGHT:
-        remedy = "Save it turned, without that entry, if its mask is upright; else remove the entry."
-        return Fault(image, f"is stored turned (EXIF orientation {turned})", "an image stored as it is shown", remedy)
-    of_mask = _read_mask_size(mask)
-    if isinstance(of_mask, Fault):
-        return of_mask
-    return size_fault((image, mask), size, of_mask) if of_mask not in (None, size) else size
+        remedy = "Save it rotated, without that tag, if its mask is upright; else remove the tag."
+        return Fault(
+            image, f"is stored rotated (EXIF orientation {turned})", "an image stored as it is displayed", remedy
+        )
+    mask_size = _read_mask_size(mask)
+    if isinstance(mask_size, Fault):
+        return mask_size
+    return size_fault((image, mask), size, mask_size) if mask_size not in (None, size) else size
 
 
 def _read_mask_size(mask: Path) -> tuple[int, int] | Fault | None:
-    """Return what a mask's header says, None where only its own reader knows (MATLAB's files)."""
+    """Return the size in the header of a mask, None for formats that Pillow does not read (MATLAB)."""
     if not mask.is_file():
         return missing_file(mask, "the mask of an image")
     if mask.suffix.lower() not in SUFFIXES:
@@ -153,10 +159,10 @@ def _read_mask_size(mask: Path) -> tuple[int, int] | Fault | None:
 
 
 def _draw_sample(sizes: dict[int, tuple[int, int]], pixels: int) -> Iterator[int]:
-    """Yield which pictures to decode, the first ones and then others at random, at least one."""
+    """Yield the images to decode: the first ones, then others at random, at least one."""
     order = list(sizes)
     rest = order[FIRST:]
-    # The same ones each time: what was mended is looked at again.
+    # The same images each time, so that corrected files are inspected again.
     Random(0).shuffle(rest)
     for index in order[:FIRST] + rest:
         yield index

@@ -1,11 +1,11 @@
-"""How a data set lies on disk: found where it usually is, or refused with the layout that was expected."""
+"""The layout of data sets on disk; errors show the expected layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from autoloss.errors import RequestError, nearest, shown
+from autoloss.errors import RequestError, quote, suggest
 
 
 def find_directory(directory: Path, name: str, layout: str) -> Path:
@@ -22,10 +22,10 @@ def find_directory(directory: Path, name: str, layout: str) -> Path:
 
 
 def find_root(roots: Iterable[Path], needed: Sequence[str], name: str, layout: str) -> Path:
-    """Return the first root that holds everything that is needed.
+    """Return the first root that has all needed parts.
 
     Raises:
-        RequestError: None does; the message names what the likeliest one lacks.
+        RequestError: None has; the message names the missing parts of the most complete one.
     """
     candidates = list(dict.fromkeys(roots))
     lacking = {root: [part for part in needed if not (root / part).exists()] for root in candidates}
@@ -42,26 +42,26 @@ def check_split(split: str, known: Iterable[str], name: str, place: Path) -> Non
     """Check that a data set has a split.
 
     Raises:
-        RequestError: It has not.
+        RequestError: It does not.
     """
     names = list(known)
     if split not in names:
         raise RequestError(
-            f"{name} in {place} has no split named {split!r}.{nearest(split, names)} "
-            f"It has {', '.join(names) or 'none'}; choose one of these, or add what is missing."
+            f"{name} in {place} has no split named {split!r}.{suggest(split, names)} "
+            f"It has {', '.join(names) or 'none'}; choose one of these, or add the split."
         )
 
 
 def leads_outside(name: str) -> bool:
-    """Say whether a name from a file leads out of the folder that it is looked for in."""
+    """Return whether a name from a file leads outside its folder."""
     return "\0" in name or PurePath(name).is_absolute() or ".." in PurePath(name).parts
 
 
 def read_names(file: Path, name: str) -> list[str]:
-    """Read the names of a split: one per line; blank lines and repeated names are left out.
+    """Read the names of a split, one per line, without blank lines and repeated names.
 
     Raises:
-        RequestError: There is no such file, it is no text, or it names nothing.
+        RequestError: The file is missing, is not text, or is empty.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
@@ -75,7 +75,7 @@ def read_names(file: Path, name: str) -> list[str]:
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if astray := [name for name in names if leads_outside(name)]:
         raise RequestError(
-            f"{file} names {shown(astray[0])}, which lies outside the folder of {name}. Name what is in its folders only."
+            f"{file} names {quote(astray[0])}, which lies outside the folder of {name}. List names inside that folder only."
         )
     if not names:
         raise RequestError(f"{file} is empty: the split {file.stem!r} of {name} has no images. Put one name per line.")

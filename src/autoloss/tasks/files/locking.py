@@ -1,4 +1,4 @@
-"""One process at a time; the operating system ends a lock with its process, however that ends."""
+"""A lock between processes; the operating system releases it when its process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 @contextmanager
 def lock_file(file: Path) -> Iterator[None]:
     """Wait until no other process holds the lock, and hold it."""
-    # The file stays: were it removed, two processes could hold locks on two files of its name.
+    # The file is not removed: two processes could then hold locks on two files of that name.
     with file.open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""The task digits-seg: Section 4.1 on real handwritten digits, at a size that one core trains in seconds."""
+"""The task digits-seg: segmentation of handwritten digits, at a size that one core trains in seconds (Section 4.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.training.recipe import Recipe
 
 PAPER_TOLERANCE, PAPER_SIZE = 5, 128
-"""Pixels of the tolerance of the boundary metrics (as in Auto-Seg-Loss), and of the side of Appendix A.1's proxy images."""
+"""Tolerance of the boundary metrics in pixels (as in Auto-Seg-Loss), and side of the proxy's images (Appendix A.1)."""
 
 
 def digits_seg(
@@ -33,12 +33,13 @@ def digits_seg(
 
     Args:
         metric: One of the six; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit.
-        size: Pixels of a scene's side, a multiple of 16.
-        train: Number of scenes; likewise `valid` and `test`.
-        seed: Decides the scenes.
-        tail: How much rarer each digit is than the one before; with a long tail, as in real scenes, losses can be told apart:
-            mIoU counts rare classes like frequent ones, cross entropy does not.
-        epochs: Of SGD with momentum 0.9 and the schedule poly, as in Appendix A; likewise the three that follow.
+        size: Side of a scene in pixels, a multiple of 16.
+        train: Number of training scenes; `valid` and `test` likewise.
+        seed: Seed of the scenes.
+        tail: Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real
+            scenes, losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not.
+        epochs: Epochs of SGD with momentum 0.9 and the schedule poly, as in Appendix A. This and the next three options are
+            fields of the `Recipe`.
 
     Raises:
         RequestError: An unknown metric, or a value outside its range.
@@ -48,11 +49,11 @@ def digits_seg(
     counts = {"train": train, "valid": valid, "test": test}
     for split, count in counts.items():
         if count < 1:
-            raise RequestError(f"digits-seg has {count} scenes to {split}; it needs at least 1.")
+            raise RequestError(f"digits-seg has {count} scenes in the split {split}; it needs at least 1.")
     scenery = SceneSettings(size=size, tail=tail)
     data = {split: compose_scenes(split, count, seed, scenery) for split, count in counts.items()}
     tolerance = max(1, round(PAPER_TOLERANCE * size / PAPER_SIZE))
-    # As on VOC, boundary metrics leave the background out.
+    # As on VOC, boundary metrics ignore the background.
     six = {name: SegmentationMetric(name, tolerance=tolerance, left_out=0) for name in SEGMENTATION_METRICS}
     return SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES),

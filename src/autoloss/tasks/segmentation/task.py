@@ -1,7 +1,7 @@
-"""The tasks voc-seg, cityscapes-seg and folder-seg: semantic segmentation as in Section 4.1 and Appendix A.1.
+"""The tasks voc-seg, cityscapes-seg and folder-seg: semantic segmentation (Section 4.1 and Appendix A.1).
 
-The paper's values are the defaults of `Stage` and `Recipe`, what `FULL` changes of them, and `HELD_OUT` of the data; all of
-them are options of the tasks, those of `FULL` behind `full_`.
+The defaults are the paper's: those of the proxy in `Stage` and `Recipe`, those of retraining in `FULL`, and `HELD_OUT` of the data.
+All of them are options of the tasks, those of retraining with the prefix `full_`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from autoloss.errors import RequestError, unknown
 from autoloss.tasks import stages
 from autoloss.tasks.files.faults import report_faults
 from autoloss.tasks.files.inspection import inspect_masks
-from autoloss.tasks.segmentation.data.parts import ImageSplits, split_cityscapes, split_folder, split_voc
-from autoloss.tasks.segmentation.data.pictures import IGNORED
+from autoloss.tasks.segmentation.data.image_files import IGNORED
+from autoloss.tasks.segmentation.data.splits import ImageSplits, split_cityscapes, split_folder, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.training.recipe import Recipe
 
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
-"""Name → module of `networks`, and the function in it of the same name."""
+"""Name → module of `networks`, with a function of the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a schedule trains, on crops of one size; the defaults, with those of `Recipe`, are the paper's proxy.
+    """Network, size of crops and recipe of a schedule; the defaults, with those of `Recipe`, are the paper's proxy.
 
     Raises:
         RequestError: An unknown network, or a value outside its range.
@@ -40,26 +40,26 @@ class Stage:
     backbone: str = "resnet50"
     output_stride: int = 16
     weights: str = "none"
-    """Of the backbone: none, imagenet, or the path of a state dict."""
+    """Weights of the backbone: none, imagenet, or the path of a state dict."""
     side: int = 128
-    """Pixels of a crop's side. The proxy measures whole images at that size too, retraining at their own."""
+    """Side of a crop in pixels. The proxy evaluates whole images resized to this side, retraining at their own size."""
     head_factor: float = 10.0
-    """On the learning rate of all that is not the backbone."""
+    """Factor on the learning rate of all layers but the backbone."""
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
             raise unknown("network", self.network, NETWORKS)
-        for name, found, holds, expected in (
+        for name, value, holds, expected in (
             ("side", self.side, self.side >= 16, "at least 16"),
             ("head_factor", self.head_factor, self.head_factor > 0, "above 0"),
             ("batch_size", self.recipe.batch_size, self.recipe.batch_size >= 2, "at least 2 for batch normalisation"),
         ):
             if not holds:
-                raise RequestError(f"The option {name} is {found}; it needs to be {expected}.")
+                raise RequestError(f"The option {name} is {value}; it needs to be {expected}.")
 
     def build(self, classes: int) -> Callable[[], Any]:
-        """Return a function that makes the network."""
+        """Return a function that builds the network."""
         return functools.partial(
             _build_network,
             NETWORKS[self.network],
@@ -71,7 +71,7 @@ class Stage:
         )
 
     def groups(self) -> Callable[[Any], Any]:
-        """Return a function that makes the network's parameter groups."""
+        """Return a function that makes the parameter groups of the network."""
         return functools.partial(_group_parameters, self.head_factor)
 
 
@@ -81,21 +81,21 @@ FULL = Stage(
 )
 STAGES = {"proxy": PROXY, "full": FULL}
 TOLERANCE = 5
-"""Pixels of the boundary metrics at the paper's sizes (as in Auto-Seg-Loss)."""
+"""Tolerance of the boundary metrics in pixels, at the paper's sizes (as in Auto-Seg-Loss)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """What else can be set of a segmentation task."""
+    """Options that the proxy and retraining share."""
 
     background: int | None = None
-    """Class that the means of the boundary metrics leave out."""
+    """Class that the boundary metrics ignore."""
     tolerance: int | None = None
-    """Pixels of the boundary metrics; when left out 5, or less by as much as the proxy's images are smaller than the paper's."""
+    """Tolerance of the boundary metrics in pixels; if None 5, reduced in proportion for proxy images smaller than the paper's."""
     device: str = "auto"
-    """Where networks are trained; auto: on a GPU if there is one."""
+    """Device on which networks are trained; auto is a GPU if there is one."""
     loaders: int = 0
-    """Processes that load images ahead; a GPU waits for its data without."""
+    """Worker processes that load images ahead; without them a GPU waits for its data."""
 
     def __post_init__(self) -> None:
         for name, value, least in (("tolerance", self.tolerance, 1), ("loaders", self.loaders, 0)):
@@ -106,16 +106,16 @@ class CommonOptions:
 @final
 @dataclass(frozen=True, slots=True)
 class SegmentationFactory:
-    """Makes the tasks of one data set; callable with the options that its signature lists.
+    """Builds the task of one data set; its signature lists the options.
 
     Args:
-        task: The name in the catalogue.
-        parts: Finds the images; its keyword arguments are options of the task.
-        background: Default of the option.
+        task: Name in the catalogue.
+        find_splits: Finds the images of each split; its keyword arguments are options of the task.
+        background: Default of the option `background`.
     """
 
     task: str
-    parts: Callable[..., ImageSplits]
+    find_splits: Callable[..., ImageSplits]
     background: int | None = None
 
     @property
@@ -125,42 +125,42 @@ class SegmentationFactory:
 
     def _parameters(self) -> Iterator[Parameter]:
         yield stages.make_parameter("metric", "str", "miou")
-        for found in signature(self.parts).parameters.values():
-            yield found.replace(kind=Parameter.KEYWORD_ONLY)
+        for parameter in signature(self.find_splits).parameters.values():
+            yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
         yield from stages.list_parameters(dataclasses.replace(CommonOptions(), background=self.background), STAGES)
 
     def __call__(self, metric: str = "miou", **options: Any) -> SupervisedTask:
-        """Make a task.
+        """Build the task.
 
         Args:
             metric: One of the six; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each class.
-            options: Those of the data, of `CommonOptions`, `Stage` and `Recipe`, and of the last two behind `full_`.
+            options: Those of the data, of `CommonOptions`, `Stage` and `Recipe`; of the last two also with the prefix `full_`.
 
         Raises:
-            RequestError: An unknown name, a value out of range, or data that is not there or cannot be used.
+            RequestError: An unknown name, a value out of range, or data that is missing or faulty.
         """
         stages.check_options(self.task, options, signature(self))
         if metric not in SEGMENTATION_METRICS:
             raise unknown("segmentation metric", metric, SEGMENTATION_METRICS)
         proxy, full = stages.apply_options(STAGES, options)
         common = CommonOptions(**{"background": self.background, **stages.select_fields(CommonOptions, options)})
-        return build_task(self.task, metric, self._cut(options), proxy, full, common)
+        return build_task(self.task, metric, self._find_splits(options), proxy, full, common)
 
-    def _cut(self, options: Mapping[str, Any]) -> ImageSplits:
-        own = signature(self.parts).parameters
-        return self.parts(**{name: options[name] for name in own if name in options})
+    def _find_splits(self, options: Mapping[str, Any]) -> ImageSplits:
+        own = signature(self.find_splits).parameters
+        return self.find_splits(**{name: options[name] for name in own if name in options})
 
     def inspect(self, **options: Any) -> None:
-        """Look the data over, before anything is made of it.
+        """Inspect the files of the data.
 
         Raises:
-            RequestError: It is not there, or files are faulty; up to twenty are named.
+            RequestError: Files are missing or faulty; up to twenty are listed.
         """
-        parts = self._cut(options)
-        trained = (parts.train, parts.valid) if parts.everything is None else (parts.everything,)
-        looks = [inspect_masks(pictures) for pictures in (*trained, parts.test)]
-        if found := [fault for look in looks for fault in look.faults]:
-            raise report_faults(f"The data of {self.task}", found, "\n".join(map(str, looks)))
+        splits = self._find_splits(options)
+        searched = (splits.train, splits.valid) if splits.full_train is None else (splits.full_train,)
+        inspections = [inspect_masks(images) for images in (*searched, splits.test)]
+        if faults := [fault for inspection in inspections for fault in inspection.faults]:
+            raise report_faults(f"The data of {self.task}", faults, "\n".join(map(str, inspections)))
 
 
 voc_seg = SegmentationFactory("voc-seg", split_voc, background=0)
@@ -169,24 +169,24 @@ folder_seg = SegmentationFactory("folder-seg", split_folder)
 
 
 def build_task(
-    name: str, metric: str, parts: ImageSplits, proxy: Stage, full: Stage, common: CommonOptions
+    name: str, metric: str, splits: ImageSplits, proxy: Stage, full: Stage, common: CommonOptions
 ) -> SupervisedTask:
-    """Put a task together from its images, its two stages and what they have in common."""
+    """Build a task from its images, its two stages and their common options."""
     tolerance = common.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = {
         name: SegmentationMetric(name, tolerance=tolerance, ignore_index=IGNORED, left_out=common.background)
         for name in SEGMENTATION_METRICS
     }
-    classes = len(parts.train.classes)
+    classes = len(splits.train.classes)
     return SupervisedTask(
         proxy.build(classes),
-        **_proxy_data(parts, proxy.side),
+        **_proxy_data(splits, proxy.side),
         activation="softmax",
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
         full_recipe=full.recipe,
-        full=Setup(network=full.build(classes), groups=full.groups(), data=_full_data(parts, full.side)),
+        full=Setup(network=full.build(classes), groups=full.groups(), data=_full_data(splits, full.side)),
         name=name,
         also=six,
         ignore_index=IGNORED,
@@ -197,30 +197,30 @@ def build_task(
     )
 
 
-def _proxy_data(parts: ImageSplits, side: int) -> dict[str, Any]:
-    """Return the splits on a small copy of the images, which is made when there is none yet."""
+def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
+    """Return the splits on a resized copy of the images, which is made if there is none yet."""
     from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
-    from autoloss.tasks.segmentation.data.shrinking import open_copy
+    from autoloss.tasks.segmentation.data.resized_copy import open_copy
 
-    measured = {"valid": parts.valid, "test": parts.test}
-    whole = {split: WholeImageDataset(open_copy(pictures, side), side) for split, pictures in measured.items()}
-    return {"train": AugmentedDataset(open_copy(parts.train, side), side), **whole}
+    evaluated = {"valid": splits.valid, "test": splits.test}
+    whole = {split: WholeImageDataset(open_copy(images, side), side) for split, images in evaluated.items()}
+    return {"train": AugmentedDataset(open_copy(splits.train, side), side), **whole}
 
 
-def _full_data(parts: ImageSplits, side: int) -> dict[str, Any]:
-    """Return the splits on the images themselves; no valid where it is trained on."""
+def _full_data(splits: ImageSplits, side: int) -> dict[str, Any]:
+    """Return the splits on the original images; without `valid` where retraining trains on it."""
     from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
 
-    valid = WholeImageDataset(parts.valid) if parts.everything is None else None
+    valid = WholeImageDataset(splits.valid) if splits.full_train is None else None
     return {
-        "train": AugmentedDataset(parts.everything or parts.train, side),
+        "train": AugmentedDataset(splits.full_train or splits.train, side),
         "valid": valid,
-        "test": WholeImageDataset(parts.test),
+        "test": WholeImageDataset(splits.test),
     }
 
 
 def _build_network(module: str, *arguments: Any, **options: Any) -> Any:
-    # Imported when a network is made: it takes seconds, and needs the extra.
+    # Imported when a network is built: it takes seconds, and needs the extra `vision`.
     return getattr(import_module(f"autoloss.tasks.segmentation.networks.{module}"), module)(*arguments, **options)
 
 

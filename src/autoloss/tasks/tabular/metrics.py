@@ -1,8 +1,8 @@
-"""Metrics of tables, of classes and of values: the predictions of all rows → one float, higher is better (Section 4).
+"""Metrics of classification and regression on tables: the predictions of all rows → one float, higher is better (Section 4).
 
-Each gives the number that scikit-learn or scipy gives, and NaN, never a warning, where there is none: one class or one
-value only in the target, or a prediction that is not finite. They are called on 64 rows some ten times per candidate,
-where scikit-learn's own checks cost about 1 ms a call; these take 0.02 to 0.3 ms.
+Each returns the same number as scikit-learn or scipy, and NaN without a warning where it is undefined: a target with one class or
+value only, or a prediction that is not finite. They are called on 64 rows about ten times per candidate, where the checks of
+scikit-learn take about 1 ms per call; these take 0.02 to 0.3 ms.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class TabularMetric:
     """One row of the table of metrics.
 
     Args:
-        function: (prediction, target) → value. Classification: probabilities (N, C), or (N,) of the positive one of two
-            classes, and class indices (N,). Regression: values (N,) or (N, 1), both.
-        kind: What the target must be.
-        lowest: The least value it can take.
-        highest: The value of a perfect prediction.
+        function: (prediction, target) → value. Classification: probabilities (N, C), or (N,) of the positive of two classes,
+            and class indices (N,). Regression: values (N,) or (N, 1), both.
+        kind: Kind of the target.
+        lowest: Minimum of the metric.
+        highest: Value of a perfect prediction.
     """
 
     name: str
@@ -41,10 +41,10 @@ class TabularMetric:
 
 
 def f1(prediction: Tensor, target: Tensor) -> float:
-    """Return the F1 of the positive class (index 1) of two, or the mean over all classes that occur of many."""
-    if (given := _prepare_classes(prediction, target)) is None:
+    """Return the F1 of the positive class (index 1) of two, or the mean over the classes that occur."""
+    if (prepared := _prepare_classes(prediction, target)) is None:
         return math.nan
-    probabilities, classes = given
+    probabilities, classes = prepared
     counts = _count_confusion(probabilities, classes)
     sizes = counts.sum(0) + counts.sum(1)
     scores = 2 * np.diagonal(counts) / np.maximum(sizes, 1)
@@ -52,40 +52,40 @@ def f1(prediction: Tensor, target: Tensor) -> float:
 
 
 def balanced_accuracy(prediction: Tensor, target: Tensor) -> float:
-    """Return the mean over the target's classes of the share of their rows that are found."""
-    if (given := _prepare_classes(prediction, target)) is None:
+    """Return the mean recall over the classes of the target."""
+    if (prepared := _prepare_classes(prediction, target)) is None:
         return math.nan
-    counts = _count_confusion(*given)
+    counts = _count_confusion(*prepared)
     sizes = counts.sum(1)
     present = sizes > 0
     return float((np.diagonal(counts)[present] / sizes[present]).mean())
 
 
 def mcc(prediction: Tensor, target: Tensor) -> float:
-    """Return Matthews' correlation of predicted and true classes; 0 when all rows are predicted the same."""
-    if (given := _prepare_classes(prediction, target)) is None:
+    """Return Matthews' correlation coefficient; 0 if all predictions are the same class."""
+    if (prepared := _prepare_classes(prediction, target)) is None:
         return math.nan
-    counts = _count_confusion(*given).astype(np.float64)
+    counts = _count_confusion(*prepared).astype(np.float64)
     true, predicted, rows = counts.sum(1), counts.sum(0), counts.sum()
     spread = (rows**2 - true @ true) * (rows**2 - predicted @ predicted)
     return float((np.trace(counts) * rows - true @ predicted) / math.sqrt(spread)) if spread > 0 else 0.0
 
 
 def auc(prediction: Tensor, target: Tensor) -> float:
-    """Return the area under the ROC curve of the positive class of two, or the one-vs-rest mean over those of many."""
+    """Return the area under the ROC curve of the positive class of two, or the one-vs-rest mean."""
     return _average_one_vs_rest(prediction, target, _measure_area)
 
 
 def average_precision(prediction: Tensor, target: Tensor) -> float:
-    """Return the average precision of the positive class of two, or the one-vs-rest mean over those of many."""
+    """Return the average precision of the positive class of two, or the one-vs-rest mean."""
     return _average_one_vs_rest(prediction, target, _measure_precision)
 
 
 def r2(prediction: Tensor, target: Tensor) -> float:
-    """Return the share of the target's variance that the prediction explains; negative when the mean does better."""
-    if (given := _prepare_values(prediction, target)) is None:
+    """Return the coefficient of determination R²; negative if the prediction is worse than the mean."""
+    if (prepared := _prepare_values(prediction, target)) is None:
         return math.nan
-    values, truth = given
+    values, truth = prepared
     deviation = truth - truth.mean()
     with np.errstate(over="ignore", invalid="ignore"):
         residual = values - truth
@@ -94,10 +94,10 @@ def r2(prediction: Tensor, target: Tensor) -> float:
 
 
 def spearman(prediction: Tensor, target: Tensor) -> float:
-    """Return the correlation of the ranks of prediction and target; NaN for a constant prediction."""
-    if (given := _prepare_values(prediction, target)) is None:
+    """Return Spearman's rank correlation; NaN for a constant prediction."""
+    if (prepared := _prepare_values(prediction, target)) is None:
         return math.nan
-    first, second = (_rank(values) - (len(values) + 1) / 2 for values in given)
+    first, second = (_rank(values) - (len(values) + 1) / 2 for values in prepared)
     spread = math.sqrt((first @ first) * (second @ second))
     return float(first @ second / spread) if spread > 0 else math.nan
 
@@ -117,7 +117,7 @@ TABULAR_METRICS: dict[str, TabularMetric] = {
 
 
 def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices] | None:
-    """Return probabilities (N, C) and classes (N,), or None where no metric of classes is defined."""
+    """Return probabilities (N, C) and classes (N,), or None where metrics of classification are undefined."""
     probabilities = (
         prediction.detach().double().cpu().flatten(1).numpy() if prediction.ndim > 1 else _flatten(prediction)
     )
@@ -131,7 +131,7 @@ def _prepare_classes(prediction: Tensor, target: Tensor) -> tuple[Array, Indices
 
 
 def _prepare_values(prediction: Tensor, target: Tensor) -> tuple[Array, Array] | None:
-    """Return the values of prediction and target (N,), or None where no metric of values is defined."""
+    """Return the values of prediction and target (N,), or None where metrics of regression are undefined."""
     values, truth = _flatten(prediction), _flatten(target)
     if not len(truth) or truth.min() == truth.max() or not np.isfinite(values).all():
         return None
@@ -143,7 +143,7 @@ def _flatten(values: Tensor) -> Array:
 
 
 def _count_confusion(probabilities: Array, classes: Indices) -> Indices:
-    """Return how many rows of each true class (row) are predicted as each class (column)."""
+    """Return the confusion matrix, with true classes as rows and predicted classes as columns."""
     size = max(probabilities.shape[1], int(classes.max()) + 1)
     predicted = probabilities.argmax(axis=1)
     return np.bincount(classes * size + predicted, minlength=size * size).reshape(size, size)
@@ -152,23 +152,23 @@ def _count_confusion(probabilities: Array, classes: Indices) -> Indices:
 def _average_one_vs_rest(
     prediction: Tensor, target: Tensor, function: Callable[[Array, NDArray[np.bool_]], float]
 ) -> float:
-    if (given := _prepare_classes(prediction, target)) is None:
+    if (prepared := _prepare_classes(prediction, target)) is None:
         return math.nan
-    probabilities, classes = given
+    probabilities, classes = prepared
     if probabilities.shape[1] == 2:
         return function(probabilities[:, 1], classes == 1)
     return float(np.mean([function(probabilities[:, one], classes == one) for one in np.unique(classes)]))
 
 
 def _measure_area(scores: Array, positive: NDArray[np.bool_]) -> float:
-    """Return the share of (positive, negative) pairs in the right order; ties count half."""
+    """Return the share of (positive, negative) pairs in the correct order; ties count half."""
     hits = int(positive.sum())
     misses = len(positive) - hits
     return float((_rank(scores)[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
 
 def _measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
-    """Return Σ (gain in recall) · precision over the thresholds; rows with equal scores are taken together."""
+    """Return Σ (increase of recall) · precision over the thresholds; rows with equal scores share a threshold."""
     order = np.argsort(-scores, kind="stable")
     found = np.cumsum(positive[order])
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
@@ -177,6 +177,6 @@ def _measure_precision(scores: Array, positive: NDArray[np.bool_]) -> float:
 
 
 def _rank(values: Array) -> Array:
-    """Return the ranks from 1; equal values share the mean of theirs."""
+    """Return the ranks from 1; equal values get their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

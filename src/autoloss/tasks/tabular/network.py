@@ -1,4 +1,4 @@
-"""The network of tables: fully connected layers with rectifiers between them (for `tabular`)."""
+"""The network of the task `tabular`: a multilayer perceptron."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 
 def mlp(inputs: int, outputs: int, *, hidden: int = 32, layers: int = 2) -> nn.Sequential:
-    """Build a network (N, inputs) → (N, outputs), without an activation at its end.
+    """Build a multilayer perceptron (N, inputs) → (N, outputs) with ReLU between layers and raw outputs.
 
     Args:
         hidden: Units of each hidden layer.
-        layers: Hidden layers; 0 gives a linear model.
+        layers: Number of hidden layers; 0 gives a linear model.
     """
     stages: list[nn.Module] = []
     for entering, leaving in pairwise([inputs, *[hidden] * layers]):

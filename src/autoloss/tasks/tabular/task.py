@@ -1,4 +1,4 @@
-"""`tabular`: losses for tables, scikit-learn's real ones or any CSV file, and a small network (Section 4, reduced)."""
+"""The task `tabular`: a small network on a data set of scikit-learn or any CSV file (Section 4, reduced)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.errors import RequestError, nearest, unknown
+from autoloss.errors import RequestError, suggest, unknown
 from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
@@ -28,7 +28,7 @@ from autoloss.tasks.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class BundledData:
-    """A function of `sklearn.datasets`, and the options that its data set is used with unless others are given."""
+    """A function of `sklearn.datasets`, and default options for its data set."""
 
     load: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class BundledData:
 
 BUNDLED = {
     "breast_cancer": BundledData("load_breast_cancer"),
-    # For benchmarks, which need losses that differ at every learning rate. Here cross entropy's F1 on valid is 0.77 to
-    # 0.80 at 0.3 to 3 times the rate, and -y * log(p) / mean_nhw(y) reaches 0.84 at 0.1 of it (10 seeds, sd 0.02).
-    # Wrong labels do not serve: a third of the rate, which is to stop early, makes up for them.
+    # For benchmarks, which need losses that differ at every learning rate. The validation F1 of cross entropy is 0.77 to 0.80 at
+    # 0.3 to 3 times the learning rate, and that of -y * log(p) / mean_nhw(y) 0.84 at 0.1 of it (10 seeds, sd 0.02). Wrong labels
+    # are no alternative: a third of the learning rate, which acts as early stopping, compensates for them.
     "breast_cancer_hard": BundledData("load_breast_cancer", {"imbalance": 10.0, "input_noise": 1.0}),
     "wine": BundledData("load_wine"),
     "digits": BundledData("load_digits"),
@@ -46,29 +46,29 @@ BUNDLED = {
     "diabetes": BundledData("load_diabetes"),
 }
 NOISE_SEED = 0
-"""Which rows are left out or get a wrong label; fixed, since it belongs to the data."""
+"""Seed of the rows that are dropped or get a wrong label; fixed, as part of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabularOptions:
-    """What else can be set of the task `tabular`; text, as from a command line, is read as the number it stands for.
+    """Further options of the task `tabular`; text is converted to numbers.
 
     Raises:
         RequestError: A value is of the wrong type or outside its range.
     """
 
     drop: str = ""
-    """Columns of a CSV file to leave out, with commas between."""
+    """Columns of a CSV file to drop, separated by commas."""
     positive: str = ""
-    """The class that F1 and average precision count as positive; of two, the last in order when empty."""
+    """Positive class of F1 and average precision; if empty, the last of two classes in order."""
     train_rows: int | None = None
-    """Rows to train on, each class in its share; all of the train split without it."""
+    """Number of training rows, stratified by class; all of the train split if None."""
     imbalance: float = 1.0
-    """Rows of the first class of the train split to one of the last, where both were equally many before."""
+    """Factor by which the last class of the train split is made rarer relative to the first."""
     label_noise: float = 0.0
-    """Share of the training rows that get another class; of values, the sd of what is added, in the target's own sd."""
+    """Share of training rows with a wrong class; for a regression, noise added to the target, in its standard deviations."""
     input_noise: float = 0.0
-    """Standard deviation of the normal errors added to the inputs of all rows, in that of each column."""
+    """Standard deviation of the noise added to the inputs of all rows, in that of each column."""
     hidden: int = 32
     layers: int = 2
     steps: int = 300
@@ -99,12 +99,12 @@ class TabularOptions:
 def tabular(
     metric: str = "f1", data: str | Path = "breast_cancer", target: str | None = None, **options: Any
 ) -> SupervisedTask:
-    """Build the task of a table: predict one column from the others.
+    """Build the task of predicting one column of a table from the others.
 
     Args:
-        metric: A name in `TABULAR_METRICS`; those of its kind are reported beside it.
+        metric: A name in `TABULAR_METRICS`; the others of its kind are reported with it.
         data: One of scikit-learn's bundled data sets, or the path of a CSV file.
-        target: Name of the column to predict; only, and always, for a CSV file.
+        target: Column to predict; required for a CSV file, and not allowed otherwise.
         options: The fields of `TabularOptions`.
 
     Raises:
@@ -115,12 +115,12 @@ def tabular(
     for name in options:
         if name not in SIGNATURE.parameters:
             raise unknown("option of the task tabular", name, SIGNATURE.parameters)
-    standing = BUNDLED[str(data)].options if str(data) in BUNDLED else {}
-    chosen = TabularOptions(**{**standing, **options})
+    defaults = BUNDLED[str(data)].options if str(data) in BUNDLED else {}
+    chosen = TabularOptions(**{**defaults, **options})
     measure = TABULAR_METRICS[metric]
     table = load_table(str(data), None if target is None else str(target), measure.kind, chosen)
-    parts = prepare_splits(table, chosen)
-    width, rows = parts["train"][0].shape[1], len(parts["train"][0])
+    splits = prepare_splits(table, chosen)
+    width, rows = splits["train"][0].shape[1], len(splits["train"][0])
     recipe = Recipe(
         epochs=math.ceil(chosen.steps / max(1, rows // chosen.batch_size)),
         batch_size=chosen.batch_size,
@@ -128,11 +128,11 @@ def tabular(
     )
     return SupervisedTask(
         partial(mlp, width, max(1, len(table.classes)), hidden=chosen.hidden, layers=chosen.layers),
-        parts["train"],
-        parts["valid"],
+        splits["train"],
+        splits["valid"],
         "softmax" if table.classes else "none",
         measure.function,
-        test=parts["test"],
+        test=splits["test"],
         recipe=recipe,
         rows_per_sample=chosen.rows_per_sample,
         name="tabular",
@@ -143,10 +143,10 @@ def tabular(
 
 
 def _make_signature() -> Signature:
-    """Spell out the options, for `help` and for the catalogue."""
-    written = [found for found in signature(tabular).parameters.values() if found.kind is not Parameter.VAR_KEYWORD]
+    """Return a signature with all options, for `help` and for the catalogue."""
+    explicit = [one for one in signature(tabular).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
     options = signature(TabularOptions).parameters.values()
-    return Signature([*written, *options], return_annotation=SupervisedTask)
+    return Signature([*explicit, *options], return_annotation=SupervisedTask)
 
 
 SIGNATURE = _make_signature()
@@ -154,13 +154,15 @@ tabular.__signature__ = SIGNATURE  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def load_table(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:
-    """Read one of the bundled data sets or a CSV file."""
+    """Read a bundled data set or a CSV file."""
     if data in BUNDLED:
         if target is not None or options.drop:
-            raise RequestError(f"The bundled data set {data!r} has its own target; leave out target and drop.")
-        # Imported here: it takes a second, and a CSV file does without.
+            raise RequestError(
+                f"The bundled data set {data!r} has its own target and columns; leave out the options target and drop."
+            )
+        # Imported here: it takes a second, and a CSV file does not need it.
         bunch = getattr(import_module("sklearn.datasets"), BUNDLED[data].load)()
-        names = getattr(bunch, "target_names", None)
+        names = bunch.get("target_names")
         labels = bunch.target.tolist() if names is None else [str(names[index]) for index in bunch.target]
         place = f"the data set {data!r}"
         return build_table(
@@ -169,18 +171,18 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
     path = Path(data)
     if not path.suffix and not path.exists():
         raise RequestError(
-            f"There is no data set named {data!r}.{nearest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
-            "or the path of a CSV file with target=<its column>."
+            f"There is no data set named {data!r}.{suggest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
+            "or the path of a CSV file with the option target, the column to predict."
         )
     drop = [name.strip() for name in options.drop.split(",") if name.strip()]
     return read_csv(path, target, kind, drop=drop, positive=options.positive or None)
 
 
 def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor, Tensor]]:
-    """Split a table, spoil its train split as asked for, and standardise all by what is left of it.
+    """Split a table, subsample and add noise to its train split, and standardise all splits by the train split.
 
-    Valid and test keep all of their rows and their true targets. Values are standardised like inputs: their metrics do
-    not depend on unit and origin, but a network that starts near 0 and takes steps of a fixed size does.
+    Valid and test keep all of their rows and their true targets. The target of a regression is standardised like the inputs: its
+    metrics do not depend on unit and origin, but training does.
     """
     train, valid, test = split_rows(table)
     train = subsample(table, train, options.train_rows, options.imbalance, NOISE_SEED)

@@ -1,7 +1,7 @@
-"""What a long training keeps on disk: its state every so often, so that a killed one goes on, and the trained network.
+"""Checkpoints of a training, from which it resumes after a kill, and the weights of the trained network.
 
-A checkpoint is one file of tensors, numbers and text, read with `weights_only`. It is written beside its place, synced and
-renamed, and its name holds its digest: a file of that name is whole or is known to be damaged. The last two are kept.
+A checkpoint is one file of tensors, numbers and text that is read with `weights_only`. It is written under another name, synced and
+renamed, and its name holds its digest, so that a damaged file is detected. The last two are kept.
 """
 
 from __future__ import annotations
@@ -23,43 +23,46 @@ from torch import nn
 
 from autoloss.errors import RequestError, RunError
 from autoloss.tasks.training import distribution
-from autoloss.tasks.training.whole_files import commit_file, file_digest
+from autoloss.tasks.training.atomic_files import commit_file, file_digest
 
 FORMAT = 1
 KEPT = 2
-"""Of the last checkpoints; the one before the last serves when the last is damaged."""
+"""Checkpoints that are kept; the one before the last is used when the last is damaged."""
 NETWORK = "network.safetensors"
-"""The trained network's weights and buffers."""
+"""File of the trained network's weights and buffers."""
 
 Metadata = Mapping[str, str | int | float | bool]
 
-STATE = frozenset({"format", "belongs"})
-"""What every checkpoint holds, of whatever release."""
+METADATA = "belongs"
+"""Key of the metadata in a checkpoint."""
+REQUIRED = frozenset({"format", METADATA})
+"""Keys of every checkpoint, whichever release wrote it."""
 _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Where a training keeps what it must not lose.
+    """Where a training saves its checkpoints and its trained network, and when.
 
     Args:
-        directory: Of this one training.
-        due: A step → whether its state is written now. The last step's always is.
-        belongs: Facts that a checkpoint shares with the training that it belongs to, such as the text of its loss.
+        directory: A folder for this training only.
+        is_due: Step → whether a checkpoint is written now. The last step always writes one.
+        metadata: Facts about the training, such as the text of its loss. A training resumes only from a checkpoint with
+            the same ones.
     """
 
     directory: Path
-    due: Callable[[int], bool]
-    belongs: Metadata = field(default_factory=dict)
+    is_due: Callable[[int], bool]
+    metadata: Metadata = field(default_factory=dict)
 
-    def of(self, facts: Metadata) -> Checkpoints:
-        """Return the same with further facts."""
-        return dataclasses.replace(self, belongs={**self.belongs, **facts})
+    def with_metadata(self, metadata: Metadata) -> Checkpoints:
+        """Return a copy with further metadata."""
+        return dataclasses.replace(self, metadata={**self.metadata, **metadata})
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """All that changes while a network trains; between two steps it is the whole state, with the global generators."""
+    """Everything that changes while a network trains, the global generators excepted."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -67,42 +70,46 @@ class TrainingState:
     step: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
 
-    def save(self, keep: Checkpoints) -> None:
+    def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint, and delete those that are too old."""
-        everyones = distribution.gather(_get_generators(self._device))
+        generators = distribution.gather(_get_generators(self._device))
         if distribution.rank() == 0:
             state = {
                 "format": FORMAT,
-                "belongs": dict(keep.belongs),
+                METADATA: dict(checkpoints.metadata),
                 "step": self.step,
                 "network": self.network.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
                 "curve": self.curve,
-                "generators": everyones,
+                "generators": generators,
             }
-            _write(keep.directory, self.step, state)
+            _write(checkpoints.directory, self.step, state)
 
-    def restore(self, keep: Checkpoints) -> None:
-        """Take over the newest whole checkpoint; where there is none, nothing changes.
+    def restore(self, checkpoints: Checkpoints) -> None:
+        """Load the newest intact checkpoint; without any checkpoint nothing changes.
 
         Raises:
-            RequestError: It belongs to another training, or all of them are damaged.
+            RequestError: It belongs to another training, or all checkpoints are damaged.
         """
-        found = distribution.run_on_first(lambda: _find_newest(keep.directory))
-        if found is None:
+        path = distribution.run_on_first(lambda: _find_newest(checkpoints.directory))
+        if path is None:
             return
-        state = _read(found)
+        state = _read(path)
         if state is None:
-            raise RequestError(f"{found} cannot be read by every process. Give --out a folder that all machines share.")
-        _check(state, keep, found)
+            raise RequestError(
+                f"{path} cannot be read by every process. Keep the training in a folder that all machines share.",
+                argument="out",
+            )
+        _check(state, checkpoints, path)
         try:
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise RequestError(
-                f"{found} does not fit this network or optimizer: {error}. Restore the task as it was when the training began, "
-                "or keep this training elsewhere (--out)."
+                f"{path} does not fit this network or optimizer: {error}. Restore the task as it was when the training began, "
+                "or keep this training in another folder.",
+                argument="out",
             ) from None
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
@@ -114,20 +121,20 @@ class TrainingState:
         return next(self.network.parameters()).device
 
 
-def save_network(network: nn.Module, keep: Checkpoints) -> None:
-    """Write a trained network's weights and buffers, with the facts of its training, as safetensors."""
+def save_network(network: nn.Module, checkpoints: Checkpoints) -> None:
+    """Write a trained network's weights and buffers, with the metadata of its training, as safetensors."""
     if distribution.rank():
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
     # One entry: safetensors writes several in any order, and equal networks should be equal files.
-    facts = {"training": json.dumps(keep.belongs, sort_keys=True)}
-    partial = keep.directory / f"{NETWORK}.partial"
-    _write_file(lambda: save_file(tensors, partial, metadata=facts), partial)
-    commit_file(partial, keep.directory / NETWORK)
+    metadata = {"training": json.dumps(checkpoints.metadata, sort_keys=True)}
+    partial = checkpoints.directory / f"{NETWORK}.partial"
+    _write_file(lambda: save_file(tensors, partial, metadata=metadata), partial)
+    commit_file(partial, checkpoints.directory / NETWORK)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints of a training, the newest first; whether they are whole shows when they are read."""
+    """Return the checkpoints in a folder, the newest first, damaged ones included."""
     return sorted((path for path in directory.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)), reverse=True)
 
 
@@ -151,48 +158,51 @@ def _write_file(write: Callable[[], None], path: Path) -> None:
         write()
     # torch reports a full disk as a RuntimeError, safetensors as an error of its own.
     except Exception as error:
-        raise RunError(f"{path} cannot be written: {error}. What was kept before is untouched.") from error
+        raise RunError(
+            f"{path} cannot be written: {error}. Earlier checkpoints are unchanged; free space or fix permissions, then resume."
+        ) from error
 
 
 def _find_newest(directory: Path) -> Path | None:
-    """Return the newest checkpoint that is whole, or None where there is none at all."""
-    found = list_checkpoints(directory)
-    for path in found:
+    """Return the newest intact checkpoint, or None where there is none at all."""
+    paths = list_checkpoints(directory)
+    for path in paths:
         if _read(path) is not None:
             return path
-    if not found:
+    if not paths:
         return None
     raise RequestError(
-        f"All checkpoints in {directory} are damaged: {', '.join(path.name for path in found)}. Restore one from a copy, "
+        f"All checkpoints in {directory} are damaged: {', '.join(path.name for path in paths)}. Restore one from a copy, "
         "or delete that folder to train from the start."
     )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return what a checkpoint holds, or None when it is not what was written."""
-    named = _NAME.fullmatch(path.name)
+    """Return the content of a checkpoint, or None when it is damaged."""
+    name = _NAME.fullmatch(path.name)
     try:
-        if named is None or file_digest(path) != named[2]:
+        if name is None or file_digest(path) != name[2]:
             return None
-        # To the CPU first: optimizers and networks move what they take over to where they are.
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        # To the CPU first: optimizers and networks copy what they load to their own device.
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError):
-        # Whoever writes a file can give it the name that fits.
+        # A forged file may have the right name.
         return None
-    return found if isinstance(found, dict) and found.keys() >= STATE else None
+    return state if isinstance(state, dict) and state.keys() >= REQUIRED else None
 
 
-def _check(state: Mapping[str, Any], keep: Checkpoints, path: Path) -> None:
+def _check(state: Mapping[str, Any], checkpoints: Checkpoints, path: Path) -> None:
     if state["format"] != FORMAT:
         raise RequestError(
-            f"{path} has format {state['format']}; this release reads {FORMAT}. Go on with the release that wrote it."
+            f"{path} has format {state['format']}; this release reads {FORMAT}. Resume with the release that wrote it."
         )
-    there, here = state["belongs"], dict(keep.belongs)
+    there, here = state[METADATA], dict(checkpoints.metadata)
     differing = [name for name in dict.fromkeys((*there, *here)) if there.get(name) != here.get(name)]
     if differing:
         listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
         raise RequestError(
-            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one elsewhere (--out)."
+            f"{path} belongs to another training: {listed}. Ask for the same one again, or keep this one in another folder.",
+            argument="out",
         )
 
 

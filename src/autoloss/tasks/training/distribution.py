@@ -1,7 +1,7 @@
-"""One training by several processes: each takes an equal share of every batch, and the mean of their gradients is the batch's.
+"""Distributed training: each process takes an equal share of every batch, and gradients are averaged over processes.
 
 The gradients are averaged after the backward pass instead of by a wrapper around the network, so that a criterion may be
-called anywhere inside it. Without a process group everything here is the training of one process.
+called anywhere inside it. Without a process group, every function here behaves as for a single process.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from autoloss.errors import RequestError
 Value = TypeVar("Value")
 
 TIMEOUT = timedelta(hours=4)
-"""How long processes wait for the first one, which measures the trained network alone."""
+"""How long processes wait for the first one, which evaluates the trained network alone."""
 
 
 def size() -> int:
-    """Return how many processes train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return the number of this process, the first being 0: only that one writes."""
+    """Return the rank of this process; only rank 0 writes files."""
     return dist.get_rank() if size() > 1 else 0
 
 
 def local_rank() -> int:
-    """Return the number of this process on its machine, which is that of its GPU."""
+    """Return the rank of this process on its machine, which is the index of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def started_by_torchrun() -> bool:
-    """Say whether torchrun started this process beside others."""
+    """Return whether torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Train together with the other processes that torchrun started; alone where there are none.
+    """Join the process group of torchrun for the duration of the context; without torchrun, do nothing.
 
     Raises:
         RequestError: All of them would train on one GPU.
@@ -59,7 +59,8 @@ def process_group(device: str) -> Iterator[None]:
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and torch.device(device).index is not None:
         raise RequestError(
-            f"device is {device}; started by torchrun, each process needs a GPU of its own: --device cuda."
+            f"device is {device}; started by torchrun, each process needs a GPU of its own. Use cuda.",
+            argument="device",
         )
     if on_gpu:
         torch.cuda.set_device(local_rank())
@@ -71,23 +72,26 @@ def process_group(device: str) -> Iterator[None]:
 
 
 def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
-    """Return this process's share of each batch, given the indices of all batches.
+    """Return the share of this process in each batch.
+
+    Args:
+        order: Indices of the examples of each batch.
 
     Raises:
-        RequestError: A batch cannot be shared out evenly; its mean would not be the mean of the shares.
+        RequestError: The processes cannot share a batch evenly, so that its mean would not be the mean of the shares.
     """
     count = size()
     for indices in order:
         if len(indices) % count:
             raise RequestError(
                 f"A batch of {len(indices)} cannot be shared evenly by {count} processes. "
-                f"Choose a batch size that {count} divides, or another --nproc-per-node."
+                f"Choose a batch size that {count} divides, or start another number of processes."
             )
     return [indices[rank() :: count] for indices in order]
 
 
 def synchronize(network: nn.Module) -> None:
-    """Give every process the first one's weights, and draws of its own from here on."""
+    """Copy the weights of the first process to all others, and give each process its own random numbers from here on."""
     if size() == 1:
         return
     with torch.no_grad():
@@ -101,7 +105,7 @@ def synchronize(network: nn.Module) -> None:
 
 
 def average(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its mean over all processes; all of one type travel as one."""
+    """Replace each tensor by its mean over all processes, in one reduction."""
     if size() == 1 or not tensors:
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -112,27 +116,27 @@ def average(tensors: Sequence[Tensor]) -> None:
 
 
 def mean(value: float, device: torch.device) -> float:
-    """Return the mean of a number over all processes; no number in one is no number in all."""
+    """Return the mean of a number over all processes; NaN in one is NaN in all."""
     if size() == 1:
         return value
-    found = torch.tensor([value], dtype=torch.float64, device=device)
-    average([found])
-    return found.item()
+    values = torch.tensor([value], dtype=torch.float64, device=device)
+    average([values])
+    return values.item()
 
 
 def run_on_first(make: Callable[[], Value]) -> Value:
-    """Return what the first process makes, in every process; the others wait."""
+    """Call a function in the first process only, and return its result in every process."""
     if size() == 1:
         return make()
-    box: list[Any] = [make() if rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    results: list[Any] = [make() if rank() == 0 else None]
+    dist.broadcast_object_list(results, src=0)
+    return results[0]
 
 
 def gather(value: Value) -> list[Value]:
-    """Return every process's value, in the order of their numbers."""
+    """Return the values of all processes, in the order of their ranks."""
     if size() == 1:
         return [value]
-    found: list[Any] = [None] * size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * size()
+    dist.all_gather_object(values, value)
+    return values

@@ -1,6 +1,6 @@
-"""How a training runs on a machine: device, precision, memory format, and where it is kept; nothing of it is the paper's.
+"""How a training runs on a machine: device, precision, memory format and checkpoints.
 
-A `Recipe` says what is trained, and belongs to the result. An `Execution` says how, and may differ from machine to machine.
+A `Recipe` decides what is trained and is part of the result; an `Execution` may differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ class Execution:
     """How a training runs.
 
     Args:
-        device: Of torch. Started by torchrun, `cuda` is the GPU of this process.
-        precision: Of the network's arithmetic; weights, losses and metrics stay float32.
-        channels_last: Lay images and weights out as (N, H, W, C), which GPUs convolve faster in 16 bits.
-        keep: Where checkpoints and the trained network go; nothing is kept when left out.
+        device: Device of torch. Under torchrun, `cuda` is the GPU of this process.
+        precision: Precision of the network's arithmetic; weights, losses and metrics stay float32.
+        channels_last: Memory format (N, H, W, C) for images and weights, with which GPUs convolve faster in 16 bits.
+        checkpoints: Where checkpoints and the trained network are saved; None saves nothing.
 
     Raises:
         RequestError: An unknown precision, or a device that this machine does not have.
+
+    >>> Execution(precision="bfloat16").torch_device
+    device(type='cpu')
     """
 
     device: str = "cpu"
     precision: Precision = "float32"
     channels_last: bool = False
-    keep: Checkpoints | None = None
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -48,33 +51,33 @@ class Execution:
         except RuntimeError as error:
             raise RequestError(f"There is no device {self.device!r}: {error}. Name cpu, cuda or cuda:1.") from None
         if kind == "cuda" and not torch.cuda.is_available():
-            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use --device cpu.")
+            raise RequestError(f"device is {self.device}, and torch finds no GPU here. Use cpu.", argument="device")
 
     @property
-    def where(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """The device of this process."""
-        asked = torch.device(self.device)
-        if asked.type == "cuda" and asked.index is None and distribution.size() > 1:
+        device = torch.device(self.device)
+        if device.type == "cuda" and device.index is None and distribution.size() > 1:
             return torch.device("cuda", distribution.local_rank())
-        return asked
+        return device
 
-    def placed(self, network: Network) -> Network:
-        """Return a network as this execution trains it; statistics of several GPUs are those of the whole batch."""
-        if self.where.type == "cuda" and distribution.size() > 1:
+    def place(self, network: Network) -> Network:
+        """Move a network to the device and memory format; several GPUs synchronise their batch normalisation."""
+        if self.torch_device.type == "cuda" and distribution.size() > 1:
             network = cast(Network, nn.SyncBatchNorm.convert_sync_batchnorm(network))
-        network = network.to(self.where)
+        network = network.to(self.torch_device)
         return network.to(memory_format=torch.channels_last) if self.channels_last else network  # type: ignore[call-overload]
 
-    def moved(self, inputs: Tensor) -> Tensor:
-        """Return a network's inputs where and as they are needed."""
+    def move(self, inputs: Tensor) -> Tensor:
+        """Return a network's inputs on the device and in the memory format."""
         if self.channels_last and inputs.ndim == 4:
-            return inputs.to(self.where, memory_format=torch.channels_last)
-        return inputs.to(self.where)
+            return inputs.to(self.torch_device, memory_format=torch.channels_last)
+        return inputs.to(self.torch_device)
 
-    def arithmetic(self) -> AbstractContextManager[object]:
-        """Return the context that a network is called in; a loss is computed outside it, in float32."""
-        return torch.autocast(self.where.type, PRECISIONS[self.precision], enabled=self.precision != "float32")
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which a network is called; losses are computed outside it, in float32."""
+        return torch.autocast(self.torch_device.type, PRECISIONS[self.precision], enabled=self.precision != "float32")
 
-    def scaler(self) -> torch.amp.GradScaler:
-        """Return what keeps gradients within the range of float16; it does nothing in any other precision."""
-        return torch.amp.GradScaler(self.where.type, enabled=self.precision == "float16")
+    def grad_scaler(self) -> torch.amp.GradScaler:
+        """Return the gradient scaler for float16; in any other precision it does nothing."""
+        return torch.amp.GradScaler(self.torch_device.type, enabled=self.precision == "float16")

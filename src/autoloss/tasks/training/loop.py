@@ -1,7 +1,7 @@
-"""The one training loop of every proxy and retraining, with the guard against values that are no numbers (Section 3.2).
+"""The training loop of every proxy and retraining; it stops at the first value that is not finite (Section 3.2).
 
-A loop is given the batches of the whole training and a function from a batch to its loss, so that it serves a network
-whose criterion is called in several places as well as one with a single output.
+The loop takes the batches of the whole training and a function from a batch to its loss, so that it also serves a network that
+calls its criterion in several places.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ Batch = TypeVar("Batch")
 Curve = tuple[tuple[int, float], ...]
 
 CURVE_POINTS = 100
+"""Points of a training curve that are kept."""
 DEFAULT_EXECUTION = Execution()
 
 
 @contextmanager
 def seed_generators(seed: int) -> Iterator[torch.Generator]:
-    """Run with every global generator seeded, give back their states, and provide a generator for the data order.
+    """Seed every global generator for the duration of the context, and restore their states at its end.
 
-    Initial weights, dropout and the augmentation of somebody's data set draw from global generators, Python's and NumPy's
-    among them; nothing that ran before, and nothing that runs after, may notice.
+    Initial weights, dropout and augmentation draw from the global generators of torch, Python and NumPy. A training depends on
+    nothing that ran before, and changes nothing for what runs after it.
+
+    Yields:
+        A generator for the order of the data.
     """
     python, numpy = random.getstate(), np.random.get_state()
     # All devices by name: torch warns where it has to guess that all of several are meant.
@@ -54,10 +58,10 @@ def seed_generators(seed: int) -> Iterator[torch.Generator]:
 
 
 def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
-    """Draw the indices of all batches of a training, each epoch in an order of its own.
+    """Draw the indices of all batches of a training, in a new order for each epoch.
 
     Args:
-        count: Training examples; below the batch size, every batch holds all of them.
+        count: Number of training examples; where it is below the batch size, every batch holds all of them.
     """
     size = min(recipe.batch_size, count)
     whole = count // size * size
@@ -68,82 +72,86 @@ def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> l
 def fit(
     network: nn.Module,
     batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
-    loss_of: Callable[[Batch], Tensor],
+    compute_loss: Callable[[Batch], Tensor],
     recipe: Recipe,
     steps: int,
     *,
     groups: Iterable[Mapping[str, Any]] | None = None,
     observe: Observe | None = None,
     execution: Execution = DEFAULT_EXECUTION,
-    facts: Metadata | None = None,
+    metadata: Metadata | None = None,
 ) -> Curve | Diverged:
     """Train a network; stop at the first step whose loss or gradient is not finite.
 
-    With `execution.keep`, the training goes on from its newest checkpoint, if there is one, and its network is kept at the
+    With `execution.checkpoints`, the training resumes from its newest checkpoint, if there is one, and saves its network at the
     end. On a CPU the outcome is then that of an uninterrupted training, bit for bit.
 
     Args:
         network: Trained in place, and left in training mode.
-        batches: The batches of the whole training, `steps` of them. As a function: those that are left after so many steps,
-            so that a resumed training does not have to read the others again.
-        loss_of: A batch → the loss, a scalar that depends on the network.
+        batches: The batches of the whole training, `steps` of them. As a function: finished steps → the remaining batches, so
+            that a resumed training does not have to read the others again.
+        compute_loss: Batch → loss, a scalar that depends on the network.
         groups: Parameter groups, each with a `factor` on the learning rate; all parameters at factor 1 when left out.
-        observe: Told (step, loss) after each step's check.
-        execution: How it runs; network and batches are where it says already.
-        facts: What a checkpoint must have in common with this training beside its recipe, such as the seed.
+        observe: Called with (step, loss) after each step.
+        execution: How the training runs; network and batches are on its device already.
+        metadata: Facts beside the recipe, such as the seed, that a checkpoint of this training has.
 
     Returns:
-        The training loss by step, thinned to about a hundred points, or where and why the training stopped.
+        The training loss by step, thinned to at most `CURVE_POINTS`, or where and why the training diverged.
 
     Raises:
-        RequestError: The loss is no scalar, or does not depend on the network; or there is a checkpoint of another training.
+        RequestError: The loss is no scalar, or does not depend on the network; or a checkpoint belongs to another training.
     """
     network.train()
     distribution.synchronize(network)
     optimizer = _make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
-    training = TrainingState(network, optimizer, execution.scaler())
-    keep = execution.keep and execution.keep.of({**_make_metadata(recipe, steps, execution), **(facts or {})})
-    left = _remaining_batches(batches, training, keep)
-    for step, batch in enumerate(left, start=training.step + 1):
-        value = _take_step(training, loss_of(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
+    training = TrainingState(network, optimizer, execution.grad_scaler())
+    checkpoints = execution.checkpoints
+    if checkpoints:
+        checkpoints = checkpoints.with_metadata({**_make_metadata(recipe, steps, execution), **(metadata or {})})
+    remaining = _restore(batches, training, checkpoints)
+    for step, batch in enumerate(remaining, start=training.step + 1):
+        value = _take_step(training, compute_loss(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
         training.curve.append((step, value))
-        if keep and (step == steps or distribution.run_on_first(lambda now=step: keep.due(now))):
-            training.save(keep)
+        if checkpoints and (step == steps or distribution.run_on_first(lambda now=step: checkpoints.is_due(now))):
+            training.save(checkpoints)
         if observe is not None:
             observe(step, value)
     if not _all_finite([parameter.detach() for parameter in _list_parameters(optimizer)]):
         return Diverged(steps, "a weight is not finite")
-    if keep:
-        save_network(network, keep)
+    if checkpoints:
+        save_network(network, checkpoints)
     return thin_curve(training.curve)
 
 
-def _remaining_batches(
-    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]], training: TrainingState, keep: Checkpoints | None
+def _restore(
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
+    training: TrainingState,
+    checkpoints: Checkpoints | None,
 ) -> Iterable[Batch]:
-    """Restore what was kept of a training, and return its remaining batches."""
-    if keep is None:
+    """Restore a training from its newest checkpoint, and return its remaining batches."""
+    if checkpoints is None:
         return batches(0) if callable(batches) else batches
-    training.restore(keep)
+    training.restore(checkpoints)
     if callable(batches):
         return batches(training.step)
-    left = iter(batches)
-    collections.deque(itertools.islice(left, training.step), maxlen=0)
-    # Reading what was trained on already may have drawn.
-    training.restore(keep)
-    return left
+    remaining = iter(batches)
+    collections.deque(itertools.islice(remaining, training.step), maxlen=0)
+    # Reading the batches of finished steps may have used the generators.
+    training.restore(checkpoints)
+    return remaining
 
 
 def _take_step(
     training: TrainingState, loss: Tensor, rate: float, clip_norm: float, execution: Execution
 ) -> float | str:
-    """Take one step; return the loss, or what was not finite."""
+    """Take one optimizer step; return the loss, or the reason why the training diverged."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
-    value = distribution.mean(loss.item(), execution.where)
+    value = distribution.mean(loss.item(), execution.torch_device)
     if not math.isfinite(value):
         return "the loss is not finite"
     optimizer.zero_grad()
@@ -151,7 +159,7 @@ def _take_step(
     gradients = [parameter.grad for parameter in _list_parameters(optimizer) if parameter.grad is not None]
     distribution.average(gradients)
     scaler.unscale_(optimizer)
-    # In float16 a gradient that overflows is scaled down and the step left out, down to where nothing was scaled up.
+    # In float16 a step whose gradient overflows is skipped and the scale reduced; at scale 1 the gradient itself is not finite.
     if scaler.get_scale() <= 1.0 and not _all_finite(gradients):
         return "the gradient is not finite"
     if clip_norm:
@@ -163,18 +171,20 @@ def _take_step(
     return value
 
 
-def clip_gradients(gradients: Sequence[Tensor], most: float) -> None:
-    """Scale gradients down together such that their norm is `most`, where it is larger."""
-    # In double precision: a square of 1e20 is no float32.
-    norm = torch.stack([torch.linalg.vector_norm(slope, dtype=torch.float64) for slope in gradients]).norm().item()
-    # Comparisons with NaN are false: what is not finite is left to the guard.
-    if most < norm < math.inf:
-        for slope in gradients:
-            slope.mul_(most / norm)
+def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> None:
+    """Scale all gradients down by one factor so that their joint norm is at most `max_norm`."""
+    # In double precision: the square of 1e20 overflows float32.
+    norm = (
+        torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]).norm().item()
+    )
+    # Comparisons with NaN are false: the loop stops at gradients that are not finite.
+    if max_norm < norm < math.inf:
+        for gradient in gradients:
+            gradient.mul_(max_norm / norm)
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    # The extremes are finite exactly when all are. On a CPU they are found eight times as fast as the largest norm.
+    # The extremes are finite exactly when all values are. On a CPU they are found eight times as fast as the largest norm.
     extremes = [extreme for tensor in tensors if tensor.numel() for extreme in tensor.detach().aminmax()]
     return not extremes or bool(torch.stack(extremes).isfinite().all())
 
@@ -184,14 +194,13 @@ def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata:
-    """Return what decides a training's course, as far as it is known here."""
     settings = {f"recipe.{name}": value for name, value in dataclasses.asdict(recipe).items()}
     machine = {"precision": execution.precision, "channels_last": execution.channels_last}
     return {**settings, "steps": steps, **machine, "processes": distribution.size()}
 
 
 def thin_curve(curve: list[tuple[int, float]]) -> Curve:
-    """Keep the first and the last point and others at equal distances, `CURVE_POINTS` at most."""
+    """Keep the first and the last point and others at equal distances, at most `CURVE_POINTS`."""
     if len(curve) <= CURVE_POINTS:
         return tuple(curve)
     distance = (len(curve) - 1) / (CURVE_POINTS - 1)
@@ -199,10 +208,11 @@ def thin_curve(curve: list[tuple[int, float]]) -> Curve:
 
 
 def _make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    owned = [dict(group) for group in groups]
+    # Optimizers add their settings to the groups they are given.
+    copies = [dict(group) for group in groups]
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(owned, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(owned, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        return torch.optim.Adam(copies, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(copies, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _check_loss(loss: object) -> None:

@@ -1,4 +1,4 @@
-"""What decides how a network is trained: optimizer, schedule, batch size and regularisation (Appendix A)."""
+"""The recipe of a training: optimizer, learning-rate schedule, batch size and regularisation (Appendix A)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ class Recipe:
 
     Raises:
         RequestError: A value is outside its range.
+
+    >>> recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.1)
+    >>> recipe.steps(100), recipe.rate(1, 12)
+    (12, 0.1)
     """
 
     epochs: int = 3
     batch_size: int = 32
-    """The last, incomplete batch of an epoch is left out unless it is the only one."""
+    """The last, incomplete batch of an epoch is dropped unless it is the only one."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = 0.02
     momentum: float = 0.9
-    """Of SGD; Adam keeps its own."""
+    """Momentum of SGD; Adam uses its defaults."""
     weight_decay: float = 5e-4
     schedule: Literal["poly", "cosine", "constant", "steps"] = "poly"
     power: float = 0.9
-    """Of the schedule poly: the rate falls as (1 − step/steps)^power."""
+    """Exponent of the schedule poly: the learning rate falls as (1 − step/steps)^power."""
     milestones: tuple[float, ...] = (8 / 12, 11 / 12)
-    """Of the schedule steps: shares of the training, after each of which the rate is a tenth."""
+    """Shares of the training after each of which the schedule steps divides the learning rate by 10."""
     minimum_learning_rate: float = 1e-4
-    """What the rate falls to, never above `learning_rate`."""
+    """Lower limit of the learning rate, never above `learning_rate`."""
     warmup_steps: int = 0
-    """Steps over which the rate rises linearly to what the schedule says."""
+    """Steps over which the learning rate rises linearly to that of the schedule."""
     clip_norm: float = 0.0
-    """What the norm of all gradients together is scaled down to where it is larger; 0 leaves them as they are, the paper's."""
+    """Maximum norm of all gradients together; 0, the paper's, does not clip them."""
     auxiliary: float = 0.0
-    """Factor of the loss on each auxiliary prediction that the network gives in training."""
+    """Factor on the loss of each auxiliary prediction of the network."""
     evaluation_batch: int | None = None
-    """Examples that are measured at once, 1 where they differ in size; as many as are trained on when None."""
+    """Batch size of the evaluation, 1 where examples differ in size; `batch_size` when None."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -67,19 +71,19 @@ class Recipe:
             if not holds:
                 raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
 
-    def at_learning_rate(self, factor: float) -> Recipe:
-        """Return the same recipe at `factor` times its learning rate."""
+    def scale_learning_rate(self, factor: float) -> Recipe:
+        """Return a copy with the learning rate multiplied by `factor`."""
         return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
 
     def steps(self, examples: int) -> int:
-        """Return the number of optimizer steps on so many training examples."""
+        """Return the number of optimizer steps on a number of training examples."""
         return self.epochs * max(1, examples // self.batch_size)
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 1."""
         done = (step - 1) / steps
         share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
-        # After a whole number of epochs, whatever rounding says of its share.
+        # Rounded: a milestone is a whole number of epochs, whatever its share in floating point.
         share["steps"] = 0.1 ** sum(step - 1 >= round(milestone * steps) for milestone in self.milestones)
         least = min(self.minimum_learning_rate, self.learning_rate)
         scheduled = least + (self.learning_rate - least) * share[self.schedule]

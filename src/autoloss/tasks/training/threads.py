@@ -1,4 +1,4 @@
-"""How many threads a figure is computed on: always one, in this process as in a worker."""
+"""Computing on one thread, in the driver and in workers alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: sums round differently on several, and a score must not depend on where it was trained."""
+    """Compute on one thread: sums round differently on several, and a score must not depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Weights from a file: names and tensors alone. A file of torch's may hold a program; such a one is refused, and said to be."""
+"""Loading weights from a file that holds names and tensors only; a pickle that could run code is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError, shown
+from autoloss.errors import RequestError, quote
 
 
 def load_state_dict(path: str) -> dict[str, Tensor]:
@@ -20,7 +20,7 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     """
     if not os.path.isfile(path):
         raise RequestError(
-            f"There are no weights at {path!r}; weights takes none, imagenet or the path of a state dict."
+            f"There is no file of weights at {path!r}; expected none, imagenet or the path of a state dict."
         )
     try:
         if path.endswith(".safetensors"):
@@ -28,14 +28,14 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
 
             return load_file(path)
         with warnings.catch_warnings():
-            # Of formats that it goes on to refuse.
+            # torch warns about formats that it then refuses.
             warnings.simplefilter("ignore")
             found = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError:
-        # torch's own advice is to load it all the same.
+        # The message of torch advises to load the file without this protection.
         raise RequestError(
-            f"The weights in {path} cannot be read: it is damaged, or holds more than tensors, and to load that could run a "
-            "program. Expected a state dict: save one with torch.save(network.state_dict(), path), or as safetensors; a "
+            f"The weights in {path} cannot be read: the file is damaged, or holds more than tensors, which could run code when "
+            "loaded. Expected a state dict: save one with torch.save(network.state_dict(), path), or as safetensors; a "
             "whole pickled network is not loaded."
         ) from None
     except Exception as error:  # Each format, and each way to be damaged, has errors of its own.
@@ -51,6 +51,6 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise RequestError(
-                f"{path} holds no state dict: under {shown(name)} is a {type(value).__name__}; expected names and tensors alone."
+                f"{path} holds no state dict: under {quote(name)} is a {type(value).__name__}; expected names and tensors alone."
             )
     return found

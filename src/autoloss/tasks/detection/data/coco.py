@@ -1,7 +1,7 @@
-"""COCO's instances (Section 4.2): boxes with polygons, run lengths and crowds, in the original JSON.
+"""The boxes of COCO's instances, in the original JSON (Section 4.2).
 
-Source: Lin et al., 2014, Microsoft COCO, and the data format of cocodataset.org. As with COCO's own tools, a box without width
-or height stays in the evaluation, where nothing can find it; a training cannot use it.
+Source: Lin et al., 2014, Microsoft COCO, and the data format of cocodataset.org. As in COCO's own tools, boxes without width or
+height are evaluated, although no detection can match them, and are not trained on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloss.errors import shown
+from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
 from autoloss.tasks.files.layout import find_directory, leads_outside
@@ -25,26 +25,26 @@ LAYOUT = """\
   train2017/000000000009.jpg, …
   val2017/000000000139.jpg, …"""
 LEAST_NUMBERS = 6
-"""Of a polygon: three points."""
+"""Coordinates of a polygon, at least: three points."""
 LARGEST = 1e7
-"""Beyond it no coordinate is one: 32 bits would round it, or make it infinite."""
+"""Upper limit of coordinates: 32 bits would round larger ones, or make them infinite."""
 GROUPS = ("images", "annotations", "categories")
 AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
-MEND = "Mend it in the file, or take it out."
+REMEDY = "Correct it in the file, or remove it."
 
 
 def load_coco(directory: Path | str, split: str) -> BoxedImages:
     """Read the instances of a split, such as train2017; images are read later.
 
     Raises:
-        RequestError: The folder lacks a part, or annotations are faulty: the first twenty are named, each by its id.
+        RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """
     root = find_directory(Path(directory), NAME, LAYOUT)
     return load_instances(root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}")
 
 
 def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
-    """Read a file of instances whose images lie in a folder.
+    """Read a file of instances whose images are in a folder.
 
     Raises:
         RequestError: It cannot be read, or annotations are faulty.
@@ -67,7 +67,7 @@ def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
         elif seen[identity] > 1:
             problems.append(("has the id of another", "ids that differ"))
         place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
-        faults += [Fault(file, f"{place} {found}", expected, MEND) for found, expected in problems]
+        faults += [Fault(file, f"{place} {found}", expected, REMEDY) for found, expected in problems]
         if not problems:
             of_image[annotation["image_id"]].append(annotation)
             flat += not all(annotation["bbox"][2:])
@@ -94,7 +94,7 @@ def _read_content(file: Path) -> dict[str, list[Any]]:
         raise FaultyFile(undecodable_file(file, error, AN_INSTANCES_FILE)) from None
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
-        remedy = "Files of captions and of keypoints are others; take the one of instances."
+        remedy = "Use the file of instances, not that of captions or keypoints."
         raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", AN_INSTANCES_FILE, remedy))
     return content
 
@@ -102,7 +102,7 @@ def _read_content(file: Path) -> dict[str, list[Any]]:
 def _index_by_id(
     file: Path, rows: Sequence[Any], kind: str, needed: Sequence[str], faults: list[Fault]
 ) -> dict[int, Mapping[str, Any]]:
-    """Return images or categories by their ids, in the file's order; what is wrong with any is added to the faults."""
+    """Return images or categories by their ids, in the order of the file; append the faults of invalid ones."""
     found: dict[int, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
         identity = row.get("id") if isinstance(row, Mapping) else None
@@ -110,20 +110,20 @@ def _index_by_id(
         lacking = [name for name in ("id", *needed) if not isinstance(row, Mapping) or name not in row]
         if lacking:
             faults.append(
-                Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", MEND)
+                Fault(file, f"{place} lacks {', '.join(lacking)}", f"each {kind} with {', '.join(needed)}", REMEDY)
             )
         elif unfit := [name for name in ("id", *needed) if not _is_valid(name, row[name])]:
             expected = " and ".join(EXPECTED[name] for name in unfit)
             faults.append(
                 Fault(
                     file,
-                    f"{place} has the {unfit[0]} {shown(row[unfit[0]])}",
+                    f"{place} has the {unfit[0]} {quote(row[unfit[0]])}",
                     f"{' and '.join(unfit)}: {expected}",
-                    MEND,
+                    REMEDY,
                 )
             )
         elif identity in found:
-            faults.append(Fault(file, f"{place} comes twice", "ids that differ", MEND))
+            faults.append(Fault(file, f"{place} comes twice", "ids that differ", REMEDY))
         else:
             found[row["id"]] = row
     return found
@@ -136,7 +136,7 @@ EXPECTED = {
     "file_name": "a path inside the split's folder",
     "name": "text",
 }
-"""What the entries of images and categories are."""
+"""Field of an image or a category → its type, for messages."""
 
 
 def _is_valid(name: str, value: Any) -> bool:
@@ -154,22 +154,22 @@ def _is_valid(name: str, value: Any) -> bool:
 def _find_problems(
     annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with an annotation, and what was expected."""
+    """Yield the problems of an annotation, as (found, expected)."""
     if not isinstance(annotation, Mapping):
         yield f"is a {type(annotation).__name__}", "an object"
         return
     place, category = annotation.get("image_id"), annotation.get("category_id")
     image = images.get(place) if isinstance(place, int) else None
     if image is None:
-        yield f"is of image {shown(place)}, which is not listed", "an image of the file"
+        yield f"is of image {quote(place)}, which is not listed", "an image of the file"
     if not isinstance(category, int) or category not in labels:
-        yield f"has the category {shown(category)}", f"one of the {len(labels)} that the file lists"
+        yield f"has the category {quote(category)}", f"one of the {len(labels)} that the file lists"
     if not _is_finite(annotation.get("area", 0)):
-        yield f"has the area {shown(annotation['area'])}", "a number of pixels"
+        yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
         yield (
-            ("has no box" if box is None else f"has the box {shown(box)}"),
+            ("has no box" if box is None else f"has the box {quote(box)}"),
             "a box of four numbers: left, top, width, height",
         )
         return
@@ -188,7 +188,7 @@ def _find_problems(
 
 
 def _is_finite(side: Any) -> bool:
-    # A comparison takes whole numbers of any length, and no NaN passes it.
+    # Comparisons accept integers of any length, and are false for NaN.
     return isinstance(side, int | float) and abs(side) < LARGEST
 
 
@@ -204,7 +204,7 @@ def _find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[t
     size = [image["height"], image["width"]]
     if not isinstance(outline, Mapping) or "counts" not in outline or outline.get("size") != size:
         found = outline.get("size") if isinstance(outline, Mapping) else type(outline).__name__
-        yield f"has run lengths of size {shown(found)}", f"counts and the size {size}, height and width of its image"
+        yield f"has run lengths of size {quote(found)}", f"counts and the size {size}, height and width of its image"
     elif isinstance(outline["counts"], list) and not all(
         isinstance(run, int) and run >= 0 for run in outline["counts"]
     ):

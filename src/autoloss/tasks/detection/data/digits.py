@@ -1,7 +1,7 @@
-"""Scenes of real handwritten digits with their boxes: a detection data set that needs no download.
+"""Scenes of handwritten digits with their boxes: a detection data set that needs no download.
 
-Digits come from the splits of `datasets/digits.py`, so that no handwriting occurs in two splits. They are scaled by up to a
-factor of two, stretched a little, laid where they overlap others hardly, and joined by pieces of digits that count as nothing.
+Digits are those of the same split of `segmentation/data/digits.py`, so that no image occurs in two splits. They are scaled by up
+to a factor of two, stretched and placed with little overlap; pieces of digits are background clutter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autoloss.tasks.segmentation.data.digits import SHARES, load_split
 CLASSES = 10
 """Digit d is class d + 1."""
 PLACES = 16
-"""Tries to find a free place; then a scene has one digit less."""
+"""Random places that are tried for a digit before it is left out."""
 
 Example = tuple[Tensor, dict[str, Tensor]]
 """An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1."""
@@ -29,17 +29,17 @@ Example = tuple[Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSceneSettings:
-    """What scenes look like.
+    """Settings of the scenes.
 
     Args:
-        size: Pixels of a scene's side, a multiple of 32.
-        digits: The least and the largest number of digits in a scene.
-        side: The least and the largest side of a digit's square in pixels; its box, that of the ink, is narrower.
-        stretch: Width over height lies within this factor of the original's.
-        pieces: Pieces of digits in a scene, at most.
-        overlap: Of another's square, the share that a digit may cover.
-        noise: Standard deviation, ink being 1.
-        ink: Grey above which a pixel belongs to the digit.
+        size: Side of a scene in pixels, a multiple of 32.
+        digits: Minimum and maximum number of digits in a scene.
+        side: Minimum and maximum side of a digit's square in pixels; its box, that of the ink, is narrower.
+        stretch: Maximum factor by which the aspect ratio of a digit is changed.
+        pieces: Maximum number of pieces of digits in a scene.
+        overlap: Maximum share of another digit's square that a digit may cover.
+        noise: Standard deviation of the noise, where ink is 1.
+        ink: Grey value above which a pixel belongs to the digit.
 
     Raises:
         RequestError: A value is outside its range.
@@ -59,11 +59,11 @@ class BoxSceneSettings:
             raise RequestError(f"A scene's size is {self.size} pixels; it needs to be a multiple of 32.")
         if not 1 <= self.digits[0] <= self.digits[1]:
             raise RequestError(
-                f"From {self.digits[0]} to {self.digits[1]} digits cannot be drawn; expected 1 ≤ least ≤ most."
+                f"From {self.digits[0]} to {self.digits[1]} digits cannot be drawn; expected 1 ≤ minimum ≤ maximum."
             )
         if not 8 <= self.side[0] <= self.side[1] <= self.size:
             raise RequestError(
-                f"Digits of {self.side[0]} to {self.side[1]} pixels do not fit; expected 8 ≤ least ≤ most ≤ {self.size}."
+                f"Digits of {self.side[0]} to {self.side[1]} pixels do not fit; expected 8 ≤ minimum ≤ maximum ≤ {self.size}."
             )
 
 
@@ -73,8 +73,8 @@ def compose_box_scenes(
     """Compose scenes: images (1, H, W) in [0, 1], 1 for ink, with at least one digit each.
 
     Args:
-        split: train, valid or test: whose digits.
-        seed: Decides all that is drawn; another split with the same seed has other digits.
+        split: train, valid or test; each has digits of its own.
+        seed: Seed of the scenes.
 
     Raises:
         RequestError: There is no such split.
@@ -113,7 +113,7 @@ def _compose_scene(
 def _draw_squares(
     count: int, scenery: BoxSceneSettings, rng: np.random.Generator
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (top, left, height, width) of squares that hardly overlap; fewer where there is no room."""
+    """Yield (top, left, height, width) of squares with little overlap; fewer than `count` where there is no room."""
     laid = np.zeros((0, 4))
     for _ in range(count):
         side = rng.uniform(*scenery.side, size=PLACES)
@@ -136,7 +136,7 @@ def _resize(digit: NDArray[np.float64], height: int, width: int) -> NDArray[np.f
 
 
 def _keep_half(grey: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Keep the upper half of a digit, upside down and mirrored, so that it reads as no digit."""
+    """Keep the upper half of a digit, rotated by 180°, so that it cannot be read as a digit."""
     half = np.zeros_like(grey)
     middle = len(grey) // 2
     half[:middle] = grey[:middle][::-1, ::-1]

@@ -1,4 +1,4 @@
-"""An image with its boxes, as a detector is trained on it: what is left out, and mirrors (Section 4.2)."""
+"""Training examples of a detector: which objects are left out, and mirroring (Section 4.2)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.data import Dataset
 
 Example = tuple[Tensor, Mapping[str, Tensor]]
 """An image (channels, H, W) in [0, 1]; `boxes` (G, 4), `labels` (G,), and where the data has them `crowd`, `area` and
-`difficult`, see `metrics.detection.Truth`."""
+`difficult`, see `GroundTruth`."""
 
 
 class TrainingExamples(Dataset[Example]):
-    """The images of a data set with what can be trained on, some of them mirrored.
+    """The images of a data set with the objects that can be trained on.
 
     Args:
-        flip: Probability that an image is; drawn from torch's global generator.
+        flip: Probability that an image is mirrored; drawn from torch's global generator.
     """
 
     def __init__(self, data: Sequence[Example], flip: float) -> None:
@@ -34,7 +34,7 @@ class TrainingExamples(Dataset[Example]):
 
 
 def select_trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out crowds, difficult objects, and boxes without width or height."""
+    """Drop crowds, difficult objects, and boxes without width or height."""
     boxes, labels = target["boxes"], target["labels"]
     left_out = (boxes[:, 2:] <= boxes[:, :2]).any(dim=1)
     for mark in ("crowd", "difficult"):
@@ -44,12 +44,12 @@ def select_trainable(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def mirror(image: Tensor, target: Mapping[str, Tensor]) -> Example:
-    """Swap left and right."""
+    """Mirror an image and its boxes horizontally."""
     left, top, right, bottom = target["boxes"].unbind(dim=1)
     width = image.shape[-1]
     return image.flip(-1), {**target, "boxes": torch.stack([width - right, top, width - left, bottom], dim=1)}
 
 
 def move_target(target: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Return what is known of an image on another device."""
+    """Copy the target of an image to a device."""
     return {name: part.to(device) for name, part in target.items()}

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2007 and 2012 with their boxes, in the original XML (Section 4.2, generalisation).
+"""The boxes of PASCAL VOC 2007 and 2012, in the original XML (Section 4.2, generalisation).
 
 Source: Everingham et al., The PASCAL Visual Object Classes Challenge 2007 and 2012, development kit. VOC counts pixels from 1 and
 both ends of a box belong to it; here a box reaches from its first pixel's left border to its last one's right border.
@@ -28,10 +28,10 @@ LAYOUT = """\
   VOCdevkit/VOC2007/Annotations/000005.xml, …
   VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt, …"""
 LARGEST = 1e7
-"""Beyond it no coordinate is one: 32 bits would round it, or make it infinite."""
+"""Upper limit of coordinates: 32 bits would round larger ones, or make them infinite."""
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 AN_ANNOTATION = "an annotation of VOC in XML"
-MEND = "Mend it in the file, or take it out."
+REMEDY = "Correct it in the file, or remove it."
 
 
 def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
@@ -41,7 +41,7 @@ def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
         directory: VOCdevkit, or the folder that holds it.
 
     Raises:
-        RequestError: The folder lacks a part, or annotations are faulty: the first twenty are named, each by its number.
+        RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its number.
     """
     place = find_directory(Path(directory), NAME, LAYOUT)
     folder = f"VOC{year}"
@@ -50,26 +50,26 @@ def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
     name = f"{NAME} {year} {split}"
     stems = read_names(root / LISTS / f"{split}.txt", name)
     faults: list[Fault] = []
-    annotated = [_read_annotation(root / "Annotations" / f"{stem}.xml", faults) for stem in stems]
+    annotations = [_read_annotation(root / "Annotations" / f"{stem}.xml", faults) for stem in stems]
     if faults:
         raise report_faults(name, faults)
     files = tuple(root / "JPEGImages" / f"{stem}.jpg" for stem in stems)
-    return BoxedImages(name, files, tuple(boxes for boxes in annotated if boxes), CLASSES)
+    return BoxedImages(name, files, tuple(boxes for boxes in annotations if boxes), CLASSES)
 
 
 def concatenate(parts: Sequence[BoxedImages]) -> BoxedImages:
-    """Return the images of several splits as one, such as 2007 and 2012 trainval."""
+    """Concatenate the images of several splits, such as 2007 and 2012 trainval."""
     return BoxedImages(
         " and ".join(part.name for part in parts),
         tuple(file for part in parts for file in part.files),
-        tuple(boxes for part in parts for boxes in part.annotated),
+        tuple(boxes for part in parts for boxes in part.annotations),
         parts[0].classes,
         tuple(note for part in parts for note in part.notes),
     )
 
 
 def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
-    """Read one file; None when it is faulty, and what is wrong is added to the faults."""
+    """Read one file; if it is faulty, append its faults and return None."""
     before = len(faults)
     try:
         root = _parse_xml(file)
@@ -78,12 +78,12 @@ def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
         return None
     width, height = (_parse_number(root, f"size/{side}") for side in ("width", "height"))
     if width is None or height is None or min(width, height) < 1:
-        faults.append(Fault(file, "has no size", "size with a width and a height", MEND))
+        faults.append(Fault(file, "has no size", "size with a width and a height", REMEDY))
         return None
     objects = root.findall("object")
     for number, one in enumerate(objects, start=1):
         faults += [
-            Fault(file, f"object {number} {found}", expected, MEND)
+            Fault(file, f"object {number} {found}", expected, REMEDY)
             for found, expected in _find_problems(one, width, height)
         ]
     if len(faults) > before:
@@ -116,7 +116,7 @@ def _parse_xml(file: Path) -> Element:
 
 
 def _find_problems(one: Element, width: float, height: float) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with an object, and what was expected."""
+    """Yield the problems of an object, as (found, expected)."""
     if _text(one, "name") not in CLASSES:
         yield f"is a {_text(one, 'name') or 'thing without a name'!r}", "one of VOC's 20 classes"
     if one.find("bndbox") is None:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from autoloss.space.boxes import BoxClassification, areas, decode
+from autoloss.space.boxes import BoxClassification, compute_areas, decode
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, SampledBoxes, Stage
 from autoloss.tasks.detection.metrics.regions import RCNN_NMS, RPN_NMS, ScoreMetric
 
@@ -29,7 +29,7 @@ class ClassificationHead(Head):
 
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
         predicted = decode(boxes.deltas.detach(), boxes.reference, boxes.deviations)
-        intersection, union, _ = areas(predicted, boxes.box)
+        intersection, union, _ = compute_areas(predicted, boxes.box)
         overlap = torch.where(boxes.target > 0, intersection / union, torch.ones_like(union))
         return boxes.logits[:, :, None, None], {**boxes.context, "overlap": overlap}
 

@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor
 
-from autoloss.space.boxes import BoxRegression, rescaled
+from autoloss.space.boxes import BoxRegression, rescale_deltas
 from autoloss.space.branch import Sample
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, SampledBoxes, Stage
 from autoloss.tasks.detection.metrics.regions import RCNN_NMS, RPN_NMS, BoxMetric
@@ -32,7 +32,7 @@ class RegressionHead(Head):
         return boxes.deltas[:, :, None, None], context
 
     def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
-        return Sample(*rescaled(prediction, context, prediction.new_tensor([settings.deviations])))
+        return Sample(*rescale_deltas(prediction, context, prediction.new_tensor([settings.deviations])))
 
 
 RPN_REG = RegressionHead("rpn_reg", Stage.RPN, RPN_NMS)

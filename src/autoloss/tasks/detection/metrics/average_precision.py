@@ -1,7 +1,8 @@
-"""Average precision of boxes, in memory: COCO's and VOC 2007's (Section 4.2).
+"""Average precision of boxes as defined by COCO and by VOC 2007 (Section 4.2).
 
-Matching is vectorised over thresholds and classes, so that one image costs about a millisecond: the protocol measures each
-candidate a dozen times. COCO's rules are those of pycocotools: crowds, areas out of range and the cap on detections included.
+Matching is vectorised over thresholds and classes, so that one image takes about a millisecond: the rejection protocol measures
+each candidate a dozen times. COCO's rules are those of pycocotools, including crowds, areas out of range and the limit on the
+number of detections.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COCO_AREAS: Mapping[str, tuple[float, float]] = {
     "medium": (32.0**2, 96.0**2),
     "large": (96.0**2, 1e10),
 }
-"""Square pixels; COCO counts a border to both sides."""
+"""Ranges in square pixels; a limit belongs to both ranges."""
 RECALLS = np.linspace(0.0, 1.0, 101)
 VOC_RECALLS = np.linspace(0.0, 1.0, 11)
 
@@ -34,7 +35,7 @@ Recalls = Literal["coco", "voc07"]
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """What a network finds in one image: boxes (D, 4), scores (D,) and classes (D,)."""
+    """The detections of one image: boxes (D, 4), scores (D,) and classes (D,)."""
 
     boxes: Array
     scores: Array
@@ -43,14 +44,14 @@ class Detections:
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """What is in one image.
+    """The objects of one image.
 
     Args:
         boxes: (G, 4) as left, top, right, bottom.
         classes: (G,).
-        crowd: (G,), True where a box stands for many objects: it takes any number of detections, and none of them counts.
+        crowd: (G,), True for a box of many objects: any number of detections may match it, and all of them are ignored.
         area: (G,) in square pixels, of the object's mask where there is one; by default of its box.
-        difficult: (G,), VOC's mark: such an object counts neither as found, however often, nor as missed.
+        difficult: (G,), VOC's flag: such an object and the detections that match it are ignored.
     """
 
     boxes: Array
@@ -76,13 +77,13 @@ class GroundTruth:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionSettings:
-    """How detections are matched and counted.
+    """Settings of average precision.
 
     Args:
-        thresholds: Of the IoU.
-        most: Detections per image and class that count, the best by score.
-        area: Square pixels; objects and detections outside it do not count.
-        recalls: At which the precision is read: `coco`, 101 points; `voc07`, 11, where moreover a detection may take only the
+        thresholds: Thresholds of the IoU.
+        most: Maximum number of detections per image and class, those with the highest scores.
+        area: Range in square pixels; objects and detections outside it are ignored.
+        recalls: Recalls at which the precision is read: `coco`, 101 of them; `voc07`, 11, where a detection may match only the
             object that it overlaps most.
     """
 
@@ -98,70 +99,70 @@ VOC07 = PrecisionSettings(thresholds=(0.5,), most=10**9, recalls="voc07")
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The detections of one image held against its objects, the best score first.
+    """The detections of one image matched with its objects, the highest score first.
 
     Args:
         scores: (D,).
         classes: (D,).
-        hit: (T, D), found an object at each threshold.
-        silent: (T, D), counts neither as right nor as wrong.
-        wanted: The class of each object that counts.
+        hit: (T, D), whether the detection matches an object at each threshold.
+        ignored: (T, D), whether it is neither a true nor a false positive.
+        wanted: Classes of the objects that are not ignored.
     """
 
     scores: Array
     classes: Array
     hit: Array
-    silent: Array
+    ignored: Array
     wanted: Array
 
 
-def match_detections(found: Detections, truth: GroundTruth, setting: PrecisionSettings = COCO) -> Matches:
-    """Give each detection, the best score first, the free object of its class that it overlaps most."""
-    order = _best_per_class(found, setting.most)
-    boxes, classes = found.boxes[order].astype(np.float64), found.classes[order]
-    low, high = setting.area
-    silent_truth = truth.crowd | truth.difficult | (truth.area < low) | (truth.area > high)
-    # Objects that count come first, as in pycocotools: ties in overlap then fall alike.
-    first = np.argsort(silent_truth, kind="stable")
-    crowd, silent_truth = truth.crowd[first], silent_truth[first]
+def match_detections(detections: Detections, truth: GroundTruth, settings: PrecisionSettings = COCO) -> Matches:
+    """Match each detection, the highest score first, with the unmatched object of its class that it overlaps most."""
+    order = _select_best(detections, settings.most)
+    boxes, classes = detections.boxes[order].astype(np.float64), detections.classes[order]
+    low, high = settings.area
+    ignored_truth = truth.crowd | truth.difficult | (truth.area < low) | (truth.area > high)
+    # Objects that are not ignored come first, as in pycocotools, so that ties in overlap are resolved alike.
+    first = np.argsort(ignored_truth, kind="stable")
+    crowd, ignored_truth = truth.crowd[first], ignored_truth[first]
     overlaps = pairwise_iou(boxes, truth.boxes[first].astype(np.float64), crowd)
     overlaps[classes[:, None] != truth.classes[first][None]] = -1.0
-    hit, silent = _assign(overlaps, crowd | truth.difficult[first], silent_truth, setting)
+    hit, ignored = _assign(overlaps, crowd | truth.difficult[first], ignored_truth, settings)
     size = box_areas(boxes)
-    silent |= ~hit & ((size < low) | (size > high))[None]
-    wanted = truth.classes[first][~silent_truth]
-    return Matches(found.scores[order], classes, hit & ~silent, silent, wanted)
+    ignored |= ~hit & ((size < low) | (size > high))[None]
+    wanted = truth.classes[first][~ignored_truth]
+    return Matches(detections.scores[order], classes, hit & ~ignored, ignored, wanted)
 
 
-def _assign(overlaps: Array, endless: Array, silent_truth: Array, setting: PrecisionSettings) -> tuple[Array, Array]:
-    thresholds = np.minimum(np.array(setting.thresholds), 1 - 1e-10)[:, None]
+def _assign(overlaps: Array, endless: Array, ignored_truth: Array, settings: PrecisionSettings) -> tuple[Array, Array]:
+    thresholds = np.minimum(np.array(settings.thresholds), 1 - 1e-10)[:, None]
     hit = np.zeros((len(thresholds), len(overlaps)), bool)
-    silent = np.zeros_like(hit)
+    ignored = np.zeros_like(hit)
     if not overlaps.size:
-        return hit, silent
+        return hit, ignored
     free = np.ones((len(thresholds), len(endless)), bool)
     rows = np.arange(len(thresholds))
     for number in np.flatnonzero(overlaps.max(axis=1) >= thresholds.min()):
         row = overlaps[number]
-        if setting.recalls == "voc07":
+        if settings.recalls == "voc07":
             row = np.where(np.arange(len(row)) == row.argmax(), row, -1.0)
         near = (free | endless) & (row >= thresholds)
-        # What counts comes before what does not, however much either overlaps; of equal overlaps the last wins.
-        value = np.where(near, row + 2.0 * ~silent_truth, -1.0)
+        # Objects that are not ignored take precedence over ignored ones; of equal overlaps the last wins.
+        value = np.where(near, row + 2.0 * ~ignored_truth, -1.0)
         best = value.shape[1] - 1 - value[:, ::-1].argmax(axis=1)
-        taken = near[rows, best]
-        hit[:, number] = taken
-        silent[:, number] = taken & silent_truth[best]
-        free[rows[taken], best[taken]] = False
-    return hit, silent
+        matched = near[rows, best]
+        hit[:, number] = matched
+        ignored[:, number] = matched & ignored_truth[best]
+        free[rows[matched], best[matched]] = False
+    return hit, ignored
 
 
-def average_precisions(images: Sequence[Matches], classes: Sequence[int], setting: PrecisionSettings = COCO) -> Array:
-    """Return the average precision (T, K) of each class over all images; NaN for a class of which nothing counts."""
+def average_precisions(images: Sequence[Matches], classes: Sequence[int], settings: PrecisionSettings = COCO) -> Array:
+    """Return the average precision (T, K) of each class over all images; NaN for a class without objects."""
     scores, labels = (np.concatenate([getattr(image, name) for image in images]) for name in ("scores", "classes"))
-    hit, silent = (np.concatenate([getattr(image, name) for image in images], axis=1) for name in ("hit", "silent"))
+    hit, ignored = (np.concatenate([getattr(image, name) for image in images], axis=1) for name in ("hit", "ignored"))
     wanted = np.concatenate([image.wanted for image in images])
-    result = np.full((len(setting.thresholds), len(classes)), math.nan)
+    result = np.full((len(settings.thresholds), len(classes)), math.nan)
     for column, label in enumerate(classes):
         count = int((wanted == label).sum())
         if not count:
@@ -169,33 +170,33 @@ def average_precisions(images: Sequence[Matches], classes: Sequence[int], settin
         chosen = np.flatnonzero(labels == label)
         order = chosen[np.argsort(-scores[chosen], kind="stable")]
         right = np.cumsum(hit[:, order], axis=1)
-        wrong = np.cumsum(~hit[:, order] & ~silent[:, order], axis=1)
-        result[:, column] = _average(right, wrong, count, setting)
+        wrong = np.cumsum(~hit[:, order] & ~ignored[:, order], axis=1)
+        result[:, column] = _average(right, wrong, count, settings)
     return result
 
 
-def _average(right: Array, wrong: Array, count: int, setting: PrecisionSettings) -> Array:
+def _average(right: Array, wrong: Array, count: int, settings: PrecisionSettings) -> Array:
     recall = right / count
     precision = right / (right + wrong + np.spacing(1))
-    # The best precision at this recall or a higher one.
+    # The highest precision at this recall or a higher one.
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     envelope = np.concatenate([envelope, np.zeros((len(envelope), 1))], axis=1)
-    points = RECALLS if setting.recalls == "coco" else VOC_RECALLS
+    points = RECALLS if settings.recalls == "coco" else VOC_RECALLS
     read = [row[np.searchsorted(reached, points)] for row, reached in zip(envelope, recall, strict=True)]
     return np.mean(read, axis=1)
 
 
 def mean_average_precision(
-    found: Sequence[Detections],
+    detections: Sequence[Detections],
     truths: Sequence[GroundTruth],
     classes: Sequence[int],
-    setting: PrecisionSettings = COCO,
+    settings: PrecisionSettings = COCO,
 ) -> float:
-    """Average the precision over thresholds and over the classes that are there; NaN where none is."""
-    images = [match_detections(one, other, setting) for one, other in zip(found, truths, strict=True)]
-    found_precisions = average_precisions(images, classes, setting)
-    there = ~np.isnan(found_precisions)
-    return float(found_precisions[there].mean()) if there.any() else math.nan
+    """Return the mean over thresholds and over the classes that have objects; NaN if there are none."""
+    images = [match_detections(one, truth, settings) for one, truth in zip(detections, truths, strict=True)]
+    precisions = average_precisions(images, classes, settings)
+    defined = ~np.isnan(precisions)
+    return float(precisions[defined].mean()) if defined.any() else math.nan
 
 
 def box_areas(boxes: Array) -> Array:
@@ -204,20 +205,20 @@ def box_areas(boxes: Array) -> Array:
 
 
 def pairwise_iou(boxes: Array, others: Array, crowd: Array) -> Array:
-    """Return the IoU (D, G) of all pairs; with a crowd, the share of the detection that lies within."""
+    """Return the IoU (D, G) of all pairs; with a crowd, the share of the detection inside it."""
     corner = np.minimum(boxes[:, None, 2:], others[None, :, 2:]) - np.maximum(boxes[:, None, :2], others[None, :, :2])
     common = corner.clip(min=0).prod(axis=2)
     size = box_areas(boxes)[:, None]
     return common / np.maximum(np.where(crowd[None], size, size + box_areas(others)[None] - common), 1e-12)
 
 
-def _best_per_class(found: Detections, most: int) -> Array:
-    """Return the indices of the detections that count, the best score first."""
-    order = np.argsort(-found.scores, kind="stable")
+def _select_best(detections: Detections, most: int) -> Array:
+    """Return the indices of the `most` best detections of each class, the highest score first."""
+    order = np.argsort(-detections.scores, kind="stable")
     if len(order) <= most:
         return order
     kept = np.zeros(len(order), bool)
-    labels = found.classes[order]
+    labels = detections.classes[order]
     for label in np.unique(labels):
         kept[np.flatnonzero(labels == label)[:most]] = True
     return order[kept]

@@ -1,4 +1,4 @@
-"""COCO's final figures (Section 4.2), by faster-coco-eval: the numbers of pycocotools, sooner."""
+"""COCO's metrics for final evaluation, by faster-coco-eval, which reproduces pycocotools faster (Section 4.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faster_coco_eval import COCO, COCOeval_faster
 
 from autoloss.tasks.detection.metrics.average_precision import Array, Detections, GroundTruth
 
-FIGURES = {
+METRICS = {
     "map": "AP_all",
     "ap50": "AP_50",
     "ap75": "AP_75",
@@ -18,15 +18,15 @@ FIGURES = {
     "map_medium": "AP_medium",
     "map_large": "AP_large",
 }
-"""Our name → faster-coco-eval's."""
+"""Name of a metric → its name in faster-coco-eval."""
 ABSENT = -1
-"""Its figure where no object is of that kind."""
+"""Value of faster-coco-eval where there is no object of that size."""
 
 
 def evaluate_coco(
-    found: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
 ) -> dict[str, float]:
-    """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where no object is of that kind."""
+    """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where there is no object of that size."""
     truth = _make_dataset(
         {
             "images": [{"id": number} for number in range(1, len(truths) + 1)],
@@ -34,13 +34,13 @@ def evaluate_coco(
             "annotations": list(_annotations(truths)),
         }
     )
-    results = list(_results(found))
+    results = list(_results(detections))
     evaluation = COCOeval_faster(truth, truth.loadRes(results), "bbox", print_function=_ignore_output)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
     figures: Mapping[str, Any] = evaluation.stats_as_dict
-    return {name: float(figures[theirs]) if figures[theirs] > ABSENT else math.nan for name, theirs in FIGURES.items()}
+    return {name: float(figures[theirs]) if figures[theirs] > ABSENT else math.nan for name, theirs in METRICS.items()}
 
 
 def _annotations(truths: Sequence[GroundTruth]) -> Iterator[dict[str, Any]]:
@@ -58,8 +58,8 @@ def _annotations(truths: Sequence[GroundTruth]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _results(found: Sequence[Detections]) -> Iterator[dict[str, Any]]:
-    for image, one in enumerate(found, start=1):
+def _results(detections: Sequence[Detections]) -> Iterator[dict[str, Any]]:
+    for image, one in enumerate(detections, start=1):
         for box, score, label in zip(one.boxes, one.scores, one.classes, strict=True):
             yield {
                 "image_id": image,
@@ -79,4 +79,4 @@ def _make_dataset(dataset: dict[str, Any]) -> Any:
 
 
 def _ignore_output(*_: object) -> None:
-    """Take what the library would print: a task prints nothing."""
+    """Discard what the library prints."""

@@ -1,6 +1,6 @@
-"""What the rejection protocol measures on one image of an untrained detector (Section 3.2, Appendix A).
+"""The metrics of a detector's branches in the rejection protocol, on one image (Section 3.2, Appendix A).
 
-While one branch is optimised, the others' predictions are their targets: boxes for classification, scores for regression.
+While one branch is optimised, the predictions of the others are their targets: boxes for classification, scores for regression.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from autoloss.tasks.detection.metrics.average_precision import (
 )
 
 RPN_NMS, RCNN_NMS = 0.7, 0.5
-"""IoU above which the lower score goes: that of Faster R-CNN's proposals, and of its final boxes."""
+"""IoU thresholds of Faster R-CNN's non-maximum suppression: of proposals, and of final boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreMetric:
-    """The metric of classification in the rejection protocol: boxes are the target's, scores are optimised.
+    """The metric of a classification branch: boxes are those of the target, scores are optimised.
 
-    Mean AP@[.5:.95] over the image's classes after NMS for each class; the RPN has one class. A positive's box is its
-    ground-truth box, a negative's its own reference box.
+    Mean AP@[.5:.95] over the classes of the image after NMS for each class; the RPN has one class. The box of a positive is its
+    ground-truth box, that of a negative its own reference box.
 
     Args:
-        nms: IoU above which the lower score goes.
+        nms: IoU threshold of NMS, which drops the lower score.
 
     Source: Section 3.2 with Appendix A; where they leave it open, measured.
     """
@@ -51,12 +51,12 @@ class ScoreMetric:
 
 @dataclass(frozen=True, slots=True)
 class BoxMetric:
-    """The metric of box regression in the rejection protocol: scores are the one-hot target, boxes are optimised.
+    """The metric of a regression branch: scores are the one-hot target, boxes are optimised.
 
-    A negative scores 0 for every class and finds nothing.
+    A negative has score 0 for every class and is no detection.
 
     Args:
-        nms: IoU above which all but the first of equal scores go.
+        nms: IoU threshold of NMS, which keeps the first of equal scores.
     """
 
     nms: float
@@ -72,7 +72,7 @@ class BoxMetric:
 def _measure_image(
     boxes: Tensor, columns: Sequence[tuple[Array, int]], context: Mapping[str, Tensor], threshold: float
 ) -> float:
-    """Measure one image: NMS for each class, then mean AP over its classes. What scores 0 finds nothing."""
+    """Return the mean AP of one image over its classes, after NMS for each class; boxes with score 0 are no detections."""
     found: list[tuple[Array, Array, Array]] = []
     for scores, label in columns:
         scored = np.flatnonzero(scores > 0)

@@ -22,7 +22,7 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from autoloss.space.boxes import PLAIN
 from autoloss.space.branch import Criterion
-from autoloss.space.operators import raised
+from autoloss.space.operators import upcast
 from autoloss.tasks.detection.heads import HEADS
 from autoloss.tasks.detection.heads.head import Head, SampledBoxes, Stage
 
@@ -32,17 +32,21 @@ Target = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorSettings:
-    """What a Faster R-CNN is made of; the defaults are torchvision's.
+    """Settings of a Faster R-CNN; the defaults are torchvision's.
 
     Args:
-        short_side: Images are scaled to so many pixels, unless their long side then exceeds `long_side`.
-        anchor_sizes: Pixels of an anchor's side, one for each level of the pyramid.
-        head_width: Channels of the R-CNN head's two layers.
-        roi_points: A cell of a region is read at so many points, squared.
-        rpn_sampled: Anchors per image that the RPN is trained on; likewise `rcnn_sampled` regions.
-        proposals: Regions kept per image and level before NMS, and per image after it, in training and in use.
-        deviations: Of the R-CNN head's deltas; the RPN's are 1.
-        mean: Of each colour of an image; likewise `deviation`.
+        short_side: Images are resized so that the short side has this many pixels, unless the long side exceeds `long_side`.
+        anchor_sizes: Sides of anchors in pixels, one for each level of the pyramid.
+        head_width: Channels of the two layers of the R-CNN head.
+        roi_size: Cells of a region along each side.
+        roi_points: Sampling points of a cell along each side.
+        rpn_sampled: Anchors per image that the RPN is trained on.
+        rcnn_sampled: Regions per image that the R-CNN head is trained on.
+        proposals: Regions kept per image and level before NMS, and per image after it, in training and evaluation.
+        least_score: Minimum score of a detection.
+        deviations: Standard deviations of the R-CNN head's deltas; those of the RPN are 1.
+        mean: Mean of each colour, for normalisation.
+        deviation: Standard deviation of each colour.
     """
 
     short_side: int = 800
@@ -63,31 +67,31 @@ class DetectorSettings:
 
 
 class Float32Anchors(AnchorGenerator):
-    """Anchors in the precision of the images, not of the feature maps: 16 bits count large coordinates in steps of pixels."""
+    """Anchors in the precision of the images, not of the feature maps: 16 bits cannot count the pixels of a large image."""
 
     def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
-        shown = [image_list.tensors.new_empty(()).expand(level.shape) for level in feature_maps]
-        return super().forward(image_list, shown)
+        empty = [image_list.tensors.new_empty(()).expand(level.shape) for level in feature_maps]
+        return super().forward(image_list, empty)
 
 
 class Float32RPNHead(RPNHead):
-    """A head whose outputs are float32 whatever it computes in: boxes lose pixels in 16 bits, and a loss is never in them."""
+    """A head with outputs in float32 whatever its precision: 16 bits are too coarse for boxes and losses."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         logits, deltas = super().forward(x)
-        return [raised(level) for level in logits], [raised(level) for level in deltas]
+        return [upcast(level) for level in logits], [upcast(level) for level in deltas]
 
 
 class Float32Predictor(FastRCNNPredictor):
-    """Likewise."""
+    """A predictor with outputs in float32, likewise."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, deltas = super().forward(x)
-        return raised(logits), raised(deltas)
+        return upcast(logits), upcast(deltas)
 
 
 Report = Callable[[Stage, SampledBoxes], None]
-"""Told the boxes that a stage samples in a training step, from which the losses of its heads are computed."""
+"""Called with the boxes that a stage samples in a training step; it computes the losses of the stage's heads."""
 
 
 class ReportingRPN(RegionProposalNetwork):
@@ -98,7 +102,7 @@ class ReportingRPN(RegionProposalNetwork):
     def assign_targets_to_anchors(
         self, anchors: list[Tensor], targets: list[dict[str, Tensor]]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Match as torchvision does, and keep the boxes for the losses, which follow within the same call."""
+        """Match as torchvision does, and keep the boxes for `compute_loss`, which is called next."""
         labels, matched = super().assign_targets_to_anchors(anchors, targets)
         self._assigned = torch.cat(anchors), torch.cat(matched), targets
         return labels, matched
@@ -163,7 +167,7 @@ def _collect_boxes(
         logits=logits,
         deltas=deltas,
         target=target,
-        # torchvision's matching names some ground-truth box for negatives too; they stay where they are.
+        # torchvision assigns some ground-truth box to negatives too; here their target is their own reference box.
         box=torch.where((target > 0)[:, None], matched, reference),
         reference=reference,
         deviations=reference.new_tensor([deviations]),
@@ -176,38 +180,40 @@ class FasterRCNN(GeneralizedRCNN):
     """Faster R-CNN for images of any size.
 
     Args:
-        backbone: Gives feature maps by name and has `out_channels`; the last map is the pooled extra level.
+        backbone: Returns feature maps by name and has `out_channels`; the last map is the pooled extra level.
         classes: C, without background.
-        shape: What it is made of.
+        settings: Sizes of the network.
     """
 
-    def __init__(self, backbone: nn.Module, classes: int, shape: DetectorSettings = DetectorSettings()) -> None:
+    def __init__(self, backbone: nn.Module, classes: int, settings: DetectorSettings = DetectorSettings()) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
-        levels = len(shape.anchor_sizes)
-        anchors = Float32Anchors(tuple((size,) for size in shape.anchor_sizes), (shape.aspect_ratios,) * levels)
-        kept: dict[str, int] = dict(zip(("training", "testing"), shape.proposals, strict=True))
+        levels = len(settings.anchor_sizes)
+        anchors = Float32Anchors(tuple((size,) for size in settings.anchor_sizes), (settings.aspect_ratios,) * levels)
+        kept: dict[str, int] = dict(zip(("training", "testing"), settings.proposals, strict=True))
         rpn = ReportingRPN(
             anchors,
-            Float32RPNHead(channels, len(shape.aspect_ratios)),
+            Float32RPNHead(channels, len(settings.aspect_ratios)),
             0.7,
             0.3,
-            shape.rpn_sampled,
+            settings.rpn_sampled,
             0.5,
             kept,
             kept,
             0.7,
         )
         heads = ReportingRoIHeads(
-            # Regions are read from all levels but the pooled one.
-            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], shape.roi_size, shape.roi_points),
-            TwoMLPHead(channels * shape.roi_size**2, shape.head_width),
-            Float32Predictor(shape.head_width, classes + 1),
-            *(0.5, 0.5, shape.rcnn_sampled, 0.25),
-            tuple(1 / deviation for deviation in shape.deviations),
-            *(shape.least_score, 0.5, shape.most_detections),
+            # Features of regions are read from all levels but the pooled one.
+            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], settings.roi_size, settings.roi_points),
+            TwoMLPHead(channels * settings.roi_size**2, settings.head_width),
+            Float32Predictor(settings.head_width, classes + 1),
+            *(0.5, 0.5, settings.rcnn_sampled, 0.25),
+            tuple(1 / deviation for deviation in settings.deviations),
+            *(settings.least_score, 0.5, settings.most_detections),
         )
-        heads.deviations = shape.deviations
-        transform = GeneralizedRCNNTransform(shape.short_side, shape.long_side, list(shape.mean), list(shape.deviation))
+        heads.deviations = settings.deviations
+        transform = GeneralizedRCNNTransform(
+            settings.short_side, settings.long_side, list(settings.mean), list(settings.deviation)
+        )
         super().__init__(backbone, rpn, heads, transform)
 
     def loss(

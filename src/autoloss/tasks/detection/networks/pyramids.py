@@ -1,4 +1,4 @@
-"""Backbones of detectors with their feature pyramids: all of one, or its last levels, as in Appendix A's proxy."""
+"""Backbones of detectors with a feature pyramid: all of its levels, or the last ones as in the proxy (Appendix A)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def last_levels(name: str, channels: int = 256, weights: str = "none") -> Backbo
     Args:
         name: As in torchvision, such as resnet50.
         weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict. With weights, batch normalisation
-            and the first stage stay as they are, as is usual for detectors.
+            and the first stage are frozen, as is usual for detectors.
 
     Raises:
         RequestError: There is no such ResNet, or the weights do not fit.
@@ -63,9 +63,9 @@ def _resnet(name: str, weights: str) -> Any:
 
 
 class SmallBody(nn.Module):
-    """A body of four convolutional stages for a proxy training of a minute on one core (digits-det).
+    """A body of four convolutional stages, for a proxy training of a minute on one core (digits-det).
 
-    Its `layer3` and `layer4` see every 8th and every 16th pixel.
+    The strides of `layer3` and `layer4` are 8 and 16 pixels.
     """
 
     def __init__(self, width: int = 16) -> None:

@@ -1,7 +1,7 @@
-"""The paper's joint augmentation of images and masks, and the whole images that are evaluated (Appendix A).
+"""The paper's joint augmentation of images and masks for training, and whole images for evaluation (Appendix A).
 
-Both are torch data sets of (input, target) pairs, of normalised images (3, H, W) in 32-bit floating point and classes (H, W) in
-64-bit integers. All that is drawn comes from torch's global generator, which a training seeds.
+Both are torch data sets of (input, target) pairs: normalised images (3, H, W) in float32 and classes (H, W) in int64. Random
+numbers come from torch's global generator, which a training seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from autoloss.errors import RequestError
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageSource
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageSource
 from autoloss.tasks.segmentation.data.resizing import resize, resize_image, resize_mask
 
 try:
@@ -27,7 +27,7 @@ except (ImportError, RuntimeError) as error:  # A torchvision of another torch r
     ) from None
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue, on which the networks' weights were trained."""
+"""Mean and standard deviation of the colours of ImageNet, on which the weights of the networks were trained."""
 SCALES = (0.5, 2.0)
 _MEAN, _DEVIATION = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
 _PADDING, _IGNORED = (255 * _MEAN).round().byte(), torch.tensor(IGNORED, dtype=torch.uint8)
@@ -35,12 +35,12 @@ _PADDING, _IGNORED = (255 * _MEAN).round().byte(), torch.tensor(IGNORED, dtype=t
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a crop shows of one axis: `length` pixels from `start` become `shown` pixels, `offset` from the crop's edge."""
+    """A crop along one axis: `length` pixels from `start` are resized to `size` pixels, placed at `offset` in the crop."""
 
     start: int
     length: int
     offset: int
-    shown: int
+    size: int
 
     @property
     def source(self) -> slice:
@@ -48,18 +48,18 @@ class Window:
 
     @property
     def place(self) -> slice:
-        return slice(self.offset, self.offset + self.shown)
+        return slice(self.offset, self.offset + self.size)
 
 
 @final
 class RandomScaledCrop(v2.Transform):
-    """Scale image and mask by one factor, drawn uniformly, and crop a square at random, padded where they are too small.
+    """Scale image and mask by a common random factor and crop a random square, padded where they are too small.
 
-    The crop comes first, so that only what is shown is resized; what is shown is the same (tested beside torchvision's own
-    transforms), up to a rounding of the factor to whole pixels, in little more than half the time (measured).
+    The crop is done first, so that only its pixels are resized. The result equals that of torchvision's own transforms (tested), up
+    to a rounding of the factor to whole pixels, in little more than half the time (measured).
 
     Args:
-        side: Pixels of the square.
+        side: Side of the square in pixels.
     """
 
     def __init__(self, side: int, scales: tuple[float, float] = SCALES) -> None:
@@ -74,7 +74,7 @@ class RandomScaledCrop(v2.Transform):
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         vertical, horizontal = params["windows"]
         piece = inpt.as_subclass(Tensor)[..., vertical.source, horizontal.source]
-        size = vertical.shown, horizontal.shown
+        size = vertical.size, horizontal.size
         if isinstance(inpt, tv_tensors.Mask):
             return tv_tensors.Mask(self._padded(resize_mask(piece, *size), params, _IGNORED))
         return tv_tensors.Image(self._padded(resize_image(piece, *size), params, _PADDING))
@@ -97,11 +97,11 @@ class RandomScaledCrop(v2.Transform):
 
 @final
 class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """What is trained on: each time an example is drawn, it is augmented anew.
+    """A data set for training: each access augments the example anew.
 
     Args:
-        source: Pictures, or the small copy of them.
-        side: Pixels of the crop's side: 128 in the paper's proxy, 512 in its retraining.
+        source: Images and masks.
+        side: Side of the crop in pixels: 128 in the paper's proxy, 512 in its retraining.
     """
 
     def __init__(self, source: ImageSource, side: int) -> None:
@@ -119,13 +119,13 @@ class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @final
 class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
-    """What is evaluated: whole images.
+    """A data set for evaluation: whole images.
 
-    Images of their own size have differing sizes, and cannot share a batch: draw them one by one (a batch size of 1).
+    Images that are not resized differ in size and need a batch size of 1.
 
     Args:
-        source: Pictures, or the small copy of them.
-        side: Pixels to which both sides are resized, as in the paper's proxy; their own size when left out.
+        source: Images and masks.
+        side: Side in pixels to which images are resized, as in the paper's proxy; None keeps their own size.
     """
 
     def __init__(self, source: ImageSource, side: int | None = None) -> None:
@@ -143,7 +143,7 @@ class WholeImageDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 def normalise(image: Tensor) -> Tensor:
-    """Scale an image (3, H, W) of 8 bits to mean 0 and deviation 1 of ImageNet's."""
+    """Normalise an image (3, H, W) in 8 bits by the mean and standard deviation of ImageNet."""
     return image.float().div_(255).sub_(_MEAN).div_(_DEVIATION)
 
 
@@ -153,5 +153,5 @@ def _draw_below(end: int) -> int:
 
 def _check_side(side: int) -> int:
     if side < 1:
-        raise RequestError(f"Images of {side} pixels' side were asked for; expected at least 1.")
+        raise RequestError(f"The side of images is {side} pixels; it needs to be at least 1.")
     return side

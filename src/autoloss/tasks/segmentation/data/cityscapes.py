@@ -14,11 +14,11 @@ import numpy as np
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile
 from autoloss.tasks.files.layout import check_split, find_directory, find_root
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, read_indices
 
 NAME = "Cityscapes"
 LABELS = 34
-"""Label ids in a mask run from 0 to 33; those not among the classes count nowhere."""
+"""Label ids in a mask run from 0 to 33; those of no class are ignored."""
 CLASSES: Mapping[str, int] = {
     "road": 7,
     "sidewalk": 8,
@@ -78,10 +78,10 @@ def load_cityscapes(directory: Path | str, split: str) -> ImageFiles:
 
 
 def read_mask(file: Path) -> np.ndarray:
-    """Read a mask of label ids as train ids, `IGNORED` where a label is not among the 19.
+    """Read a mask of label ids as train ids, `IGNORED` for labels that are not among the 19.
 
     Raises:
-        FaultyFile: It is not there, cannot be decoded, or holds an id that Cityscapes does not have.
+        FaultyFile: The file is missing, cannot be decoded, or holds an id that Cityscapes does not have.
     """
     labels = read_indices(file)
     if labels.size and labels.max() >= LABELS:

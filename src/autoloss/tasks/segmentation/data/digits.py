@@ -1,8 +1,8 @@
-"""Scenes composed of scikit-learn's real handwritten digits: a segmentation data set that needs no download.
+"""Scenes of scikit-learn's handwritten digits: a segmentation data set that needs no download.
 
-The 1797 images of digits (8×8, Alpaydin and Kaynak 1998) are split by a fixed draw before anything is composed, so that no
-handwritten digit occurs in two splits. A scene is a grid of cells; each holds a digit at a random size and place, a piece
-of one (which counts as background), or nothing, under noise.
+The 1797 images of digits (8×8, Alpaydin and Kaynak 1998) are split by a fixed permutation before scenes are composed, so that no
+image occurs in two splits. A scene is a grid of cells with noise; each cell holds a digit at a random size and place, a piece of a
+digit (background clutter), or nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ CLASSES = 11
 
 SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
 CELL = 16
-"""Pixels; a digit stays within its cell."""
+"""Side of a cell in pixels; a digit stays within its cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneSettings:
-    """What scenes look like.
+    """Settings of the scenes.
 
     Args:
-        size: Pixels of a scene's side, a multiple of the cell's 16.
-        smallest: Pixels of a digit's side, at least.
-        largest: Pixels, at most.
+        size: Side of a scene in pixels, a multiple of 16.
+        smallest: Minimum side of a digit in pixels.
+        largest: Maximum side of a digit in pixels.
         digits: Share of cells with a digit.
         clutter: Share of cells with a piece of a digit.
-        noise: Standard deviation, ink being 1.
-        ink: Grey above which a pixel belongs to the digit.
-        tail: How much rarer each digit is than the one before: digit d occurs in proportion to (d + 1) to the power of −tail.
+        noise: Standard deviation of the noise, where ink is 1.
+        ink: Grey value above which a pixel belongs to the digit.
+        tail: Exponent of the class frequencies: digit d occurs in proportion to (d + 1)^(−tail).
 
     Raises:
         RequestError: A value is outside its range.
@@ -70,12 +70,12 @@ def compose_scenes(
     """Compose scenes.
 
     Args:
-        split: train, valid or test: whose digits.
-        count: N scenes.
-        seed: Decides all that is drawn; another split with the same seed has other digits.
+        split: train, valid or test; each has digits of its own.
+        count: N, the number of scenes.
+        seed: Seed of the scenes.
 
     Returns:
-        Images (N, 1, H, W) in 32-bit floating point, about 0 for paper and 1 for ink, and classes (N, H, W) in 8 bits.
+        Images (N, 1, H, W) in float32, about 0 for paper and 1 for ink, and classes (N, H, W) in 8 bits.
 
     Raises:
         RequestError: There is no such split.
@@ -112,7 +112,7 @@ def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    # The same draw whatever the scenes' seed: digits never change sides.
+    # The same permutation whatever the seed of the scenes.
     order = np.random.default_rng(0).permutation(len(labels))
     ends = np.round(np.cumsum([0.0, *SHARES.values()]) * len(order)).astype(int)
     place = list(SHARES).index(split)
@@ -121,11 +121,11 @@ def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _place(digits: np.ndarray, scenery: SceneSettings, rng: np.random.Generator) -> np.ndarray:
-    """Rescale each digit (N, 8, 8) and put it somewhere in its cell (N, 16, 16)."""
+    """Resize each digit (N, 8, 8) and place it at random in its cell (N, 16, 16)."""
     side = rng.uniform(scenery.smallest, scenery.largest, size=(len(digits), 2))
     slack = (CELL - side) / 2
     shift = rng.uniform(-1, 1, size=side.shape) * slack
-    # A cell's coordinates run over [-1, 1]; the digit covers side/CELL of them, shifted by its distance from the centre.
+    # Coordinates of a cell are in [-1, 1]; the digit covers side/CELL of them, shifted by its distance from the centre.
     scale, offset = CELL / side, -2 * shift / side
     theta = np.zeros((len(digits), 2, 3))
     theta[:, [0, 1], [0, 1]], theta[:, :, 2] = scale, offset
@@ -135,7 +135,7 @@ def _place(digits: np.ndarray, scenery: SceneSettings, rng: np.random.Generator)
 
 
 def _cut_pieces(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Keep one half of each digit, turned by a quarter, so that it reads as no digit."""
+    """Keep one half of each digit, transposed, so that it cannot be read as a digit."""
     halves = np.zeros_like(cells)
     upper = rng.random(len(cells)) < 0.5
     halves[upper, : CELL // 2] = cells[upper, : CELL // 2]

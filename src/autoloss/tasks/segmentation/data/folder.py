@@ -1,4 +1,4 @@
-"""A folder of one's own: images and index masks of the same names, with or without lists of the splits."""
+"""A folder of the user's own: images and index masks of the same names, with or without lists of the splits."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ import numpy as np
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile, report_faults
 from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
-from autoloss.tasks.segmentation.data.pictures import IGNORED, ImageFiles, rank_by_hash, read_indices
+from autoloss.tasks.segmentation.data.image_files import IGNORED, ImageFiles, rank_by_hash, read_indices
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 SPLITS = ("train", "valid", "test")
-CUT_SHARE = 0.2
-"""Of all images, what each split gets that is cut: valid and test."""
+HELD_OUT_SHARE = 0.2
+"""Share of the images that valid and test get where there is no list."""
 LAYOUT = """\
   images/one.jpg, two.png, …       any usual format
-  masks/one.png, two.png, …        index PNGs, palette or grey: class 0, 1, …, and 255 where nothing counts
+  masks/one.png, two.png, …        index PNGs, palette or grey: class 0, 1, …, and 255 for ignored pixels
   train.txt, valid.txt, test.txt   optional: the names without suffix, one per line"""
 
 
 def load_folder(directory: Path | str, split: str, *, classes: int | None = None, seed: int = 0) -> ImageFiles:
     """Find a split of a folder with `images` and `masks`.
 
-    A split has the names in its list: train.txt, valid.txt, test.txt. Where there is no list for valid or test, a fifth of
-    the images is cut for it from those in train.txt, or, without one, from those that no list names; train has what is left.
-    Which images these are depends on their names and the seed alone.
+    A split consists of the names in its list: train.txt, valid.txt, test.txt. Without a list for valid or test, a fifth of the
+    images in train.txt is held out for it, or, without train.txt, a fifth of the images in no list; train has the rest. Which
+    images are held out depends on their names and the seed alone.
 
     Args:
         split: train, valid or test.
-        classes: How many there are. When left out, every mask of the folder is read, and the largest label is the last
-            class; giving it saves that time.
-        seed: Decides what is cut.
+        classes: Number of classes. If None, every mask of the folder is read, and the largest label is the last class.
+        seed: Seed of the images that are held out.
 
     Raises:
         RequestError: A folder is missing, a split is empty, an image has no mask, two lists name the same image, or a mask
-            that was read is faulty.
+            is faulty.
     """
     name = f"the data in {directory}"
     root = find_directory(Path(directory), "your data", LAYOUT)
@@ -51,14 +50,16 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     members = _assign_splits(list(images), lists, seed)[split]
     if not members:
         raise RequestError(
-            f"The split {split!r} of {name} is empty: {len(images)} images are too few to cut one from. "
+            f"The split {split!r} of {name} is empty: {len(images)} images are too few to hold one out. "
             f"Add images, or list them in {root / f'{split}.txt'}."
         )
     if classes is None:
         found = tuple((file, file.stat().st_mtime_ns) for file in masks.values())
         classes = count_classes(found)
     elif not 2 <= classes <= IGNORED:
-        raise RequestError(f"{classes} classes were given for {name}; expected 2 to {IGNORED}. Give their number.")
+        raise RequestError(
+            f"{classes} classes were given for {name}; expected 2 to {IGNORED}. Give the number of classes."
+        )
     names = tuple(f"class {index}" for index in range(classes))
     return ImageFiles(
         f"{root.name} {split}", tuple((images[stem], masks[stem]) for stem in members), names, read_indices
@@ -70,7 +71,7 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     """Return the largest label of all masks, plus one.
 
     Args:
-        masks: Files with the times of their last change, so that a second look at the same ones costs nothing.
+        masks: Files with the times of their last change, so that the result is cached.
 
     Raises:
         RequestError: Masks cannot be read, or hold fewer than two classes.
@@ -84,7 +85,7 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     found = max(label for label in largest if isinstance(label, int)) + 1
     if found < 2:
         raise RequestError(
-            f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which counts nowhere); expected at least "
+            f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
             "two classes. Write a binary mask's foreground as 1, not 255, or give the number of classes."
         )
     return found
@@ -99,7 +100,7 @@ def _find_largest_label(mask: Path) -> int | Fault:
 
 
 def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files of a folder by their names without suffix, in order; hidden ones are left out."""
+    """Return the files of a folder by their names without suffix, in order, without hidden files."""
     found: dict[str, Path] = {}
     for file in sorted(place.iterdir()):
         if file.suffix.lower() not in suffixes or file.name.startswith("."):
@@ -117,42 +118,42 @@ def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
 def _check_files(
     root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[str, Sequence[str]]
 ) -> None:
-    """Check that what is used has both files, and is used once."""
+    """Check that each image that is used has a mask, and is in one split only."""
     faults: list[Fault] = []
     owner: dict[str, str] = {}
     for part, stems in lists.items():
         for stem in stems:
             if stem in owner:
                 found = f"names {stem!r}, as {owner[stem]}.txt does"
-                faults.append(Fault(root / f"{part}.txt", found, "each image in one split", "Take it out of one."))
+                faults.append(Fault(root / f"{part}.txt", found, "each image in one split", "Remove it from one."))
             owner[stem] = part
             if stem not in images:
                 found = f"names {stem!r}, of which there is no image"
                 faults.append(
                     Fault(root / f"{part}.txt", found, "names without suffix", "Correct it, or add the image.")
                 )
-    # Without a list for train, every image can get into a split.
+    # Without a list for train, every image is in some split.
     used = images if "train" not in lists else owner
     for stem in used:
         if stem in images and stem not in masks:
             expected = f"its mask {root / 'masks' / stem}.png"
-            faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or take the image away."))
+            faults.append(Fault(images[stem], "has no mask", expected, "Add the mask, or remove the image."))
     if faults:
         raise report_faults(f"The data in {root}", faults)
 
 
 def _assign_splits(stems: list[str], lists: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
-    """Return the names in each split."""
+    """Return the names of each split."""
     named = {stem for part, members in lists.items() if part != "train" for stem in members}
     pool = list(lists.get("train", [stem for stem in stems if stem not in named]))
     order = rank_by_hash(pool, seed)
     members = {part: list(found) for part, found in lists.items()}
-    cut: set[int] = set()
-    size = round(CUT_SHARE * len(pool))
+    held_out: set[int] = set()
+    size = round(HELD_OUT_SHARE * len(pool))
     for part in ("valid", "test"):
         if part not in members:
-            chosen = order[len(cut) : len(cut) + size]
+            chosen = order[len(held_out) : len(held_out) + size]
             members[part] = [pool[index] for index in sorted(chosen)]
-            cut.update(chosen)
-    members["train"] = [stem for index, stem in enumerate(pool) if index not in cut]
+            held_out.update(chosen)
+    members["train"] = [stem for index, stem in enumerate(pool) if index not in held_out]
     return members

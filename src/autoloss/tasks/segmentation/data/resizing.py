@@ -1,4 +1,4 @@
-"""An image and its mask at another size, pixel for pixel still the same place."""
+"""Resizing of images and masks such that they stay aligned."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def resize(image: Tensor, mask: Tensor, height: int, width: int) -> tuple[Tensor
 
 
 def resize_image(image: Tensor, height: int, width: int) -> Tensor:
-    """Resize an image (3, H, W) in 8 bits bilinearly, smoothed where it shrinks."""
+    """Resize an image (3, H, W) in 8 bits bilinearly, with antialiasing."""
     if image.shape[-2:] == (height, width):
         return image
-    # With the channels last, as decoded, torch resizes 8 bits several times as fast (measured).
+    # In the memory format channels_last torch resizes 8 bits several times as fast (measured).
     batch = image[None].contiguous(memory_format=torch.channels_last)
     return F.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
 
 
 def resize_mask(mask: Tensor, height: int, width: int) -> Tensor:
-    """Resize a mask (H, W) in 8 bits: each pixel gets the label nearest to its centre."""
+    """Resize a mask (H, W) in 8 bits; each pixel gets the label nearest to its centre."""
     if mask.shape == (height, width):
         return mask
-    # torch's `nearest` takes each block's first pixel instead, and so shifts labels against the image.
+    # The mode `nearest` takes the first pixel of each block, which shifts labels relative to the image.
     return F.interpolate(mask[None, None], (height, width), mode="nearest-exact")[0, 0]

@@ -1,8 +1,8 @@
-"""PASCAL VOC 2012, alone and with the annotations of SBD, as published (Section 4.1).
+"""PASCAL VOC 2012, with or without the annotations of SBD, as published (Section 4.1).
 
 Sources: The PASCAL Visual Object Classes Challenge 2012 (development kit, "Segmentation"); Hariharan et al., "Semantic
-Contours from Inverse Detectors", ICCV 2011 (the data set SBD). `train_aug` is their union as it is commonly trained on: all
-that either annotates, less VOC's val.
+Contours from Inverse Detectors", ICCV 2011 (the data set SBD). `train_aug` is their usual union: all images
+that either annotates, without VOC's val.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
 from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
-from autoloss.tasks.segmentation.data.pictures import ImageFiles, read_indices
+from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 
 NAME = "VOC 2012"
 CLASSES = (
@@ -37,13 +37,13 @@ A_MAT_FILE = "a MATLAB file of SBD with the field GTcls.Segmentation"
 
 
 def load_voc(directory: Path | str, split: str) -> ImageFiles:
-    """Find a split of VOC 2012; nothing but its lists is read.
+    """Find a split of VOC 2012; only its lists are read.
 
     Args:
-        directory: VOCdevkit, VOCdevkit/VOC2012, or the folder that holds VOCdevkit. SBD's benchmark_RELEASE is looked for
-            in each of these.
-        split: train, val, trainval; or `train_aug`, for which SBD is needed. Where both annotate an image VOC's mask is
-            taken: it is finer, and has borders that count nowhere, which SBD has not.
+        directory: VOCdevkit, VOCdevkit/VOC2012, or the folder that holds VOCdevkit. SBD's benchmark_RELEASE may be in any of
+            these.
+        split: train, val, trainval; or `train_aug`, for which SBD is needed. Where both annotate an image, VOC's mask is used:
+            it is finer, and has ignored borders, unlike SBD's.
 
     Raises:
         RequestError: A folder or list is missing or empty; the message shows the expected layout.
@@ -56,10 +56,10 @@ def load_voc(directory: Path | str, split: str) -> ImageFiles:
     stems = read_names(root / LISTS / f"{'train' if split == AUGMENTED else split}.txt", NAME)
     pairs = [(root / f"JPEGImages/{stem}.jpg", root / f"SegmentationClass/{stem}.png") for stem in stems]
     if split == AUGMENTED:
-        taken = {*stems, *read_names(root / LISTS / "val.txt", NAME)}
+        known = {*stems, *read_names(root / LISTS / "val.txt", NAME)}
         # The devkit's folder is the data set's parent, and SBD lies inside or beside it.
         pairs += _find_sbd_pairs(
-            find_root((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, taken
+            find_root((place, root.parent, root.parent.parent, root), (SBD,), "SBD", SBD_LAYOUT) / SBD, known
         )
     return ImageFiles(f"{NAME} {split}", tuple(pairs), CLASSES, read_mask)
 
@@ -68,16 +68,16 @@ def read_mask(file: Path) -> np.ndarray:
     """Read a mask of VOC (palette PNG) or of SBD (MATLAB).
 
     Raises:
-        FaultyFile: It is not there, cannot be decoded, or is something else.
+        FaultyFile: The file is missing, cannot be decoded, or is not a mask.
     """
     return _read_sbd(file) if file.suffix == ".mat" else read_indices(file)
 
 
-def _find_sbd_pairs(sbd: Path, taken: set[str]) -> list[tuple[Path, Path]]:
-    """Return what SBD annotates beyond the images already taken."""
+def _find_sbd_pairs(sbd: Path, known: set[str]) -> list[tuple[Path, Path]]:
+    """Return the pairs of SBD whose images are not known yet."""
     find_root((sbd,), ("img", "cls"), "SBD", SBD_LAYOUT)
     stems = dict.fromkeys(read_names(sbd / "train.txt", "SBD") + read_names(sbd / "val.txt", "SBD"))
-    further = [stem for stem in stems if stem not in taken]
+    further = [stem for stem in stems if stem not in known]
     if not further:
         raise RequestError(
             f"SBD in {sbd} adds nothing: each of its {len(stems)} images is in VOC's train or val. "
@@ -93,7 +93,7 @@ def _read_sbd(file: Path) -> np.ndarray:
         segmentation = loadmat(file, variable_names="GTcls")["GTcls"]["Segmentation"].item()
     except FileNotFoundError:
         raise FaultyFile(missing_file(file, A_MAT_FILE)) from None
-    except Exception as error:  # A broken file can make the reader raise anything.
+    except Exception as error:  # A damaged file can make the reader raise anything.
         raise FaultyFile(undecodable_file(file, error, A_MAT_FILE)) from None
     if not isinstance(segmentation, np.ndarray) or segmentation.dtype != np.uint8 or segmentation.ndim != 2:
         found = f"GTcls.Segmentation is {getattr(segmentation, 'dtype', type(segmentation).__name__)}"

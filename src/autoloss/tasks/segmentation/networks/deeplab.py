@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from autoloss.tasks.segmentation.networks.segmenter import DEPTH, Segmenter, build_backbone
 
-# After the module above, which says what to do where the extra is missing.
+# After the module above, whose error says what to do if the extra is missing.
 from segmentation_models_pytorch.decoders.deeplabv3.decoder import DeepLabV3PlusDecoder  # isort: skip
 
 CHANNELS = 256
 DROPOUT = 0.5
 RATES = {16: (6, 12, 18), 8: (12, 24, 36)}
-"""Output stride → dilations of the pyramid (Chen et al., 2017, Rethinking Atrous Convolution, Section 3.3); the library's
-default is the second row for both."""
+"""Output stride → dilations of the pyramid (Chen et al., 2017, Rethinking Atrous Convolution, Section 3.3); the library uses the
+second row for both by default."""
 
 
 def deeplab(
@@ -22,12 +22,12 @@ def deeplab(
     Args:
         classes: Channels of the prediction.
         name: The backbone, one of `BACKBONES`.
-        output_stride: Pixels of the image for one of the backbone's last features: 16 or 8.
-        weights: Of the backbone: `none`, `imagenet`, or a path.
-        auxiliary: Add a head on the last stage but one, for training alone.
+        output_stride: Stride of the backbone's last features: 16 or 8.
+        weights: Weights of the backbone: `none`, `imagenet`, or a path.
+        auxiliary: Add an auxiliary head on the last stage but one, for training only.
 
     Raises:
-        RequestError: An unknown backbone or stride, or weights that cannot be had or do not fit.
+        RequestError: An unknown backbone or stride, or weights that are not available or do not fit.
     """
     encoder = build_backbone(name, output_stride, weights)
     decoder = DeepLabV3PlusDecoder(

@@ -1,6 +1,6 @@
-"""What DeepLabv3+ and PSPNet share: a ResNet that is dilated and maybe pretrained, an auxiliary head, images of any size.
+"""The common parts of DeepLabv3+ and PSPNet: a dilated ResNet, an auxiliary head, and padding for images of any size.
 
-Both are put together from the parts of segmentation-models-pytorch.
+Both are built from segmentation-models-pytorch.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101")
 OUTPUT_STRIDES = (8, 16)
 DEPTH = 5
 AUXILIARY_STAGE = 4
-"""The features that the auxiliary head sees: those of the last stage but one, as in PSPNet (Zhao et al., 2017)."""
+"""Stage whose features the auxiliary head uses: the last but one, as in PSPNet (Zhao et al., 2017)."""
 
 
 class Segmenter(nn.Module):
-    """Encoder, decoder and head; in training, with an auxiliary head, it gives two predictions.
+    """Encoder, decoder and head; in training with an auxiliary head, it returns two predictions.
 
     Args:
         encoder: Images (N, 3, H, W) → features at DEPTH + 1 scales, the finest first.
         decoder: These features → (N, channels, h, w).
-        channels: What the decoder gives.
+        channels: Channels of the decoder's features.
         classes: Channels of the prediction.
         upsampling: H / h.
-        auxiliary: Add a head on the features of the last stage but one, for training alone.
+        auxiliary: Add a head on the features of the last stage but one, for training only.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Segmenter(nn.Module):
         self.auxiliary = build_auxiliary_head(features[AUXILIARY_STAGE], classes) if auxiliary else None
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Map images (N, 3, H, W) to logits (N, classes, H, W); in training maybe also to those of the auxiliary head.
+        """Map images (N, 3, H, W) to logits (N, classes, H, W); in training also to those of the auxiliary head, if any.
 
-        The decoders need sides that are multiples of the output stride: others are filled up with zeros, the mean colour,
-        and the logits cut to the image.
+        The decoders need sides that are multiples of the output stride: images are padded with zeros, the mean colour, and
+        the logits cropped.
         """
         height, width = image.shape[-2:]
         stride: int = self.encoder.output_stride  # type: ignore[assignment]
@@ -90,7 +90,7 @@ def build_auxiliary_head(channels: int, classes: int) -> nn.Sequential:
 
 
 def group_parameters(network: Segmenter, factor: float) -> list[dict[str, Any]]:
-    """Return the groups that `fit` takes: the backbone at the recipe's learning rate, all that follows it at `factor` times."""
+    """Return the parameter groups: the backbone at the recipe's learning rate, all other layers at `factor` times of it."""
     backbone = list(network.encoder.parameters())
     theirs = {id(parameter) for parameter in backbone}
     heads = [parameter for parameter in network.parameters() if id(parameter) not in theirs]
@@ -98,14 +98,14 @@ def group_parameters(network: Segmenter, factor: float) -> list[dict[str, Any]]:
 
 
 def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.Module:
-    """Build a ResNet whose last stages are dilated down to an output stride.
+    """Build a ResNet whose last stages are dilated for an output stride.
 
     Args:
         weights: `none`; `imagenet`, which segmentation-models-pytorch downloads once; or the path of a state dict as
             torchvision's ResNets have it.
 
     Raises:
-        RequestError: An unknown name, or weights that cannot be had or do not fit.
+        RequestError: An unknown name, or weights that are not available or do not fit.
     """
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
@@ -122,7 +122,7 @@ def build_backbone(name: str, output_stride: int, weights: str = "none") -> nn.M
 def _load_imagenet(name: str, output_stride: int) -> nn.Module:
     try:
         return get_encoder(name, depth=DEPTH, weights="imagenet", output_stride=output_stride)
-    except Exception as error:  # What is raised offline differs between releases of the hub's client.
+    except Exception as error:  # The exception without a network differs between releases of the hub's client.
         raise RequestError(
             f"The ImageNet weights of {name} are not on this machine and cannot be downloaded ({type(error).__name__}: "
             f"{str(error).splitlines()[0]}). Give weights=<path of a state dict of torchvision's {name}>, or weights=none "
@@ -134,7 +134,7 @@ def _load(encoder: nn.Module, name: str, path: str) -> None:
     found = load_state_dict(path)
     expected = encoder.state_dict()
     kept = {key: value for key, value in found.items() if not key.startswith("fc.")}
-    # Files older than torch 0.4.1 lack the counters, and loading makes up for them.
+    # Files older than torch 0.4.1 lack the counters, which loading adds.
     missing = [key for key in expected if key not in kept and not key.endswith("num_batches_tracked")]
     others = [key for key, value in kept.items() if key not in expected or value.shape != expected[key].shape]
     if missing or others:

@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 
 class SmallSegmenter(nn.Module):
-    """Three scales, each of which votes for classes; the votes are added (as in FCN-8s), then spread over 2×2 pixels.
+    """Logits at three scales are added (as in FCN-8s), then upsampled by 2 with a pixel shuffle.
 
-    Adding votes, rather than features, gives the coarse scale a short way to the loss, so that the network soon leaves
-    the plateau on which it only tells ink from paper.
+    Adding logits, rather than features, connects the coarse scale directly to the loss, so that the network soon leaves the plateau
+    on which it only distinguishes ink from paper.
 
     Args:
         classes: Channels of the prediction.
@@ -30,11 +30,11 @@ class SmallSegmenter(nn.Module):
         middle = self.middle(fine)
         coarse = self.coarse(middle)
         of_fine, of_middle, of_coarse = (
-            vote(scale) for vote, scale in zip(self.votes, (fine, middle, coarse), strict=True)
+            head(scale) for head, scale in zip(self.votes, (fine, middle, coarse), strict=True)
         )
-        votes = of_middle + F.interpolate(of_coarse, scale_factor=2)
-        votes = of_fine + F.interpolate(votes, scale_factor=2)
-        return F.pixel_shuffle(votes, 2)
+        logits = of_middle + F.interpolate(of_coarse, scale_factor=2)
+        logits = of_fine + F.interpolate(logits, scale_factor=2)
+        return F.pixel_shuffle(logits, 2)
 
 
 def _block(channels: int, into: int, stride: int) -> nn.Sequential:

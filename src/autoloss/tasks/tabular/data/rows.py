@@ -1,7 +1,6 @@
-"""The rows of a table: inputs with a target of classes or of values, split, spoiled and standardised (for `tabular`).
+"""The rows of a table, with a target of classes or values: splitting, subsampling, noise and standardisation.
 
-The split is 60/20/20 into train, valid and test; which row goes where depends on the table alone, never on a training's
-seed.
+The split is 60/20/20 into train, valid and test; it depends on the table alone, not on the seed of a training.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Labels = Sequence[str] | Sequence[float]
 Rows = NDArray[np.int64]
 
 DISTINCT_NUMBERS = 20
-"""A target with more distinct numbers than this is a quantity, not a set of classes."""
+"""Maximum number of distinct numbers in a target of classes."""
 LEAST_PER_CLASS = 3
-"""One row for each of train, valid and test."""
+"""Rows of a class, at least: one for each of train, valid and test."""
 LEAST_ROWS = 10
 HELD_OUT = 0.2
-"""Share of the rows for valid, and for test."""
+"""Share of the rows in valid, and in test."""
 SPLIT_SEED = 0
 CLASSES_SHOWN = 20
 
@@ -39,8 +38,8 @@ class Table:
     Args:
         inputs: (N, F) numbers.
         target: (N,) class indices, or values.
-        columns: The F names of the inputs; `color=red` for one-hot ones.
-        classes: The classes in the order of their index, the last of two being the positive one; empty for values.
+        columns: Names of the F inputs; `color=red` for one-hot columns.
+        classes: Names of the classes by index, the second of two being the positive one; empty for a regression.
     """
 
     inputs: NDArray[np.float64]
@@ -59,18 +58,18 @@ def build_table(
     place: str = "the target",
     lines: Sequence[int] | None = None,
 ) -> Table:
-    """Make a table of inputs and a target: text or numbers as classes, or numbers as values.
+    """Build a table from inputs and a target of classes (text or numbers) or values.
 
     Args:
         inputs: (N, F).
-        columns: The F names of the inputs.
-        labels: The N texts or numbers of the target, as the file has them.
-        positive: The class that counts as positive; without it the last in order is.
-        place: What the messages call the target.
-        lines: The line of each row, for the messages.
+        columns: Names of the F inputs.
+        labels: The N texts or numbers of the target.
+        positive: The positive class; the last in order when None.
+        place: Name of the target in messages.
+        lines: Line of each row, for messages.
 
     Raises:
-        RequestError: The target is of the other kind, has one class or value only, or too few rows.
+        RequestError: The target does not fit the kind of metric, has only one class or value, or too few rows.
     """
     counts = Counter(labels)
     if len(counts) < 2:
@@ -79,7 +78,9 @@ def build_table(
         )
     if kind == "regression":
         if positive is not None:
-            raise RequestError(f"The option positive is {positive!r}, but {place} holds values; leave it out.")
+            raise RequestError(
+                f"The option positive is {positive!r}, but {place} holds values, not classes; leave it out."
+            )
         _check_values(counts, place)
         return Table(inputs, np.array(labels, dtype=np.float64), tuple(columns))
     _check_classes(counts, labels, place, lines)
@@ -94,7 +95,7 @@ def build_table(
 
 
 def split_rows(table: Table) -> tuple[Rows, Rows, Rows]:
-    """Return the rows of train, valid and test, 60/20/20, each class in the same shares, at least one row in each."""
+    """Return the rows of train, valid and test, 60/20/20, stratified by class, with at least one row of each class."""
     rng = random.Random(SPLIT_SEED)
     groups = [np.flatnonzero(table.target == index) for index in range(len(table.classes))]
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -109,14 +110,13 @@ def split_rows(table: Table) -> tuple[Rows, Rows, Rows]:
 
 
 def subsample(table: Table, rows: Rows, count: int | None, imbalance: float, seed: int) -> Rows:
-    """Return `count` of the rows, each class in its share and with at least one row; all of them when `count` is None.
+    """Return `count` of the rows, stratified by class with at least one row each; all of them when `count` is None.
 
     Args:
-        imbalance: Before that, class k of C keeps imbalance^(−k/(C−1)) of its rows, the usual long tail: all of the
-            first class, 1/imbalance of the last.
+        imbalance: Applied first: class k of C keeps imbalance^(−k/(C−1)) of its rows, the usual long tail.
 
     Raises:
-        RequestError: There are not as many rows, or values are asked for an imbalance of classes.
+        RequestError: There are not enough rows, or the target of an imbalance has no classes.
     """
     if imbalance != 1 and not table.classes:
         raise RequestError(f"The option imbalance is {imbalance}, but this target has no classes; leave it at 1.")
@@ -133,11 +133,11 @@ def subsample(table: Table, rows: Rows, count: int | None, imbalance: float, see
 
 
 def add_noise(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArray[np.float64]:
-    """Return the target of the rows with errors in it.
+    """Return the target of the rows with noise.
 
     Args:
-        noise: Share of the rows that get another class, each as likely; of values, the standard deviation of the normal
-            errors added to all of them, in that of the target.
+        noise: Share of the rows that get another class, drawn uniformly; for values, the standard deviation of added normal
+            noise, in that of the target.
     """
     rng = random.Random(seed)
     target = table.target[rows].copy()
@@ -149,9 +149,9 @@ def add_noise(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArr
 
 
 def standardise(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
-    """Shift and scale each column by the mean and the standard deviation of a reference; constant columns become 0."""
+    """Standardise each column by the mean and standard deviation of a reference; constant columns become 0."""
     mean, deviation = reference.mean(axis=0), reference.std(axis=0)
-    # A column that hardly varies against its own size is constant up to rounding.
+    # A column whose deviation is tiny relative to its mean is constant up to rounding.
     varies = deviation > 1e-9 * np.abs(mean)
     return (np.where(varies, values - mean, 0.0) / np.where(varies, deviation, 1.0)).astype(np.float32)
 

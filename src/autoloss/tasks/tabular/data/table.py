@@ -1,6 +1,6 @@
-"""A CSV file becomes a table, or the list of its faults by line and column (for any user's own data).
+"""Reading a table from a CSV file; its faults are listed by line and column.
 
-Columns of numbers stay numbers, columns of text become one-hot.
+Columns of numbers are kept, columns of text become one-hot.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloss.errors import RequestError, listing, shown, unknown
+from autoloss.errors import RequestError, join_names, quote, unknown
 from autoloss.tasks.tabular.data.rows import Table, build_table
 from autoloss.tasks.tabular.metrics import Kind
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
-"""What stands for a missing value, in lower case."""
+"""Texts of a missing value, in lower case."""
 NUMERIC_SHARE = 0.9
-"""A column in which this share of the values are numbers is a column of numbers; any other value in it is a fault."""
+"""Share of numbers from which a column is one of numbers; any other value in it is then a fault."""
 DISTINCT_TEXTS = 50
-"""A column of text with more distinct values than this is no category."""
+"""Maximum number of distinct values in a column of categories."""
 LARGEST = 1e100
-"""A larger number cannot be squared when the inputs are standardised."""
+"""Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 FAULTS_SHOWN = 20
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with a file, collected so that it is all said at once."""
+    """Collects the faults of a file, so that all are reported at once."""
 
     path: Path
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, column: str | None, what: str) -> None:
-        place = f"line {line}" + (f", column {shown(column)}" if column is not None else "")
+        place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
         self.found.append((line, f"{place}: {what}"))
 
     def check(self) -> None:
@@ -55,7 +55,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A file's text: the header and, by column, the stripped values; `lines` says which line each row began on."""
+    """The text of a file: the header, the stripped values by column, and the first line of each row."""
 
     header: tuple[str, ...]
     columns: Mapping[str, Sequence[str]]
@@ -68,19 +68,19 @@ def read_csv(
     """Read a CSV file with a header.
 
     Args:
-        target: Name of the target's column: text or numbers for classes, numbers for a regression.
-        kind: What the metric measures; a target of the other kind is refused.
-        drop: Columns to leave out.
-        positive: The class that counts as positive; without it the last in order is.
+        target: Column of the target: text or numbers for classes, numbers for a regression.
+        kind: Kind of the metric; the target has to be of the same kind.
+        drop: Columns to drop.
+        positive: The positive class; the last in order when None.
 
     Raises:
-        RequestError: Anything that keeps the file from being used, by line (the header is line 1) and column.
+        RequestError: The file has faults, which are listed by line (the header is line 1) and column.
     """
     faults = Faults(path)
     cells = _read_cells(path, faults)
     if target is None:
         raise RequestError(
-            f"Which column of {path.name} is to be predicted? Give target=<one of {listing(cells.header)}>."
+            f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(cells.header)}>."
         )
     for name in (target, *drop):
         if name not in cells.header:
@@ -115,7 +115,7 @@ def _read_cells(path: Path, faults: Faults) -> Cells:
 
 
 def _read_records(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows that are not blank, stripped, each with the line it begins on."""
+    """Return the rows that are not blank, with stripped cells, each with its first line."""
     text = _read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
@@ -165,11 +165,11 @@ def _check_length(row: Sequence[str], header: Sequence[str], line: int, faults: 
 
 
 def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
-    """Return a column as numbers where nearly all of it is, else as text; what is missing or unfitting is a fault."""
+    """Return a column as numbers if nearly all of its values are, else as text; missing and other values are faults."""
     present: list[tuple[int, str]] = []
     for line, text in zip(cells.lines, cells.columns[name], strict=True):
         if text.lower() in MISSING:
-            faults.add(line, name, f"the value is missing ({shown(text)})" if text else "the value is missing")
+            faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
         else:
             present.append((line, text))
     numbers = [_parse_number(text) for _, text in present]
@@ -177,12 +177,12 @@ def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list
         return [text for _, text in present]
     for (line, text), number in zip(present, numbers, strict=True):
         if number is None:
-            faults.add(line, name, f"{shown(text)} is not a finite number, as the column's other values are")
+            faults.add(line, name, f"{quote(text)} is not a finite number, as the column's other values are")
     return [number for number in numbers if number is not None]
 
 
 def _encode_column(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
-    """Return an input column by the names of what it becomes: itself, or one column of 0 and 1 per distinct text."""
+    """Return the inputs of a column by name: itself, or one column of 0 and 1 for each distinct text."""
     values = _parse_column(name, cells, faults)
     texts = sorted({value for value in values if isinstance(value, str)})
     if not texts:

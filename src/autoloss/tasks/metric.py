@@ -1,0 +1,105 @@
+"""Metrics in two forms: a function of prediction and target, or an object that accumulates over batches.
+
+The second has `update`, `compute` and `reset`, as a `torchmetrics.Metric` does; torchmetrics itself is never imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import RequestError
+
+
+@runtime_checkable
+class StreamedMetric(Protocol):
+    """A metric that accumulates over batches."""
+
+    def update(self, prediction: Tensor, target: Tensor) -> Any: ...
+    def compute(self) -> Any: ...
+    def reset(self) -> Any: ...
+
+
+Metric = Any
+"""Callable[[Tensor, Tensor], float], or a StreamedMetric."""
+
+
+def check_metric(metric: Metric, name: str) -> Metric:
+    """Return the metric if it has one of the two forms.
+
+    Raises:
+        RequestError: It has neither.
+    """
+    if not callable(metric) and not isinstance(metric, StreamedMetric):
+        raise RequestError(
+            f"The metric {name!r} is a {type(metric).__name__}; expected a function (prediction, target) → float, or an "
+            "object with update, compute and reset."
+        )
+    return metric
+
+
+def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
+    """Measure one sample; NaN where the metric is undefined."""
+    if not isinstance(metric, StreamedMetric):
+        return to_float(metric(prediction, target))
+    if callable(metric):
+        value = metric(prediction, target)
+    else:
+        metric.update(prediction, target)
+        value = metric.compute()
+    # Calling a torchmetrics.Metric also adds to its state.
+    metric.reset()
+    return to_float(value)
+
+
+class MetricTotals:
+    """Computes several metrics of a split in one pass over its batches.
+
+    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches.
+    """
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        # The score is often one of the further metrics; each object is updated once per batch.
+        self._streamed = list({id(metric): metric for metric in metrics if isinstance(metric, StreamedMetric)}.values())
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        for metric in self._streamed:
+            metric.reset()
+
+    def add(self, prediction: Tensor, target: Tensor) -> None:
+        for metric in self._streamed:
+            metric.update(prediction, target)
+        if not all(isinstance(metric, StreamedMetric) for metric in self._metrics):
+            self._kept.append((prediction, target))
+
+    def values(self) -> list[float]:
+        """Return the value of each metric, in order; NaN where undefined."""
+        whole = [torch.cat(parts) for parts in zip(*self._kept, strict=True)]
+        found = [
+            to_float(metric.compute() if isinstance(metric, StreamedMetric) else metric(*whole))
+            for metric in self._metrics
+        ]
+        for metric in self._streamed:
+            metric.reset()
+        return found
+
+
+def to_float(value: Any) -> float:
+    """Convert the value of a metric to a float; infinities become NaN, which means undefined.
+
+    Raises:
+        RequestError: The value is not a single number.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise RequestError(
+            f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
+            "is undefined. Average over classes, or pick one of the values."
+        ) from error
+    return found if math.isfinite(found) else math.nan

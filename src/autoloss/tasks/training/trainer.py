@@ -1,0 +1,103 @@
+"""One training of a ready-made task, from its seed to its score, for any kind of network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from autoloss.tasks.task import Diverged, Observe, Scored, Training
+from autoloss.tasks.training.distribution import run_on_first, take_shares
+from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.loop import Curve, fit, seed_generators, shuffle_batches
+from autoloss.tasks.training.recipe import Recipe
+
+Network = TypeVar("Network", bound=nn.Module)
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+Figures = tuple[float, Mapping[str, float]]
+"""The score, and further figures by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer(Generic[Network, Batch]):
+    """Trains a network by a recipe and evaluates it.
+
+    Args:
+        build: Makes the network.
+        examples: Number of training examples.
+        batches: (indices of the remaining batches, number of the first of them) → these batches.
+        make_loss: Network → function from a batch to its loss, in float32 whatever the precision of the network.
+        evaluate: Trained network → its figures, or the reason why it has none.
+        groups: Network → its parameter groups, each with a `factor` on the learning rate.
+    """
+
+    build: Callable[[], Network]
+    recipe: Recipe
+    execution: Execution
+    examples: int
+    batches: Callable[[Sequence[Tensor], int], Iterable[Batch]]
+    make_loss: Callable[[Network], Callable[[Batch], Tensor]]
+    evaluate: Callable[[Network], Figures | str]
+    groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
+
+    def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
+        """Train a network and evaluate it.
+
+        Args:
+            training: Its seed decides everything random; its schedule is written to checkpoints.
+            observe: Called with (step, training loss) after each step.
+        """
+        with seed_generators(training.seed) as generator:
+            network, curve = self._fit(generator, training, observe)
+            if isinstance(curve, Diverged):
+                return curve
+            figures = run_on_first(lambda: self._evaluate(network))
+        if isinstance(figures, str):
+            return Diverged(self.recipe.steps(self.examples), figures)
+        return Scored(*figures, curve)
+
+    def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
+        """Train a network as `train` does, and return what a function makes of it in evaluation mode."""
+        with seed_generators(training.seed) as generator:
+            network, curve = self._fit(generator, training, None)
+            return curve if isinstance(curve, Diverged) else function(network.eval())
+
+    def untrained(self, seed: int) -> float | None:
+        """Return the score of the network that a training with this seed begins with, None where it is not finite."""
+        with seed_generators(seed):
+            figures = self._evaluate(self.execution.place(self.build()))
+        return None if isinstance(figures, str) else figures[0]
+
+    def _fit(
+        self, generator: torch.Generator, training: Training, observe: Observe | None
+    ) -> tuple[Network, Curve | Diverged]:
+        network = self.execution.place(self.build())
+        order = take_shares(shuffle_batches(self.examples, self.recipe, generator))
+        curve = fit(
+            network,
+            lambda done: self.batches(order[done:], done),
+            self.make_loss(network),
+            self.recipe,
+            len(order),
+            groups=None if self.groups is None else self.groups(network),
+            observe=observe,
+            execution=self.execution,
+            metadata={"seed": training.seed, "schedule": training.schedule, "examples": self.examples},
+        )
+        return network, curve
+
+    def _evaluate(self, network: Network) -> Figures | str:
+        figures = self.evaluate(network.eval())
+        if isinstance(figures, str):
+            return figures
+        score, also = figures
+        if not math.isfinite(score):
+            return "the metric is not finite"
+        # Undefined figures are left out: records hold finite numbers only.
+        return score, {name: value for name, value in also.items() if math.isfinite(value)}

@@ -1,1 +1,0 @@
-"""Data sets in their original formats."""

@@ -1,0 +1,1 @@
+"""Segmentation: data sets in their original formats, networks, metrics and the tasks."""

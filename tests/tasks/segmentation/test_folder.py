@@ -1,0 +1,134 @@
+"""A folder of one's own: any usual image, index masks, splits listed or cut by names and seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from autoloss.errors import RequestError
+from autoloss.tasks.segmentation.data.folder import SPLITS, load_folder
+from tests.tasks.segmentation import generated
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return generated.folder(tmp_path / "mine", 20, 32)
+
+
+def members(place: Path, **options: int) -> dict[str, list[str]]:
+    return {split: [image.stem for image, _ in load_folder(place, split, **options).pairs] for split in SPLITS}
+
+
+def refused(place: Path, split: str = "train", **options: int) -> str:
+    with pytest.raises(RequestError) as caught:
+        load_folder(place, split, **options)
+    return str(caught.value)
+
+
+def test_a_folder_is_read_as_it_was_written(place: Path):
+    found = load_folder(place, "train")
+    written = {f"scene_{index:04d}": pair for index, pair in enumerate(generated.pictures("train", 20, 32))}
+    for index, (image, _) in enumerate(found.pairs):
+        assert np.array_equal(found.mask(index).numpy(), written[image.stem][1])
+    assert {image.suffix for image, _ in found.pairs} == {".jpg", ".png"}
+
+
+def test_without_lists_a_fifth_each_is_cut_for_valid_and_test(place: Path):
+    found = members(place)
+    assert [len(found[split]) for split in SPLITS] == [12, 4, 4]
+    assert sorted(stem for stems in found.values() for stem in stems) == [f"scene_{index:04d}" for index in range(20)]
+    assert members(place) == found
+    assert members(place, seed=1) != found
+
+
+def test_lists_decide_and_what_has_none_is_cut_from_the_list_to_train_on(place: Path):
+    (place / "train.txt").write_text("".join(f"scene_{index:04d}\n" for index in range(10)))
+    (place / "test.txt").write_text("scene_0015\nscene_0012\n")
+    found = members(place)
+    assert found["test"] == ["scene_0015", "scene_0012"]
+    assert sorted(found["train"] + found["valid"]) == [f"scene_{index:04d}" for index in range(10)]
+    assert len(found["valid"]) == 2
+
+
+def test_without_a_list_to_train_on_what_no_other_names_is_trained_on(place: Path):
+    (place / "valid.txt").write_text("scene_0000\n")
+    (place / "test.txt").write_text("scene_0001\n")
+    assert members(place)["train"] == [f"scene_{index:04d}" for index in range(2, 20)]
+
+
+def test_classes_are_found_in_all_masks_or_given(place: Path):
+    assert len(load_folder(place, "test").classes) == 11
+    assert len(load_folder(place, "test", classes=15).classes) == 15
+    # Found anew when a mask changes, whichever split it is in.
+    mask = place / "masks" / f"{members(place)['train'][0]}.png"
+    generated.save_grey(np.full((32, 32), 13, np.uint8), mask)
+    assert len(load_folder(place, "test").classes) == 14
+
+
+def test_hidden_files_are_left_out(place: Path):
+    (place / "images/._scene_0001.jpg").write_bytes(b"\0")
+    (place / "images/.DS_Store").write_bytes(b"\0")
+    assert sum(map(len, members(place).values())) == 20
+
+
+def test_an_unknown_split_folder_or_number_of_classes_is_refused(place: Path, tmp_path: Path):
+    assert "has no split named 'val'. Did you mean 'valid'?" in refused(place, "val")
+    assert "there is no images and no masks" in refused(tmp_path)
+    assert "masks/one.png" in refused(tmp_path)
+    assert "does not exist" in refused(tmp_path / "nowhere")
+    assert "1 classes were given" in refused(place, classes=1)
+
+
+def test_files_that_belong_to_none_are_listed_by_name(place: Path):
+    for index in range(25):
+        Image.new("RGB", (32, 32)).save(place / f"images/more_{index:02d}.bmp")
+    message = refused(place)
+    assert f"images/more_00.bmp: has no mask; expected its mask {place / 'masks/more_00.png'}" in message
+    assert message.count("\n") == 21
+    assert message.endswith("and 5 more")
+
+
+def test_with_a_list_to_train_on_images_without_masks_may_lie_about(place: Path):
+    Image.new("RGB", (32, 32)).save(place / "images/unlabelled.png")
+    (place / "train.txt").write_text("scene_0000\nscene_0001\nscene_0002\nscene_0003\nscene_0004\n")
+    assert len(members(place)["train"]) == 3
+
+
+def test_lists_that_contradict_are_refused_by_line(place: Path):
+    (place / "train.txt").write_text("scene_0000\nscene_0001\nscene_0001.png\n")
+    (place / "test.txt").write_text("scene_0001\n")
+    message = refused(place)
+    assert "train.txt: names 'scene_0001.png', of which there is no image; expected names without suffix" in message
+    assert "test.txt: names 'scene_0001', as train.txt does; expected each image in one split" in message
+
+
+def test_two_images_of_one_name_are_refused(place: Path):
+    Image.new("RGB", (32, 32)).save(place / "images/scene_0000.png")
+    assert "scene_0000.jpg and scene_0000.png have the same name" in refused(place)
+
+
+def test_an_empty_folder_list_or_split_is_refused(place: Path, tmp_path: Path):
+    (tmp_path / "empty/images").mkdir(parents=True)
+    (tmp_path / "empty/masks").mkdir()
+    assert "holds no file that ends in .jpg" in refused(tmp_path / "empty")
+    generated.folder(tmp_path / "two", 2, 16)
+    assert "The split 'valid' of the data" in refused(tmp_path / "two", "valid")
+    assert "2 images are too few" in refused(tmp_path / "two", "valid")
+    (place / "valid.txt").write_text("")
+    assert "valid.txt is empty" in refused(place)
+
+
+def test_a_binary_mask_of_0_and_255_is_refused_with_what_to_write(place: Path):
+    for file in (place / "masks").iterdir():
+        generated.save_grey(np.full((32, 32), 255, np.uint8), file)
+    assert "Write a binary mask's foreground as 1, not 255" in refused(place)
+
+
+def test_masks_that_cannot_be_read_are_listed_while_classes_are_counted(place: Path):
+    for index in (3, 5):
+        Image.new("RGB", (32, 32)).save(place / f"masks/scene_{index:04d}.png")
+    message = refused(place)
+    assert message.count("holds RGB values; expected an index PNG") == 2
