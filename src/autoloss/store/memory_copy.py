@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, final
 
 from autoloss.errors import RequestError
@@ -29,11 +31,36 @@ ALLOWED = {
     "candidate": ("origin", frozenset(origin.value for origin in Origin)),
 }
 """Table → a column and the values that it may have."""
+NEW = "rowid BETWEEN ? AND ? AND rowid NOT IN (SELECT value FROM json_each(?))"
+LOSE = """
+INSERT OR REPLACE INTO training (candidate) SELECT candidate FROM run.training
+WHERE rowid IN (SELECT value FROM json_each(?)) AND typeof(candidate) = 'integer'
+"""
+"""A candidate whose training is damaged will have no outcome. What is damaged may be the number."""
 FIND_ROOTS = """
 UPDATE candidate SET root = (SELECT root FROM candidate AS s WHERE s.id = candidate.source)
 WHERE root IS NULL AND id >= ? AND EXISTS (SELECT 1 FROM candidate AS s WHERE s.id = candidate.source AND s.root IS NOT NULL)
 """
 """The root of a twin or a copy is that of its source."""
+ADD_COUNTS = f"""
+INSERT INTO total SELECT key, sum(value) FROM (SELECT counts FROM run.candidate WHERE {NEW}), json_each(counts)
+WHERE true GROUP BY key ON CONFLICT DO UPDATE SET count = count + excluded.count
+"""
+LAST_CHANGE = "SELECT max(time) FROM (SELECT born_at AS time FROM candidate UNION ALL SELECT finished_at FROM training)"
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """New rows of a table.
+
+    Args:
+        last: Key of the last one.
+        damaged: Keys of those that are damaged, as JSON.
+    """
+
+    last: int
+    count: int
+    damaged: str
 
 
 @final
@@ -100,20 +127,13 @@ class MemoryCopy:
         try:
             # Trainings first: a candidate that is appended in between then lacks its outcome, never the other way round.
             new = {table: self._check(database, table) for table in COLUMNS if table != "rejected" or self._thorough}
-            self._memory.execute("ATTACH ? AS run", (database.uri,))
-            try:
-                for table, (last, damaged) in new.items():
-                    self._copy(table, last, damaged)
-            finally:
-                self._memory.execute("DETACH run")
+            self._copy_all(database, new)
         # A column has another name, or its text is none.
         except (sqlite3.DatabaseError, ValueError) as error:
             raise StoreError(f"{database.path} cannot be read: {error}. Restore the file from a copy.") from error
-        self._next.update({table: last + 1 for table, (last, _) in new.items()})
-        times = (
-            "SELECT max(time) FROM (SELECT born_at AS time FROM candidate UNION ALL SELECT finished_at FROM training)"
-        )
-        self.last_change = max(filter(None, [self.last_change, *self.column(times)]), default=None)
+        self._next.update({table: rows.last + 1 for table, rows in new.items()})
+        self._count += new["training"].count
+        self.last_change = max(filter(None, [self.last_change, *self.column(LAST_CHANGE)]), default=None)
         for table, found in (("training", self._count), ("candidate", self._next["candidate"])):
             try:
                 # What is missing before the end was named where it is.
@@ -121,8 +141,8 @@ class MemoryCopy:
             except StoreError as error:
                 self.damaged[str(error)] = None
 
-    def _check(self, database: Database, table: str) -> tuple[int, str]:
-        """Check the new rows of a table; return the last key, and those of damaged rows as JSON."""
+    def _check(self, database: Database, table: str) -> _New:
+        """Check the new rows of a table, and keep trainings beside the search."""
         first = self._next[table]
         kept: list[int] = []
         damaged: list[int] = []
@@ -145,16 +165,12 @@ class MemoryCopy:
             else:
                 leave_out(row[-1], database.damage(table, row[-1], why))
         keys = sorted([*kept, *damaged]) if damaged else kept
-        if table == "training":
-            self._count += len(keys)
-        for before, key in pairwise([first - 1, *keys] if table == "candidate" else []):
-            if key > before + 1:
-                missing = f"{database.path}: candidate {before + 1} is missing. Restore the file from a copy."
-                self.damaged[missing] = None
-        return keys[-1] if keys else first - 1, json.dumps(damaged)
+        if table == "candidate":
+            self._name_gaps(database.path, [first - 1, *keys])
+        return _New(keys[-1] if keys else first - 1, len(keys), json.dumps(damaged))
 
     def _keep(self, row: Mapping[str, Any]) -> str | None:
-        """Keep a training beside the search whole: tables and curves are made of it. Returns why it cannot be one."""
+        """Keep a training beside the search whole, for tables and curves; return why it cannot be one."""
         self.last_change = max(self.last_change or 0.0, row["finished_at"])
         try:
             self.trainings[Train(row["loss"], training_from_row(row))] = outcome_from_row(row)
@@ -162,28 +178,38 @@ class MemoryCopy:
             return str(error)
         return None
 
-    def _copy(self, table: str, last: int, damaged: str) -> None:
+    def _name_gaps(self, path: Path, numbers: Sequence[int]) -> None:
+        for before, number in pairwise(numbers):
+            if number > before + 1:
+                text = f"{path}: candidate {before + 1} is missing. Restore the file from a copy."
+                self.damaged[text] = None
+
+    def _copy_all(self, database: Database, new: Mapping[str, _New]) -> None:
+        """Copy new rows, all or none."""
+        self._memory.execute("ATTACH ? AS run", (database.uri,))
+        try:
+            self._memory.execute("BEGIN")
+            for table, rows in new.items():
+                self._copy(table, rows)
+            self._memory.execute("COMMIT")
+        finally:
+            if self._memory.in_transaction:
+                self._memory.execute("ROLLBACK")
+            self._memory.execute("DETACH run")
+
+    def _copy(self, table: str, new: _New) -> None:
         """Copy the new rows of a table but those that are damaged."""
-        new = (self._next[table], last, damaged)
-        where = "rowid BETWEEN ? AND ? AND rowid NOT IN (SELECT value FROM json_each(?))"
+        first, where = self._next[table], NEW
         if table == "training":
+            self._memory.execute(LOSE, (new.damaged,))
             where += " AND candidate IS NOT NULL"
-            # These will never have an outcome. What is damaged may be the number.
-            lost = "SELECT candidate FROM run.training WHERE rowid IN (SELECT value FROM json_each(?))"
-            self._memory.execute(
-                f"INSERT OR REPLACE INTO training (candidate) {lost} AND typeof(candidate) = 'integer'", (damaged,)
-            )
+        values = (first, new.last, new.damaged)
         # A candidate that is promoted is trained again, longer: the later training replaces the earlier one.
-        self._memory.execute(
-            f"INSERT OR REPLACE INTO {table} SELECT {COLUMNS[table]} FROM run.{table} NOT INDEXED WHERE {where}", new
-        )
-        while table == "candidate" and self._memory.execute(FIND_ROOTS, new[:1]).rowcount:
+        copy = f"INSERT OR REPLACE INTO {table} SELECT {COLUMNS[table]} FROM run.{table} NOT INDEXED WHERE {where}"
+        self._memory.execute(copy, values)
+        if table == "candidate":
             # Sources of sources are found by the next turn.
-            pass
-        if table == "candidate" and self._thorough:
-            self._memory.execute(
-                "INSERT INTO total SELECT key, sum(value) FROM run.candidate, json_each(counts) "
-                f"WHERE {where.replace('rowid', 'candidate.rowid')} GROUP BY key "
-                "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                new,
-            )
+            while self._memory.execute(FIND_ROOTS, (first,)).rowcount:
+                pass
+            if self._thorough:
+                self._memory.execute(ADD_COUNTS, values)
