@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import autoloss
-from autoloss.run.results import Search, ranking
+from autoloss.run.results import Search, rank_history
 from autoloss.search.records import Individual
 from autoloss.settings import Configuration
 from autoloss.trainings.baselines import baselines, tune_learning_rates
@@ -82,7 +82,7 @@ def _curve(runs: Sequence[Search], evaluations: int) -> list[float]:
 
 def _best_so_far(history: Sequence[Individual]) -> list[float]:
     best: list[float] = []
-    trained = {individual.id for individual in ranking(history)}
+    trained = {individual.id for individual in rank_history(history)}
     for individual in history:
         if individual.id in trained:
             best.append(max(individual.score, best[-1] if best else individual.score))

@@ -45,8 +45,8 @@ def run(tmp_path_factory) -> Path:
 def test_four_losses_are_found_at_once_and_the_run_knows_where_trainings_begin(run):
     found = open_run(run)
     assert list(found.best.loss) == ["rpn_cls", "rpn_reg", "rcnn_cls", "rcnn_reg"]
-    assert found.in_vain.untrained is not None
-    assert 0 <= found.in_vain.untrained < 0.1
+    assert found.never_trained.untrained is not None
+    assert 0 <= found.never_trained.untrained < 0.1
 
 
 def test_a_retrained_detector_killed_midway_goes_on_to_the_same_table(run, tmp_path):

@@ -15,10 +15,10 @@ import pytest
 
 import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
-from autoloss.report.leaderboard import in_vain
+from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.verdict import verdict
 from autoloss.run.frozen import freeze_branches
-from autoloss.run.results import InVain, open_run, ranking
+from autoloss.run.results import NeverTrained, open_run, rank_history
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
@@ -234,7 +234,7 @@ def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp
     failed = next(one for one in found.history if one.outcome.state is State.FAILED)
     assert "deadline" in failed.outcome.reason
     assert failed.outcome.score is None
-    assert failed.id not in {best.id for best in ranking(found.history)}
+    assert failed.id not in {best.id for best in rank_history(found.history)}
 
 
 class Raising(QuickTask):
@@ -448,15 +448,15 @@ def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
     ("scores", "diverged", "untrained", "expected"),
     [
         # A tenth of the way from 0.3 to 0.8 is 0.35.
-        ([0.8, 0.35, 0.36, 0.1], 1, 0.3, InVain(5, 1, 2, 0.3)),
-        ([0.8, 0.35, 0.36, 0.1], 1, None, InVain(5, 1, None, None)),
-        ([0.8, 0.35, 0.36, 0.1], 1, 0.9, InVain(5, 1, 4, 0.9)),
-        ([], 1, 0.3, InVain(1, 1, None, 0.3)),
-        ([], 0, 0.3, InVain(0, 0, None, 0.3)),
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.3, NeverTrained(5, 1, 2, 0.3)),
+        ([0.8, 0.35, 0.36, 0.1], 1, None, NeverTrained(5, 1, None, None)),
+        ([0.8, 0.35, 0.36, 0.1], 1, 0.9, NeverTrained(5, 1, 4, 0.9)),
+        ([], 1, 0.3, NeverTrained(1, 1, None, 0.3)),
+        ([], 0, 0.3, NeverTrained(0, 0, None, 0.3)),
     ],
 )
 def test_losses_that_passed_and_trained_nothing_are_counted(scores, diverged, untrained, expected):
-    assert InVain.of(scores, diverged, untrained) == expected
+    assert NeverTrained.of(scores, diverged, untrained) == expected
 
 
 class StartingTask(QuickTask):
@@ -473,13 +473,19 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
     )
     trained = [one for one in found.history if one.child.origin is Origin.TRAINED]
     diverged = sum(one.outcome.state is State.DIVERGED for one in trained)
-    assert (found.in_vain.trained, found.in_vain.diverged, found.in_vain.untrained) == (len(trained), diverged, -0.25)
-    assert "-0.2500" in in_vain(found)
-    assert f"Of {len(trained)} losses that passed and were trained" in in_vain(found)
+    assert (found.never_trained.trained, found.never_trained.diverged, found.never_trained.untrained) == (
+        len(trained),
+        diverged,
+        -0.25,
+    )
+    assert "-0.2500" in describe_never_trained(found)
+    assert f"Of {len(trained)} losses that passed and were trained" in describe_never_trained(found)
     # A task that cannot tell has its diverged losses counted alone.
     other = open_run(run_directory)
-    assert other.in_vain.standing is None
-    assert in_vain(other).endswith(f"{other.in_vain.diverged} never trained: {other.in_vain.diverged} diverged.")
+    assert other.never_trained.standing is None
+    assert describe_never_trained(other).endswith(
+        f"{other.never_trained.diverged} never trained: {other.never_trained.diverged} diverged."
+    )
 
 
 def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from autoloss.run.results import ranking
+from autoloss.run.results import rank_history
 from autoloss.search.records import Individual, Origin, Outcome, State
 from autoloss.store.read import Reader
 from autoloss.store.store import Store
@@ -56,7 +56,7 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
     assert reader.history() == history
     assert (reader.settled, reader.count, reader.latest, reader.newest) == ([*range(40)], 40, 39, 39)
     best = sorted((one for one in trained if one.outcome.score is not None), key=lambda one: (-one.score, one.id))
-    assert reader.ranking == [one.id for one in best] == [one.id for one in ranking(history)]
+    assert reader.ranking == [one.id for one in best] == [one.id for one in rank_history(history)]
     assert reader.scores == [one.score for one in trained if one.outcome.score is not None]
     assert reader.trained() == len(trained)
     for state in State:
@@ -81,7 +81,7 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
 def test_the_best_of_each_size_is_better_than_all_smaller(seed, tmp_path):
     history = draw(seed, 40)
     expected: list[Individual] = []
-    for found in sorted(ranking(history), key=lambda one: (one.formula.count("("), -one.score, one.id)):
+    for found in sorted(rank_history(history), key=lambda one: (one.formula.count("("), -one.score, one.id)):
         if not expected or found.score > expected[-1].score:
             expected.append(found)
     assert write(tmp_path, history).best_by_size == [found.id for found in expected]

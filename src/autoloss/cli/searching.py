@@ -147,7 +147,7 @@ def _conclude(found: Search, as_json: bool) -> None:
                 "directory": str(found.directory),
                 "end": found.end,
                 "top": top_rows(found, 10),
-                "never_trained": asdict(found.in_vain),
+                "never_trained": asdict(found.never_trained),
                 "comparison": comparison,
             }
         )

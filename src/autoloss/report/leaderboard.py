@@ -11,7 +11,7 @@ from rich.table import Table
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
-from autoloss.run.results import NOTHING_GAINED, Found, Search
+from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
 from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
@@ -37,9 +37,9 @@ def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
     return rows_of(search, search.top(count))
 
 
-def hall_of_fame(search: Search) -> list[Found]:
+def hall_of_fame(search: Search) -> list[FoundLoss]:
     """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
-    return search.chosen(search.reader.best_by_size)
+    return search.losses(search.reader.best_by_size)
 
 
 def hall_rows(search: Search) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def hall_rows(search: Search) -> list[dict[str, Any]]:
     return rows_of(search, hall_of_fame(search))
 
 
-def rows_of(search: Search, chosen: Sequence[Found]) -> list[dict[str, Any]]:
+def rows_of(search: Search, chosen: Sequence[FoundLoss]) -> list[dict[str, Any]]:
     """Return losses of a run as plain values."""
     times_found, last = search.reader.times_found([found.id for found in chosen]), search.reader.latest
     readable = simplify_formulas(search, [found.formula for found in chosen])
@@ -112,7 +112,7 @@ def top_table(
         "twins and copies · formula: simplified, and below it as it was found"
         + (" · ★ best on fresh seeds" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
-        + f"\n{in_vain(search)}",
+        + f"\n{describe_never_trained(search)}",
     )
 
 
@@ -132,9 +132,9 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
     return also
 
 
-def in_vain(search: Search) -> str:
+def describe_never_trained(search: Search) -> str:
     """Say how many losses passed the rejection protocol and then trained nothing."""
-    found = search.in_vain
+    found = search.never_trained
     lost = found.diverged + (found.standing or 0)
     ways = [f"{found.diverged} diverged"]
     if found.standing is not None:

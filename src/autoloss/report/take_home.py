@@ -51,7 +51,7 @@ def _choose(found: Search, individual: int | None) -> tuple[int, float | None, s
 
 
 def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
-    confirmed = found.chosen([number])[0].confirmed
+    confirmed = found.losses([number])[0].confirmed
     facts = {
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),

@@ -27,7 +27,7 @@ NOTHING_GAINED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLoss:
     """A loss that a search found.
 
     Args:
@@ -64,7 +64,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class InVain:
+class NeverTrained:
     """Losses that passed the rejection protocol on every branch and then trained nothing.
 
     Args:
@@ -80,7 +80,7 @@ class InVain:
     untrained: float | None
 
     @classmethod
-    def of(cls, scores: Sequence[float], diverged: int, untrained: float | None) -> InVain:
+    def of(cls, scores: Sequence[float], diverged: int, untrained: float | None) -> NeverTrained:
         standing = None
         if untrained is not None and scores:
             enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
@@ -142,13 +142,13 @@ class Search:
         return [objects.get(name, name) for name in self.configuration.space.operators]
 
     @property
-    def in_vain(self) -> InVain:
+    def never_trained(self) -> NeverTrained:
         """How many losses passed the rejection protocol and then trained nothing."""
         diverged = self.reader.trained(State.DIVERGED)
-        return InVain.of(self.reader.scores, diverged, self.settings.untrained)
+        return NeverTrained.of(self.reader.scores, diverged, self.settings.untrained)
 
     @property
-    def best(self) -> Found:
+    def best(self) -> FoundLoss:
         """The winner on new training seeds or, where nothing was trained again, the highest score.
 
         Raises:
@@ -158,13 +158,13 @@ class Search:
         ranked = self.top(max(1, self.configuration.final.confirm))
         if not ranked:
             raise LookupError(f"No loss of the run in {self.directory} has a score.")
-        return max(ranked, key=standing)
+        return max(ranked, key=by_seeds_and_mean)
 
-    def top(self, count: int) -> list[Found]:
+    def top(self, count: int) -> list[FoundLoss]:
         """Return the best by score, each signature once; `best` goes by new training seeds instead."""
-        return self.chosen(self.reader.ranking[:count])
+        return self.losses(self.reader.ranking[:count])
 
-    def chosen(self, numbers: Sequence[int]) -> list[Found]:
+    def losses(self, numbers: Sequence[int]) -> list[FoundLoss]:
         """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
         leaves, operators = self.settings.leaves, self.operators
@@ -173,7 +173,9 @@ class Search:
             score = float("-inf") if row["score"] is None else row["score"]
             confirmed = again.get(row["loss"])
             mean, count = (None, 0) if confirmed is None else (confirmed.mean, len(confirmed.scores))
-            found.append(Found(row["id"], score, row["loss"], json.loads(row["also"]), mean, count, leaves, operators))
+            found.append(
+                FoundLoss(row["id"], score, row["loss"], json.loads(row["also"]), mean, count, leaves, operators)
+            )
         return found
 
 
@@ -181,12 +183,12 @@ def _entrant(number: int, loss: str) -> Entrant:
     return Entrant(f"#{number}", loss)
 
 
-def standing(found: Found) -> tuple[int, float]:
+def by_seeds_and_mean(found: FoundLoss) -> tuple[int, float]:
     """Return what losses are ordered by: the number of new seeds they were trained on, then the mean over these."""
     return found.fresh_seeds, found.score if found.confirmed is None else found.confirmed
 
 
-def ranking(history: Sequence[Individual]) -> list[Individual]:
+def rank_history(history: Sequence[Individual]) -> list[Individual]:
     """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
     trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
     # The order is stable: of equal scores the earlier candidate counts.
@@ -195,7 +197,7 @@ def ranking(history: Sequence[Individual]) -> list[Individual]:
 
 def best_entrants(history: Sequence[Individual], count: int) -> list[Entrant]:
     """Return the best losses of a history, which are trained again before a winner is named."""
-    return [_entrant(one.id, one.formula) for one in ranking(history)[:count]]
+    return [_entrant(one.id, one.formula) for one in rank_history(history)[:count]]
 
 
 def open_run(directory: str | Path) -> Search:

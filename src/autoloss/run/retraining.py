@@ -9,7 +9,7 @@ from typing import Any
 from autoloss import recipes
 from autoloss.errors import RequestError, unknown
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
-from autoloss.run.results import Found, Search, open_run
+from autoloss.run.results import FoundLoss, Search, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
@@ -130,7 +130,7 @@ def asked(
     return refer_to_task(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
 
 
-def _chosen(found: Search, individual: int | None) -> Found:
+def _chosen(found: Search, individual: int | None) -> FoundLoss:
     ranked = found.top(found.reader.count)
     if not ranked:
         raise RequestError(f"No loss of the run in {found.directory} has a score yet; nothing can be retrained.")

@@ -10,7 +10,7 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
 from autoloss.run.request import make_request, restore_request
-from autoloss.run.results import open_run, standing
+from autoloss.run.results import by_seeds_and_mean, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.search.chance import derive_seed
 from autoloss.space.loss_text import join_branches
@@ -123,7 +123,7 @@ def compare(
     Store(directory).close()
     with closing(Ownership(directory)), Store(directory, write=True) as store:
         found = open_run(directory)
-        best = sorted(found.top(found.reader.count), key=standing, reverse=True)
+        best = sorted(found.top(found.reader.count), key=by_seeds_and_mean, reverse=True)
         if not best:
             raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
         request = restore_request(found.settings, directory, task, operators)

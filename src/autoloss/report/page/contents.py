@@ -161,7 +161,7 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
 
 
 def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
-    (best,) = search.chosen([number])
+    (best,) = search.losses([number])
     return Listed(rows_of(search, [best])[0], formulas[best.formula])
 
 
