@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 from statistics import median
 
@@ -94,3 +95,12 @@ def test_no_task_is_probed(name):
         and "task" in ast.unparse(node.args[0]).lower()
     ]
     assert probes == []
+
+
+def test_what_is_no_python_is_in_the_package():
+    settings = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["autoloss"]
+    others = [path for path in (ROOT / "autoloss").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert others
+    listed = {path for pattern in patterns for path in (ROOT / "autoloss").glob(pattern)}
+    assert [path for path in others if path not in listed] == []
