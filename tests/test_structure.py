@@ -100,7 +100,8 @@ def test_no_task_is_probed(name):
 def test_what_is_no_python_is_in_the_package():
     settings = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["autoloss"]
-    others = [path for path in (ROOT / "autoloss").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    files = (path for path in (ROOT / "autoloss").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    others = [path for path in files if path.suffix != ".py"]
     assert others
     listed = {path for pattern in patterns for path in (ROOT / "autoloss").glob(pattern)}
     assert [path for path in others if path not in listed] == []
