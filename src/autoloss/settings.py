@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import types
@@ -60,10 +61,36 @@ class ProtocolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """How candidates are proposed."""
+    """How candidates are proposed and trained; the defaults are the paper's, every candidate trained whole at its own scale.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
 
     proposer: str = "evolution"
     """`evolution` is the paper's; `random` draws every candidate from nothing, as a control. Both draw under the same protocol."""
+    rungs: tuple[float, ...] = (1.0,)
+    """Shares of the proxy's schedule, rising to 1: candidates are trained at the first, and the best of each at the next. Parents
+    are found by the score at the first, winners by that at the last."""
+    promote: float = 0.05
+    """Share of the candidates with a score at one rung that are trained at the next."""
+    scale: bool = False
+    """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
+    part of the loss that is found, and losses that are equal up to a factor are trained once."""
+    learning_rate: float = 1.0
+    """Factor on the learning rate of the task's proxy, for all candidates."""
+
+    def __post_init__(self) -> None:
+        rungs = self.rungs
+        if not rungs or rungs[-1] != 1 or not rungs[0] > 0 or any(a >= b for a, b in itertools.pairwise(rungs)):
+            raise RequestError(
+                f"search.rungs is {','.join(f'{rung:g}' for rung in rungs)}; expected rising shares of the schedule above 0, "
+                "with 1 as the last, such as 0.125,1."
+            )
+        if not 0 < self.promote <= 1:
+            raise RequestError(f"search.promote is {self.promote}; a share is in (0, 1].")
+        if not 0 < self.learning_rate < math.inf:
+            raise RequestError(f"search.learning_rate is {self.learning_rate}; it needs to be above 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +244,7 @@ class Configuration:
     """
 
     evaluations: int = 500
-    """N, the budget: the number of proxy trainings that are charged."""
+    """N, the budget, in whole proxy trainings; one at a share of the schedule is charged with that share."""
     seed: int = 0
     """Decides everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)

@@ -112,7 +112,8 @@ def write_line(tree: Expression) -> str:
         operands = [stack.pop() for _ in range(symbol.arity)]
         number = compute_number(symbol, operands)
         stack.append(LINE.write_operation(symbol, operands) if number is None else LINE.write_number(number))
-    return stack.pop().text
+    line = stack.pop()
+    return line.text if tree.factor == 1 else LINE.write_product([LINE.write_number(Fraction(str(tree.factor))), line]).text
 
 
 def _check(loss: Loss, forms: Mapping[str, BranchForm]) -> None:

@@ -89,7 +89,11 @@ class Statements:
         self._stack: list[_Piece] = []
         for node in reversed(range(len(tree.symbols))):
             self._stack.append(self._write(node))
-        self.result = self._as_tensor(self._stack.pop()).code.text
+        result = self._as_tensor(self._stack.pop())
+        if tree.factor != 1:
+            # The floating-point number itself, as the tree is multiplied by it.
+            result = _Piece(PYTHON.write_product([PYTHON.write_leaf(repr(tree.factor)), result.code]))
+        self.result = result.code.text
 
     def _find_key(self, node: int) -> str:
         """Return the text of a subtree that carries no gradient; empty for others and for leaves."""

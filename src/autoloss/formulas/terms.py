@@ -166,7 +166,9 @@ def to_term(expression: Expression) -> Term:
             continue
         parts = [stack.pop() for _ in range(symbol.arity)]
         stack.append(_convert_node(symbol, parts))
-    return stack.pop()
+    tree = stack.pop()
+    # The number as people read it: 0.25 is a quarter, not the nearest binary fraction.
+    return tree if expression.factor == 1 else product(number(Fraction(str(expression.factor))), tree)
 
 
 def _convert_node(operator: Operator, parts: list[Term]) -> Term:

@@ -14,6 +14,8 @@ from typing import final
 from autoloss.formulas.functions import is_own
 from autoloss.space.operators import OPERATORS, Operator
 
+LONG = 100
+"""Denominator from which a number with few decimals is written with them."""
 SUM, PRODUCT, SIGN, POWER, ATOM, NAME = range(6)
 """Precedence, from loose to tight. A minus is as loose as a sum; in Python it has a level of its own, SIGN."""
 
@@ -97,6 +99,9 @@ class Notation:
             return Written(name, ATOM, value) if self.is_exact else self._write_decimal(value)
         if value.denominator == 1:
             return Written(self.digits.format(value), NAME, value)
+        if value.denominator >= LONG and Fraction(decimal := f"{float(value):g}") == value and "e" not in decimal:
+            # A factor: 0.371 is read more easily than 371/1000.
+            return Written(self.digits.format(decimal), ATOM, value)
         if self.has_bar:
             return Written(self.fraction.format(*map(self.digits.format, value.as_integer_ratio())), POWER, value)
         text = self.rational(value)

@@ -53,7 +53,7 @@ class Gradient:
     @property
     def signature(self) -> tuple[str, ...]:
         """The paper's signature: the rounded norms."""
-        return tuple(_format_digits(norm, NORM_DIGITS) for norm in self.norms)
+        return tuple(round_digits(norm, NORM_DIGITS) for norm in self.norms)
 
     def key(self, text: str) -> bytes:
         """Return eight bytes that identify the gradient's norms and its direction.
@@ -61,13 +61,13 @@ class Gradient:
         Args:
             text: The tree's canonical text; part of the key where a norm is above `EXPLODING`.
         """
-        parts = [*self.signature, *(_format_digits(product, PRODUCT_DIGITS) for product in self.products)]
+        parts = [*self.signature, *(round_digits(product, PRODUCT_DIGITS) for product in self.products)]
         if max(self.norms) > EXPLODING:
             parts.append(text)
         return hashlib.blake2b(" ".join(parts).encode(), digest_size=8).digest()
 
 
-def _format_digits(value: float, digits: int) -> str:
+def round_digits(value: float, digits: int) -> str:
     return f"{value:.{digits - 1}e}" if value else "0"
 
 

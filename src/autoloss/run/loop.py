@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from autoloss.errors import RunError
@@ -105,8 +106,13 @@ class _Search:
 
     def train(self, candidate: Candidate) -> None:
         # Common random numbers: every training of a search has the same seed, which leaves less noise in selection.
-        seed = derive_seed(self.history.configuration.seed, "training")
-        self.tickets[self.dispatcher.submit(Train(candidate.loss, Training(seed=seed)))] = candidate.id
+        configuration = self.history.configuration
+        training = Training(
+            seed=derive_seed(configuration.seed, "training"),
+            fidelity=candidate.fidelity,
+            learning_rate=configuration.search.learning_rate,
+        )
+        self.tickets[self.dispatcher.submit(Train(candidate.loss, training))] = candidate.id
 
     def feed(self) -> None:
         """Give idle workers something to test."""
@@ -124,8 +130,9 @@ class _Search:
         assert isinstance(done.result, Outcome)
         number = self.tickets.pop(done.ticket)
         crash_point("outcome-received")
-        self.record.add_training(done.job.loss, done.job.training, done.result, number)
-        self.history.tell(number, done.result)
+        outcome = replace(done.result, fidelity=done.job.training.fidelity)
+        self.record.add_training(done.job.loss, done.job.training, outcome, number)
+        self.history.tell(number, outcome)
         crash_point("outcome-told")
 
     def _stop_if_nothing_scores(self) -> None:

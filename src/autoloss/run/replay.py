@@ -24,6 +24,7 @@ from autoloss.search.jobs import Attempt, RejectionBatch
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Role
+from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store import samples as sample_files
@@ -200,6 +201,8 @@ def _settle_from_store(
                 branch in candidate.scores,
                 score,
                 tuple(gains),
+                # Measured with the gradient, like the signature.
+                split_factor(split_branches(candidate.loss)[branch])[0],
             )
             if draft.settle(branch, found):
                 return Difference(

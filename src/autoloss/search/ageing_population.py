@@ -18,18 +18,20 @@ class AgeingPopulation(Archive):
         size: P.
         tournament: T, in (0, 1].
         lag: Candidate k sees candidates 0 … k − lag.
+        fidelity: Share of the schedule at which scores are compared; outcomes at others are left out.
     """
 
-    def __init__(self, *, size: int, tournament: float, lag: int) -> None:
+    def __init__(self, *, size: int, tournament: float, lag: int, fidelity: float = 1.0) -> None:
         self._size = size
         self._tournament = tournament
         self._lag = lag
+        self._fidelity = fidelity
         self._scores: dict[int, float] = {}
         self._scored: list[int] = []
         """The candidates with a score, in their order."""
 
     def add(self, k: int, outcome: Outcome) -> None:
-        if outcome.score is not None:
+        if outcome.score is not None and outcome.fidelity == self._fidelity:
             self._scores[k] = outcome.score
             insort(self._scored, k)
 

@@ -15,7 +15,7 @@ from autoloss.search.jobs import Attempt
 from autoloss.search.proposer import Plan
 from autoloss.search.records import Candidate, Origin
 from autoloss.settings import Configuration
-from autoloss.space.loss_text import join_branches, split_branches
+from autoloss.space.loss_text import add_factor, join_branches, split_branches
 
 SAMPLED_REJECTIONS = 1_000
 """One rejected attempt in this many is stored with its formula."""
@@ -98,13 +98,13 @@ class Draft:
         """Return the candidate; no branch may be open any more."""
         plan = self.plan
         trees = {} if self._parent is None else split_branches(self._parent.loss)
-        trees.update({branch: winner.formula for branch, winner in self.winners.items()})
+        trees.update({branch: add_factor(winner.formula, winner.factor) for branch, winner in self.winners.items()})
         attempts = {branch: self.winners[branch].number if branch in self.winners else None for branch in plan.kinds}
         signature = self._signature(self.winners)
-        if not self.winners:
+        if not self.winners and not plan.promotes:
             origin, source = Origin.COPIED, plan.parent
         else:
-            source = self._signatures.find_twin(plan.candidate, write_signature(signature))
+            source = self._signatures.find_twin(plan.candidate, write_key(signature, plan.fidelity))
             origin = Origin.TRAINED if source is None else Origin.TWIN
         return Candidate(
             id=plan.candidate,
@@ -123,6 +123,7 @@ class Draft:
             counts=self.counts,
             rejected={branch: bytes(keys) for branch, keys in self.rejected.items()},
             accepted={branch: bytes(keys) for branch, keys in self.accepted.items()},
+            fidelity=plan.fidelity,
         )
 
     def _judge(self, branch: str, attempt: Attempt) -> tuple[Reason | None, Attempt]:
@@ -150,7 +151,7 @@ class Draft:
         """Say whether an attempt completes a loss that diverged in an earlier training."""
         if self.open != [branch]:
             return False
-        signature = write_signature(self._signature({**self.winners, branch: attempt}))
+        signature = write_key(self._signature({**self.winners, branch: attempt}), self.plan.fidelity)
         return self._signatures.is_known_to_diverge(self.plan.candidate, signature)
 
     def _signature(self, winners: Mapping[str, Attempt]) -> dict[str, tuple[str, ...]]:
@@ -159,9 +160,9 @@ class Draft:
         return {branch: signature[branch] for branch in self.plan.kinds}
 
 
-def write_signature(signature: Mapping[str, Sequence[str]]) -> str:
-    """Write the signatures of all branches as the one text under which a loss is found again."""
-    return join_branches({branch: " ".join(norms) for branch, norms in signature.items()})
+def write_key(signature: Mapping[str, Sequence[str]], fidelity: float) -> str:
+    """Write the signatures of all branches, and the share of the schedule, as the one text under which a loss is found again."""
+    return f"{fidelity} {join_branches({branch: ' '.join(norms) for branch, norms in signature.items()})}"
 
 
 def _describe_exhaustion(branch: str, counts: Mapping[str, int]) -> str:

@@ -19,6 +19,7 @@ class Evolution(Proposer):
 
     Args:
         archive: Where parents are found.
+        fidelity: Share of the schedule that candidates are trained at.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class Evolution(Proposer):
         settings: EvolutionSettings,
         offspring: OffspringSettings,
         seed: int,
+        fidelity: float = 1.0,
     ) -> None:
         self._branches = tuple(branches)
         self._archive = archive
         self._settings = settings
         self._offspring = offspring
         self._seed = seed
+        self._fidelity = fidelity
         self._resolved = ResolvedCount()
 
     def plannable(self, k: int) -> bool:
@@ -44,8 +47,8 @@ class Evolution(Proposer):
         if k >= self._settings.initial:
             parent = self._archive.draw_parent(k, derive_generator(self._seed, "parent", k))
         if parent is None:
-            return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH))
-        return Plan(k, parent, self._draw_kinds(k))
+            return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH), self._fidelity)
+        return Plan(k, parent, self._draw_kinds(k), self._fidelity)
 
     def tell(self, k: int, outcome: Outcome) -> None:
         self._resolved.add(k)
@@ -66,5 +69,10 @@ class Evolution(Proposer):
 def make_evolution(branches: Sequence[str], configuration: Configuration) -> Evolution:
     """Return the paper's evolution: parents come from an ageing population by tournament."""
     settings = configuration.evolution
-    archive = AgeingPopulation(size=settings.population, tournament=settings.tournament, lag=settings.lag)
-    return Evolution(branches, archive, settings, configuration.offspring, configuration.seed)
+    archive = AgeingPopulation(
+        size=settings.population,
+        tournament=settings.tournament,
+        lag=settings.lag,
+        fidelity=configuration.search.rungs[0],
+    )
+    return Evolution(branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0])

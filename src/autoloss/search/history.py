@@ -11,15 +11,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from autoloss.search.draft import Draft, write_signature
+from autoloss.search.draft import Draft, write_key
 from autoloss.search.equivalence import SignatureIndex, VerdictCache
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan, Proposer
-from autoloss.search.proposers import find_proposer
+from autoloss.search.proposers import make_proposer
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration
-from autoloss.space.loss_text import split_branches
+from autoloss.space.loss_text import split_branches, split_factor
+
+
+ROUNDING = 1e-9
+"""Of sums of shares."""
 
 
 class History:
@@ -36,11 +40,12 @@ class History:
         self.candidates: list[Candidate] = []
         self.outcomes: dict[int, Outcome] = {}
         self.totals: Counter[str] = Counter()
-        self.charged = 0
+        self.charged = 0.0
+        """Whole trainings, or shares of them, that count towards the budget."""
         self.best: Individual | None = None
         self.verdicts = {branch: VerdictCache() for branch in self.branches}
         self.draft: Draft | None = None
-        self._proposer = proposer or find_proposer(configuration.search.proposer)(self.branches, configuration)
+        self._proposer = proposer or make_proposer(self.branches, configuration)
         self._signatures = SignatureIndex(configuration.evolution.lag)
         self._resolved = ResolvedCount()
         self._twins: defaultdict[int, list[int]] = defaultdict(list)
@@ -73,8 +78,8 @@ class History:
     def end(self) -> str | None:
         """Why no further candidate belongs to the run, or None while there are more."""
         settings, limits = self.configuration.evolution, self.configuration.limits
-        if self.charged >= self.configuration.evaluations:
-            return f"{self.charged} of {self.configuration.evaluations} trainings are done"
+        if not self.running and self._cost_of_next > self._budget_left:
+            return f"{self.charged:g} of {self.configuration.evaluations} trainings are done"
         if limits.explored is not None and self.totals["sampled"] >= limits.explored:
             return f"{self.totals['sampled']} losses are explored, and the limit is {limits.explored}"
         if self._idle >= settings.idle_children:
@@ -87,9 +92,21 @@ class History:
     @property
     def can_begin(self) -> bool:
         """Say whether the next candidate belongs to the run for sure and all that it depends on is known."""
-        room = self.charged + len(self.running) < self.configuration.evaluations
         visible = len(self.candidates) - self.configuration.evolution.lag
-        return self.end is None and room and self._resolved.includes(visible)
+        if not self._resolved.includes(visible) or self.end is not None:
+            return False
+        reserved = sum(self.candidates[candidate].fidelity for candidate in self.running)
+        return self._cost_of_next <= self._budget_left - reserved
+
+    @property
+    def _budget_left(self) -> float:
+        # Shares such as 0.1 do not add up to whole numbers exactly.
+        return self.configuration.evaluations - self.charged + ROUNDING
+
+    @property
+    def _cost_of_next(self) -> float:
+        """What the next candidate is charged with, should it be trained."""
+        return self.plan(len(self.candidates)).fidelity
 
     @property
     def known_keys(self) -> dict[str, bytes]:
@@ -103,7 +120,8 @@ class History:
         """Return how candidate k, which is `plannable`, is to be made."""
         if k not in self._plans:
             kinds = dict.fromkeys(self.branches, Kind.START)
-            self._plans[k] = Plan(k, None, kinds) if self._starts(k) else self._proposer.ask(k)
+            start = Plan(k, None, kinds, self.configuration.search.rungs[0])
+            self._plans[k] = start if self._starts(k) else self._proposer.ask(k)
         return self._plans[k]
 
     def _starts(self, k: int) -> bool:
@@ -113,8 +131,13 @@ class History:
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree, or of the one to start from; None for a candidate drawn from nothing."""
         if plan.kinds[branch] is Kind.START:
-            return split_branches(self.configuration.evolution.start[plan.candidate])[branch]
-        return None if plan.parent is None else split_branches(self.candidates[plan.parent].loss)[branch]
+            loss = self.configuration.evolution.start[plan.candidate]
+        elif plan.parent is None:
+            return None
+        else:
+            loss = self.candidates[plan.parent].loss
+        # A factor belongs to one tree; what is made of it has its own.
+        return split_factor(split_branches(loss)[branch])[1]
 
     def begin(self) -> Draft:
         """Return the draft of the next candidate, made when first asked for."""
@@ -147,7 +170,7 @@ class History:
         self.totals.update(candidate.counts)
         self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
         if candidate.source is None:
-            self._signatures.record(candidate.id, write_signature(candidate.signature))
+            self._signatures.record(candidate.id, write_key(candidate.signature, candidate.fidelity))
         elif candidate.source in self.outcomes:
             self._assign(candidate.id, self.outcomes[candidate.source])
         else:
@@ -156,7 +179,8 @@ class History:
     def tell(self, k: int, outcome: Outcome) -> None:
         """Record what the training of candidate k came to, for the candidate and for its twins."""
         diverged = outcome.state is State.DIVERGED
-        self.charged += outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged)
+        if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
+            self.charged += outcome.fidelity
         self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
         for candidate in (k, *self._twins.pop(k, ())):
             self._assign(candidate, outcome)
@@ -167,10 +191,7 @@ class History:
         self._resolved.add(k)
         self.outcomes[k] = outcome
         individual = Individual(self.candidates[k], outcome)
-        # Of equal scores the earlier candidate counts: a twin is no news.
-        if outcome.score is not None and (
-            self.best is None or (individual.score, -k) > (self.best.score, -self.best.id)
-        ):
+        if outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
             self.best = individual
         self._proposer.tell(k, outcome)
 
@@ -199,6 +220,7 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
                 "curve": [list(point) for point in outcome.curve],
                 "step": outcome.step,
                 "reason": outcome.reason,
+                **({} if candidate.fidelity == 1 else {"fidelity": candidate.fidelity}),
             },
             allow_nan=False,
         )

@@ -41,6 +41,7 @@ class Attempt:
         simulated: Whether the protocol ran; if not, the driver looks the verdict up by the key.
         score: g.
         gains: Per sample.
+        factor: What the tree is multiplied by in training, where the attempt may win.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Attempt:
     simulated: bool = False
     score: float | None = None
     gains: tuple[float, ...] = ()
+    factor: float = 1.0
 
     def __reduce__(self) -> tuple[type[Attempt], tuple[object, ...]]:
         # Batches hold thousands, and what a frozen dataclass does by default takes the driver five times as long.
@@ -63,6 +65,7 @@ class Attempt:
             self.simulated,
             self.score,
             self.gains,
+            self.factor,
         )
 
 

@@ -82,6 +82,8 @@ class Kind(Enum):
     MUTATION = "mutated"
     START = "given"
     """A loss that the search was started with."""
+    PROMOTION = "promoted"
+    """The parent's tree, to be trained at a larger share of the schedule."""
 
 
 def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
@@ -94,7 +96,7 @@ def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
 def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
     """Draw a tree of a given kind; a fresh one ignores its parent."""
     match kind:
-        case Kind.COPY | Kind.START:
+        case Kind.COPY | Kind.START | Kind.PROMOTION:
             return parent
         case Kind.FRESH:
             return initial_expression(alphabet, depth, rng)

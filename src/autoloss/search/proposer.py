@@ -20,16 +20,23 @@ class Plan:
         candidate: Its index k.
         parent: Index of the parent, or None for a candidate drawn from nothing.
         kinds: Branch → kind of change, for every branch in the task's order.
+        fidelity: Share of the schedule that it is trained at.
     """
 
     candidate: int
     parent: int | None
     kinds: Mapping[str, Kind]
+    fidelity: float = 1.0
 
     @property
     def drawn(self) -> list[str]:
         """The branches for which trees are drawn and tested; the others are copied from the parent."""
-        return [branch for branch, kind in self.kinds.items() if kind is not Kind.COPY]
+        return [branch for branch, kind in self.kinds.items() if kind not in (Kind.COPY, Kind.PROMOTION)]
+
+    @property
+    def promotes(self) -> bool:
+        """Whether it is the parent itself, trained at a larger share."""
+        return Kind.PROMOTION in self.kinds.values()
 
 
 class Proposer(ABC):
@@ -52,6 +59,8 @@ class Proposer(ABC):
       needs none of the outcomes that are missing.
     - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag, or None; then no branch is
       copied or mutated.
+    - Candidates are compared by scores at one share of the schedule (`Outcome.fidelity`). A proposer plans at the first of
+      `search.rungs`; `Promotion`, which wraps any proposer, plans the others.
     - No I/O, no clock, no generator that outlives a call: every draw comes from `derive_generator(seed, purpose, k, …)`.
 
     To add one: a class in a file of its own, and a row in `proposers.PROPOSERS`.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autoloss.errors import unknown
 from autoloss.search.evolution import make_evolution
+from autoloss.search.promotion import Promotion
 from autoloss.search.proposer import Proposer
 from autoloss.search.random_search import RandomSearch
 from autoloss.settings import Configuration
@@ -17,6 +18,12 @@ PROPOSERS: dict[str, MakeProposer] = {
     "evolution": make_evolution,
     "random": RandomSearch,
 }
+
+
+def make_proposer(branches: Sequence[str], configuration: Configuration) -> Proposer:
+    """Make the proposer that the settings name; with several rungs it also promotes."""
+    proposer = find_proposer(configuration.search.proposer)(branches, configuration)
+    return proposer if len(configuration.search.rungs) == 1 else Promotion(proposer, branches, configuration)
 
 
 def find_proposer(name: str) -> MakeProposer:

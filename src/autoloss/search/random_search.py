@@ -15,12 +15,13 @@ class RandomSearch(Proposer):
 
     def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
         self._branches = tuple(branches)
+        self._fidelity = configuration.search.rungs[0]
 
     def plannable(self, k: int) -> bool:
         return True
 
     def ask(self, k: int) -> Plan:
-        return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH))
+        return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH), self._fidelity)
 
     def tell(self, k: int, outcome: Outcome) -> None:
         pass

@@ -41,6 +41,7 @@ class Candidate:
         counts: `sampled`, `simulated`, `passed`, `reused`, and rejections by the name of their reason.
         rejected: Branch → direction-aware keys of what was simulated and rejected for it, eight bytes each.
         accepted: Branch → keys of what was simulated and passed.
+        fidelity: Share of the schedule that it is trained at.
     """
 
     id: int
@@ -55,6 +56,7 @@ class Candidate:
     counts: Mapping[str, int] = field(default_factory=Counter[str])
     rejected: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     accepted: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    fidelity: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class Outcome:
         step: Where it diverged or was stopped.
         reason: Why it has no score.
         seconds: How long it took.
+        fidelity: Share of the schedule that was trained.
 
     Raises:
         ValueError: The score does not fit the state.
@@ -80,6 +83,7 @@ class Outcome:
     step: int | None = None
     reason: str = ""
     seconds: float = 0.0
+    fidelity: float = field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
         if (self.state is State.SCORED) != (self.score is not None and math.isfinite(self.score)):
@@ -101,6 +105,11 @@ class Individual:
     def score(self) -> float:
         """The proxy's metric; minus infinity where there is none."""
         return float("-inf") if self.outcome.score is None else self.outcome.score
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """What individuals are ranked by: a score at a larger share of the schedule counts more, and of equal ones the earlier."""
+        return self.outcome.fidelity, self.score, -self.id
 
     @property
     def formula(self) -> str:

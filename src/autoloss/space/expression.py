@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autoloss.space.branch import Role
+from autoloss.space.loss_text import add_factor, round_factor
 from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, upcast
 
 T = TypeVar("T")
@@ -29,13 +30,14 @@ def arity(symbol: Symbol) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A rooted tree of operators over named leaves, equal by structure.
+    """A rooted tree of operators over named leaves, equal by structure, and a factor on its value.
 
     Args:
         symbols: The nodes in prefix order, an operator before its children.
+        factor: The scale at which a search trains the tree; it belongs to the loss, and no tree that is drawn has another than 1.
 
     Raises:
-        ValueError: The symbols are not exactly one complete tree.
+        ValueError: The symbols are not exactly one complete tree, or the factor is not one that `round_factor` returns.
 
     >>> tree = build("neg", build("mul", leaf("y"), build("log", leaf("p"))))
     >>> str(tree), tree.depth, len(tree.operators)
@@ -43,8 +45,11 @@ class Expression:
     """
 
     symbols: tuple[Symbol, ...]
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.factor != 1 and self.factor != round_factor(self.factor):
+            raise ValueError(f"The factor {self.factor} does not fit its text; round it by round_factor.")
         missing = 1
         for position, symbol in enumerate(self.symbols):
             if missing == 0:
@@ -54,8 +59,9 @@ class Expression:
             raise ValueError(f"The tree lacks {missing} of its leaves.")
 
     def __str__(self) -> str:
-        """Return the prefix text, `neg(mul(y, log(p)))`, which parses back to an equal tree."""
-        return _fold(self.symbols, lambda name: name, lambda operator, parts: f"{operator.name}({', '.join(parts)})")
+        """Return the prefix text, `neg(mul(y, log(p)))` or `0.250 * log(p)`, which parses back to an equal tree."""
+        tree = _fold(self.symbols, lambda name: name, lambda operator, parts: f"{operator.name}({', '.join(parts)})")
+        return add_factor(tree, self.factor)
 
     @property
     def root(self) -> Symbol:
@@ -97,7 +103,11 @@ class Expression:
 
     def replace(self, node: int, replacement: Expression) -> Expression:
         """Return the tree with `replacement` in place of the subtree at `node`."""
-        return Expression(self.symbols[:node] + replacement.symbols + self.symbols[self.end(node) :])
+        return Expression(self.symbols[:node] + replacement.symbols + self.symbols[self.end(node) :], self.factor)
+
+    def scaled(self, factor: float) -> Expression:
+        """Return the tree with this factor instead of its own."""
+        return Expression(self.symbols, factor)
 
     def canonical(self) -> Expression:
         """Return the tree with the operands of `add` and `mul` sorted.
@@ -108,7 +118,7 @@ class Expression:
         def join(operator: Operator, parts: list[Expression]) -> Expression:
             return build(operator, *(sorted(parts, key=str) if operator.name in COMMUTATIVE else parts))
 
-        return _fold(self.symbols, leaf, join)
+        return _fold(self.symbols, leaf, join).scaled(self.factor)
 
     def holds(self, leaves_and_roles: Mapping[str, Role]) -> bool:
         """Return whether the tree depends on both prediction and target (Section 3.1)."""
@@ -134,11 +144,12 @@ class Expression:
         """
         tensors = {name: upcast(tensor) for name, tensor in leaves.items()}
         _check_leaves(self, tensors)
-        return _fold(
+        value = _fold(
             self.symbols,
             lambda name: torch.ones_like(next(iter(tensors.values()))) if name == CONSTANT else tensors[name],
             lambda operator, parts: operator.function(*parts),
         )
+        return value if self.factor == 1 else self.factor * value
 
 
 def leaf(name: str) -> Expression:

@@ -8,6 +8,8 @@
 
 A number stands for a tree over the only constant, 1: `2` is `add(1, 1)`, `0.5` is `inv(add(1, 1))`, `2 * y` is `add(y, y)`.
 A leading minus applies to the whole product: `-y * log(p)` is `neg(mul(y, log(p)))`.
+
+A tree as a search writes it, a factor of three digits before prefix text, `0.250 * log(p)`, keeps that factor beside the tree.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from math import isqrt
 
 from autoloss.errors import RequestError, mask_unprintable, quote, suggest
 from autoloss.space.expression import CONSTANT, Expression, Symbol, build, leaf
+from autoloss.space.loss_text import split_factor
 from autoloss.space.operators import OPERATORS, Operator
 
 LEAVES = ("y", "p", "i", "u", "e")
@@ -75,7 +78,14 @@ def parse(
     """
     if len(text) > MAXIMUM_CHARACTERS:
         raise FormulaError(text, MAXIMUM_CHARACTERS, f"a formula has at most {MAXIMUM_CHARACTERS} characters")
-    return _Parser(text, tuple(LEAVES if leaves is None else leaves), operators).formula()
+    known = tuple(LEAVES if leaves is None else leaves)
+    factor, rest = split_factor(text)
+    if factor != 1:
+        tree = _Parser(rest, known, operators).formula()
+        # Anything else than the text of a tree, such as a sum, is a formula in which the number is one of the operands.
+        if str(tree) == rest:
+            return tree.scaled(factor)
+    return _Parser(text, known, operators).formula()
 
 
 class _Parser:

@@ -21,8 +21,8 @@ from autoloss.store.database import KEY, KEYS, Database
 from autoloss.store.rows import StoreError, outcome_from_row, training_from_row
 
 COLUMNS = {
-    "training": "candidate, loss, state, score, also, step, reason, finished_at",
-    "candidate": "id, parent, source, iif(source IS NULL, id, NULL), origin, kinds, loss, born_at",
+    "training": "candidate, loss, fidelity, state, score, also, step, reason, finished_at",
+    "candidate": "id, parent, source, iif(source IS NULL, id, NULL), origin, kinds, loss, fidelity, born_at",
     "rejected": "candidate, branch, attempt, formula, reason",
 }
 """Table → the columns that are copied, in the order of `views.sql`."""
@@ -204,7 +204,6 @@ class MemoryCopy:
             self._memory.execute(LOSE, (new.damaged,))
             where += " AND candidate IS NOT NULL"
         values = (first, new.last, new.damaged)
-        # A candidate that is promoted is trained again, longer: the later training replaces the earlier one.
         copy = f"INSERT OR REPLACE INTO {table} SELECT {COLUMNS[table]} FROM run.{table} NOT INDEXED WHERE {where}"
         self._memory.execute(copy, values)
         if table == "candidate":

@@ -46,8 +46,14 @@ def digest_of_samples(directory: Path) -> str:
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables of this release's schema."""
-    for statement in files("autoloss.store").joinpath("schema.sql").read_text(encoding="utf-8").split(";\n"):
+    for statement in _read_statements():
         connection.execute(statement)
+
+
+def _read_statements(table: str = "") -> list[str]:
+    """Return the statements of this release's schema, or that which creates one table."""
+    statements = files("autoloss.store").joinpath("schema.sql").read_text(encoding="utf-8").split(";\n")
+    return [statement for statement in statements if f"CREATE TABLE {table}" in statement or not table]
 
 
 def _add_digest_of_samples(connection: sqlite3.Connection, directory: Path | None) -> None:
@@ -61,12 +67,12 @@ def _add_digest_of_samples(connection: sqlite3.Connection, directory: Path | Non
 def _unite_trainings(connection: sqlite3.Connection, directory: Path | None) -> None:
     """Since schema 3 `candidate` is the name of what was `child`, and `training` holds what were `outcome` and `trial`."""
     connection.execute("ALTER TABLE rejected RENAME TO rejected_before")
-    # The tables of this release are those of schema 3. Who changes them later keeps the older statements here.
+    # The tables of this release: what schema 4 adds to a candidate is added here at once.
     create_tables(connection)
     losses: dict[int, str] = {}
     for row, is_intact in _read(connection, "child"):
         losses[row["id"]] = row["loss"]
-        _write(connection, "candidate", row, is_intact)
+        _write(connection, "candidate", {**row, "fidelity": 1.0}, is_intact)
     for row, is_intact in _read(connection, "rejected_before"):
         _write(connection, "rejected", {"candidate": row.pop("child"), **row}, is_intact)
     search = None
@@ -83,6 +89,18 @@ def _unite_trainings(connection: sqlite3.Connection, directory: Path | None) -> 
         _write(connection, "training", row, is_intact)
     for table in ("child", "rejected_before", "outcome", "trial"):
         connection.execute(f"DROP TABLE {table}")
+
+
+def _add_fidelity(connection: sqlite3.Connection, directory: Path | None) -> None:
+    """Since schema 4 a candidate has the share of the schedule that it is trained at; before, all were trained whole."""
+    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(candidate)")]
+    if "fidelity" in columns:
+        return
+    rows = list(_read(connection, "candidate"))
+    connection.execute("DROP TABLE candidate")
+    connection.execute(*_read_statements("candidate"))
+    for row, is_intact in rows:
+        _write(connection, "candidate", {**row, "fidelity": 1.0}, is_intact)
 
 
 def _seed(connection: sqlite3.Connection) -> int:
@@ -111,7 +129,7 @@ def _write(connection: sqlite3.Connection, table: str, row: Row, is_intact: bool
         connection.execute(f"UPDATE {table} SET {CHECKSUM} = 'damaged' WHERE rowid = last_insert_rowid()")
 
 
-STEPS: Mapping[int, Step] = {1: _add_digest_of_samples, 2: _unite_trainings}
+STEPS: Mapping[int, Step] = {1: _add_digest_of_samples, 2: _unite_trainings, 3: _add_fidelity}
 """Schema → the step to the next one."""
 SCHEMA = 1 + max(STEPS)
 """Of this release; written to `PRAGMA user_version`."""

@@ -105,8 +105,9 @@ class Reader:
 
     @property
     def scores(self) -> list[float]:
-        """The scores of the trainings of the search, in the order of their candidates."""
-        return self._memory.column("SELECT score FROM trained WHERE score IS NOT NULL ORDER BY id")
+        """The scores of the trainings of the search at the first rung, in the order of their candidates."""
+        first = "fidelity = (SELECT min(fidelity) FROM trained)"
+        return self._memory.column(f"SELECT score FROM trained WHERE score IS NOT NULL AND {first} ORDER BY id")
 
     def trained(self, state: State | None = None) -> int:
         """Return how many candidates were trained to an end, or to this state."""
@@ -165,7 +166,7 @@ class Reader:
         return list(dict.fromkeys(name for also in [*best, *latest] for name in json.loads(also)))
 
     def losses(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return settled candidates: id, loss, state, score, also (JSON), and size, the number of operators."""
+        """Return settled candidates: id, loss, fidelity, state, score, also (JSON), and size, the number of operators."""
         rows = self._memory.rows(
             "SELECT * FROM settled WHERE id IN (SELECT value FROM json_each(?))", json.dumps([*numbers])
         )

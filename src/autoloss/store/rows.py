@@ -93,6 +93,7 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
         "counts": to_json(dict(sorted(candidate.counts.items()))),
         "rejected": to_json({branch: keys.hex() for branch, keys in candidate.rejected.items()}),
         "passed": to_json({branch: keys.hex() for branch, keys in candidate.accepted.items()}),
+        "fidelity": float(candidate.fidelity),
     }
 
 
@@ -110,6 +111,7 @@ def candidate_from_row(row: Row) -> Candidate:
         counts=json.loads(row["counts"]),
         rejected={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["rejected"]).items()},
         accepted={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["passed"]).items()},
+        fidelity=row["fidelity"],
     )
 
 
@@ -156,6 +158,7 @@ def outcome_from_row(row: Row) -> Outcome:
         step=row["step"],
         reason=row["reason"],
         seconds=row["seconds"],
+        fidelity=row["fidelity"],
     )
 
 

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS setting (
 CREATE TABLE candidate (
     id INTEGER PRIMARY KEY,
     parent INTEGER,
-    kinds TEXT NOT NULL,          -- JSON: branch → copied | fresh | mutated
+    kinds TEXT NOT NULL,          -- JSON: branch → copied | fresh | mutated | given | promoted
     attempts TEXT NOT NULL,       -- JSON: branch → number of the winning attempt, null for a copy
     loss TEXT NOT NULL,
     origin TEXT NOT NULL,         -- trained | twin | copied
@@ -20,6 +20,7 @@ CREATE TABLE candidate (
     counts TEXT NOT NULL,         -- JSON: sampled, simulated, passed, reused and rejections by reason
     rejected TEXT NOT NULL,       -- JSON: branch → keys simulated and rejected, eight bytes each in hexadecimal
     passed TEXT NOT NULL,         -- JSON: branch → keys simulated and passed, likewise
+    fidelity REAL NOT NULL,       -- share of the schedule that it is trained at
     born_at REAL NOT NULL,
     checksum TEXT NOT NULL
 ) STRICT;

@@ -8,6 +8,7 @@ CREATE TABLE candidate (
     origin TEXT,
     kinds TEXT,
     loss TEXT,
+    fidelity REAL,
     born_at REAL
 );
 
@@ -15,6 +16,7 @@ CREATE TABLE candidate (
 CREATE TABLE training (
     candidate INTEGER PRIMARY KEY,
     loss TEXT,
+    fidelity REAL,
     state TEXT,
     score REAL,
     also TEXT,
@@ -45,20 +47,25 @@ WHERE state IS NOT NULL;
 
 -- Candidates that were trained themselves, and to an end.
 CREATE VIEW trained AS
-SELECT id, candidate.loss, state, score, also, length(candidate.loss) - length(replace(candidate.loss, '(', '')) AS size
+SELECT id, candidate.loss, candidate.fidelity, state, score, also, length(candidate.loss) - length(replace(candidate.loss, '(', '')) AS size
 FROM training JOIN candidate ON candidate.id = training.candidate
 WHERE origin = 'trained' AND state IS NOT NULL;
 
--- Twins and copies are not listed again. Of equal scores the earlier candidate counts: a twin is no news.
-CREATE VIEW ranking AS
-SELECT * FROM trained WHERE score IS NOT NULL ORDER BY score DESC, id;
+-- Candidates that have a score at a larger share of the schedule as well, as another candidate.
+CREATE VIEW promoted AS
+SELECT parent AS id FROM settled WHERE kinds LIKE '%"promoted"%' AND score IS NOT NULL;
 
--- The best candidate of each size that is better than all smaller ones.
+-- Twins and copies are not listed again, nor are candidates that were promoted. A score at a larger share of the schedule counts
+-- more. Of equal scores the earlier candidate counts: a twin is no news.
+CREATE VIEW ranking AS
+SELECT * FROM trained WHERE score IS NOT NULL AND id NOT IN promoted ORDER BY fidelity DESC, score DESC, id;
+
+-- The best candidate of each size that is better than all smaller ones, of those with a score at the largest share.
 CREATE VIEW best_by_size AS
 WITH
 best AS (
     SELECT id, size, score, row_number() OVER (PARTITION BY size ORDER BY score DESC, id) AS place
-    FROM trained WHERE score IS NOT NULL
+    FROM trained WHERE score IS NOT NULL AND fidelity = (SELECT max(fidelity) FROM trained WHERE score IS NOT NULL)
 ),
 rising AS (
     SELECT id, size, score, max(score) OVER (ORDER BY size ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS smaller
@@ -67,7 +74,7 @@ rising AS (
 SELECT id FROM rising WHERE smaller IS NULL OR score > smaller ORDER BY size;
 
 CREATE VIEW running AS
-SELECT id, loss, born_at
+SELECT id, loss, fidelity, born_at
 FROM candidate WHERE source IS NULL AND id NOT IN (SELECT candidate FROM training)
 ORDER BY id;
 

@@ -24,13 +24,15 @@ from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Traini
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.trainer import Figures, Trainer
+from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
 
 DRAWS_PER_SAMPLE = 50
 """Draws for each requested sample, at most."""
+LEAST_IMAGES, LEAST_ROWS = 64, 512
+"""Examples that also a short training is evaluated on."""
 
 Network = Callable[[], nn.Module] | nn.Module
 Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
@@ -94,6 +96,7 @@ class SupervisedTask(Task):
     """
 
     tunes_learning_rate = True
+    shortens = True
 
     def __init__(
         self,
@@ -146,7 +149,8 @@ class SupervisedTask(Task):
         return {MAIN: self._branch}
 
     def steps(self, training: Training) -> int:
-        return self.recipes[training.schedule].steps(len(self._splits[training.schedule]["train"]))
+        examples = len(self._splits[training.schedule]["train"])
+        return self.recipes[training.schedule].steps(examples, training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return dataclasses.asdict(self.recipes[schedule])
@@ -201,7 +205,7 @@ class SupervisedTask(Task):
             examples=len(train),
             batches=lambda order, first: train.batches(order, training.seed, first=first),
             make_loss=lambda network: self._make_loss(network, criterion, recipe, execution),
-            evaluate=lambda network: self._evaluate(network, evaluated, size, execution),
+            evaluate=lambda network, fidelity: self._evaluate(network, evaluated, size, execution, fidelity),
             groups=self._groups[schedule],
         )
 
@@ -248,16 +252,21 @@ class SupervisedTask(Task):
         return compute_loss
 
     @torch.no_grad()
-    def _evaluate(self, network: nn.Module, split: Split, batch_size: int, execution: Execution) -> Figures | str:
-        totals = MetricTotals([self._metric, *self._also.values()])
-        for inputs, target in split.in_order(batch_size):
+    def _evaluate(
+        self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
+    ) -> Figures | str:
+        # A short training is there to compare losses by the score; further metrics may take longer than the training.
+        also = self._also if fidelity == 1 else {}
+        totals = MetricTotals([self._metric, *also.values()])
+        examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
+        for inputs, target in split.batches(examples.split(batch_size)):
             prediction = network(execution.move(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
             target = target.to(execution.torch_device)
             totals.add(activate_for_metric(prediction, target, self._branch.activation), target)
         score, *further = totals.values()
-        return score, dict(zip(self._also, further, strict=True))
+        return score, dict(zip(also, further, strict=True))
 
     def _probe(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch with the channels of the network's output, and whether that has space."""

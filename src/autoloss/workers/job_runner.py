@@ -15,6 +15,7 @@ from autoloss.search.proposer import Plan
 from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Criterion, Sample
+from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.task import Diverged, Scored, Stopped, Task
@@ -58,10 +59,17 @@ class JobRunner:
         """Return what tests losses on a branch; it is made at the first call."""
         if branch not in self._testers:
             reference = measure_reference(self.task.branches[branch], self.samples[branch])
-            tester = make_tester(self.task.branches[branch], reference, self.configuration, self.operators)
+            standard = self._find_standard(branch) if self.configuration.search.scale else None
+            tester = make_tester(self.task.branches[branch], reference, self.configuration, self.operators, standard)
             tester.learn(self._known.get(branch, b""), 0)
             self._testers[branch] = tester
         return self._testers[branch]
+
+    def _find_standard(self, branch: str) -> Expression | BranchLoss | None:
+        if branch not in self.task.standard:
+            return None
+        one = {branch: self.task.branches[branch]}
+        return zoo.resolve({branch: self.task.standard[branch]}, one, self.operators)[1][branch]
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         tester = self.get_tester(job.branch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,10 +12,11 @@ from autoloss.rejection.engines import make_engine
 from autoloss.rejection.gradients import Gradient, draw_directions
 from autoloss.rejection.protocol import Reference
 from autoloss.rejection.reasons import Reason
+from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.rejection.screen import screen_losses
 from autoloss.search.jobs import Attempt
 from autoloss.settings import Configuration
-from autoloss.space.branch import Branch, Role
+from autoloss.space.branch import Branch, BranchLoss, Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
@@ -36,16 +38,26 @@ def make_tester(
     reference: Reference,
     configuration: Configuration,
     operators: Mapping[str, Operator] = OPERATORS,
+    standard: Expression | BranchLoss | None = None,
 ) -> RejectionTester:
-    """Make the tester of a branch, with the engine that the configuration names."""
-    engine = make_engine(
+    """Make the tester of a branch, with the engine that the configuration names.
+
+    Args:
+        standard: The loss in common use, whose scale others are brought to; without it they keep their own.
+    """
+    make = partial(
+        make_engine,
         branch,
-        reference,
-        configuration.rejection,
+        settings=configuration.rejection,
         directions=draw_directions(reference.samples, configuration.seed),
         operator_cap=configuration.evolution.maximum_operators,
     )
-    return RejectionTester(engine, configuration, operators)
+    engine = make(reference)
+    norm = 0.0 if standard is None or not configuration.search.scale else measure_norm(standard, engine)
+    scale = None
+    if 0 < norm < math.inf:
+        scale = ScaleMeasure(make(move_to_ideal(branch, reference, configuration.seed)), norm)
+    return RejectionTester(engine, configuration, operators, scale)
 
 
 class RejectionTester:
@@ -54,13 +66,19 @@ class RejectionTester:
     Args:
         engine: Computes gradients and verdicts; it decides for how many trees at once (`batch_size`).
         operators: All that a formula may hold, by name.
+        scale: Brings losses to the scale of the standard one; None keeps their own.
     """
 
     __test__ = False
 
     def __init__(
-        self, engine: Engine, configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+        self,
+        engine: Engine,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+        scale: ScaleMeasure | None = None,
     ) -> None:
+        self._scale = scale
         self.engine = engine
         self.alphabet = build_alphabet(engine.branch.leaves_and_roles, configuration, operators)
         self._operators = operators
@@ -124,6 +142,12 @@ class RejectionTester:
         for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
             reason = verdict.reason.name if verdict.reason else None
             results[i] = replace(results[i], reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
+        if self._scale is not None:
+            # Only those that may win: the verdict of a known key is the driver's.
+            for i, attempt in enumerate(results):
+                if attempt.reason is None:
+                    scaled = self._scale.measure(trees[i], gradients[i])
+                    results[i] = replace(attempt, signature=scaled.signature, factor=scaled.factor)
         return results
 
 

@@ -72,12 +72,12 @@ class CompiledEngine(Engine):
         return [conclude(self.start_descent(expression), self.settings) for expression in expressions]
 
     def start_descent(self, expression: Expression) -> Descent:
-        if not self.compiles(expression):
+        if expression.factor != 1 or not self.compiles(expression):
             return self._fallback.start_descent(expression)
         return CompiledDescent(self, expression)
 
     def _compute_gradient(self, expression: Expression) -> Gradient:
-        if not self.compiles(expression):
+        if expression.factor != 1 or not self.compiles(expression):
             return self._fallback.gradients([expression])[0]
         norms: list[float] = []
         products: list[float] = []

@@ -31,7 +31,10 @@ from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.trainer import Figures, Trainer
+from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
+
+LEAST_IMAGES = 32
+"""Images that also a short training is evaluated on."""
 
 METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
 """COCO's AP@[.5:.95], COCO's AP at 0.5, and VOC 2007's AP50 at eleven recalls."""
@@ -81,6 +84,7 @@ class DetectionTask(Task):
     """
 
     tunes_learning_rate = True
+    shortens = True
 
     def __init__(
         self,
@@ -131,7 +135,8 @@ class DetectionTask(Task):
         return self._branches
 
     def steps(self, training: Training) -> int:
-        return self.recipes[training.schedule].steps(len(self._training_data(training.schedule)))
+        examples = len(self._training_data(training.schedule))
+        return self.recipes[training.schedule].steps(examples, training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return dataclasses.asdict(self.recipes[schedule])
@@ -157,10 +162,10 @@ class DetectionTask(Task):
         return self._trainer({}, Training(seed=seed)).untrained(seed)
 
     def detections(
-        self, network: FasterRCNN, data: Sequence[Example], execution: Execution
+        self, network: FasterRCNN, data: Sequence[Example], execution: Execution, examples: Iterable[int] | None = None
     ) -> Iterator[tuple[Detections, GroundTruth]]:
-        """Yield the detections of a network in evaluation mode, and the ground truth, of each image."""
-        for index in range(len(data)):
+        """Yield the detections of a network in evaluation mode, and the ground truth, of each image or of some by index."""
+        for index in range(len(data)) if examples is None else examples:
             image, target = data[index]
             with torch.no_grad():
                 (output,) = network([execution.move(image)])
@@ -187,7 +192,7 @@ class DetectionTask(Task):
             examples=len(data),
             batches=batches,
             make_loss=make_loss,
-            evaluate=lambda network: self._evaluate(network, training.split, execution),
+            evaluate=lambda network, fidelity: self._evaluate(network, training.split, execution, fidelity),
         )
 
     def _compute_loss(
@@ -198,8 +203,10 @@ class DetectionTask(Task):
         with execution.autocast():
             return network.loss(images, targets, criterion, self._heads)
 
-    def _evaluate(self, network: FasterRCNN, split: str, execution: Execution) -> Figures | str:
-        detections, truths = zip(*self.detections(network, self._data[split], execution), strict=True)
+    def _evaluate(self, network: FasterRCNN, split: str, execution: Execution, fidelity: float) -> Figures | str:
+        data = self._data[split]
+        examples = select_examples(len(data), fidelity, LEAST_IMAGES).tolist()
+        detections, truths = zip(*self.detections(network, data, execution, examples), strict=True)
         if not all(math.isfinite(float(image.boxes.sum() + image.scores.sum())) for image in detections):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)

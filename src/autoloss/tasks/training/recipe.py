@@ -75,9 +75,13 @@ class Recipe:
         """Return a copy with the learning rate multiplied by `factor`."""
         return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
 
-    def steps(self, examples: int) -> int:
-        """Return the number of optimizer steps on a number of training examples."""
-        return self.epochs * max(1, examples // self.batch_size)
+    def shorten(self, fidelity: float) -> Recipe:
+        """Return a copy for a share of the schedule, of which the warmup takes no larger part than before."""
+        return dataclasses.replace(self, warmup_steps=math.ceil(self.warmup_steps * fidelity))
+
+    def steps(self, examples: int, fidelity: float = 1.0) -> int:
+        """Return the number of optimizer steps on a number of training examples, in a share of the schedule."""
+        return max(1, round(fidelity * self.epochs * max(1, examples // self.batch_size)))
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 1."""

@@ -33,7 +33,7 @@ class Trainer(Generic[Network, Batch]):
         examples: Number of training examples.
         batches: (indices of the remaining batches, number of the first of them) → these batches.
         make_loss: Network → function from a batch to its loss, in float32 whatever the precision of the network.
-        evaluate: Trained network → its figures, or the reason why it has none.
+        evaluate: (trained network, share of the schedule) → its figures, or the reason why it has none.
         groups: Network → its parameter groups, each with a `factor` on the learning rate.
     """
 
@@ -43,7 +43,7 @@ class Trainer(Generic[Network, Batch]):
     examples: int
     batches: Callable[[Sequence[Tensor], int], Iterable[Batch]]
     make_loss: Callable[[Network], Callable[[Batch], Tensor]]
-    evaluate: Callable[[Network], Figures | str]
+    evaluate: Callable[[Network, float], Figures | str]
     groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
 
     def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
@@ -57,9 +57,9 @@ class Trainer(Generic[Network, Batch]):
             network, curve = self._fit(generator, training, observe)
             if isinstance(curve, Diverged):
                 return curve
-            figures = run_on_first(lambda: self._evaluate(network))
+            figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
         if isinstance(figures, str):
-            return Diverged(self.recipe.steps(self.examples), figures)
+            return Diverged(self.recipe.steps(self.examples, training.fidelity), figures)
         return Scored(*figures, curve)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
@@ -71,29 +71,31 @@ class Trainer(Generic[Network, Batch]):
     def untrained(self, seed: int) -> float | None:
         """Return the score of the network that a training with this seed begins with, None where it is not finite."""
         with seed_generators(seed):
-            figures = self._evaluate(self.execution.place(self.build()))
+            figures = self._evaluate(self.execution.place(self.build()), 1.0)
         return None if isinstance(figures, str) else figures[0]
 
     def _fit(
         self, generator: torch.Generator, training: Training, observe: Observe | None
     ) -> tuple[Network, Curve | Diverged]:
         network = self.execution.place(self.build())
-        order = take_shares(shuffle_batches(self.examples, self.recipe, generator))
+        # The first batches of the whole schedule: a short training sees as many different examples as it can.
+        batches = shuffle_batches(self.examples, self.recipe, generator)
+        order = take_shares(batches[: self.recipe.steps(self.examples, training.fidelity)])
         curve = fit(
             network,
             lambda done: self.batches(order[done:], done),
             self.make_loss(network),
-            self.recipe,
+            self.recipe.shorten(training.fidelity),
             len(order),
             groups=None if self.groups is None else self.groups(network),
             observe=observe,
             execution=self.execution,
-            metadata={"seed": training.seed, "schedule": training.schedule, "examples": self.examples},
+            metadata=_make_metadata(training, self.examples),
         )
         return network, curve
 
-    def _evaluate(self, network: Network) -> Figures | str:
-        figures = self.evaluate(network.eval())
+    def _evaluate(self, network: Network, fidelity: float) -> Figures | str:
+        figures = self.evaluate(network.eval(), fidelity)
         if isinstance(figures, str):
             return figures
         score, also = figures
@@ -101,3 +103,24 @@ class Trainer(Generic[Network, Batch]):
             return "the metric is not finite"
         # Undefined figures are left out: records hold finite numbers only.
         return score, {name: value for name, value in also.items() if math.isfinite(value)}
+
+
+def _make_metadata(training: Training, examples: int) -> dict[str, Any]:
+    facts = {"seed": training.seed, "schedule": training.schedule, "examples": examples}
+    return facts if training.fidelity == 1 else {**facts, "fidelity": training.fidelity}
+
+
+def select_examples(count: int, fidelity: float, least: int) -> Tensor:
+    """Return the indices of the examples that a training at a share of the schedule is evaluated on.
+
+    The measurement shrinks with the square root of the share: its error stays small beside what training leaves to chance, and
+    its time below that of the training. The choice is always the same, so that losses are compared on the same examples.
+
+    Args:
+        count: Number of examples of the split.
+        least: Number of examples that are evaluated in any case, if there are so many.
+    """
+    kept = min(count, max(least, math.ceil(count * math.sqrt(fidelity))))
+    if kept == count:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:kept].sort().values

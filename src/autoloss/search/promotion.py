@@ -1,0 +1,84 @@
+"""Cheap trainings first: candidates are trained at a small share of the schedule, and the best of them at larger ones.
+
+Successive halving in the asynchronous form of ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020),
+with one difference: ASHA promotes by what has arrived, here a promotion follows from the outcomes up to k − lag alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan, Proposer
+from autoloss.search.records import Outcome
+from autoloss.search.resolved import ResolvedCount
+from autoloss.settings import Configuration
+
+
+class Promotion(Proposer):
+    """Plans a promotion where one is due, and asks another proposer for all other candidates.
+
+    Of the candidates with a score at a rung, the share `search.promote` is trained at the next, the best first. A promotion is a
+    candidate of its own, whose parent is the one that is promoted; the larger share is looked at first.
+
+    Args:
+        proposer: Plans at the first rung.
+    """
+
+    def __init__(self, proposer: Proposer, branches: Sequence[str], configuration: Configuration) -> None:
+        self._proposer = proposer
+        self._branches = tuple(branches)
+        self._rungs = configuration.search.rungs
+        self._share = configuration.search.promote
+        self._initial = configuration.evolution.initial
+        self._lag = configuration.evolution.lag
+        self._resolved = ResolvedCount()
+        self._outcomes: dict[int, Outcome] = {}
+        """Those that no decision has seen yet."""
+        self._decided: list[tuple[int, int] | None] = []
+        """Candidate → (the one that it promotes, to which rung), None for others."""
+        self._waiting: dict[int, list[tuple[float, int]]] = {rung: [] for rung in range(len(self._rungs))}
+        """Rung → heap of (−score, candidate) that are not promoted."""
+        self._scored = [0] * len(self._rungs)
+        self._promoted = [0] * len(self._rungs)
+
+    def plannable(self, k: int) -> bool:
+        known = k < self._initial or self._resolved.includes(k - self._lag)
+        return known and self._proposer.plannable(k)
+
+    def ask(self, k: int) -> Plan:
+        promotion = self._find_promotion(k)
+        if promotion is None:
+            return self._proposer.ask(k)
+        parent, rung = promotion
+        return Plan(k, parent, dict.fromkeys(self._branches, Kind.PROMOTION), self._rungs[rung])
+
+    def tell(self, k: int, outcome: Outcome) -> None:
+        self._resolved.add(k)
+        self._outcomes[k] = outcome
+        self._proposer.tell(k, outcome)
+
+    def _find_promotion(self, k: int) -> tuple[int, int] | None:
+        """Return what candidate k promotes; those before it are decided first, also where a resumed run never asks for them."""
+        if k < self._initial:
+            return None
+        while len(self._decided) <= k:
+            visible = len(self._decided) - self._lag
+            if visible >= 0:
+                self._see(visible, self._outcomes.pop(visible))
+            self._decided.append(self._decide() if len(self._decided) >= self._initial else None)
+        return self._decided[k]
+
+    def _see(self, k: int, outcome: Outcome) -> None:
+        if outcome.score is not None and outcome.fidelity in self._rungs:
+            rung = self._rungs.index(outcome.fidelity)
+            self._scored[rung] += 1
+            heapq.heappush(self._waiting[rung], (-outcome.score, k))
+
+    def _decide(self) -> tuple[int, int] | None:
+        for rung in reversed(range(len(self._rungs) - 1)):
+            if self._promoted[rung] + 1 <= self._share * self._scored[rung] and self._waiting[rung]:
+                self._promoted[rung] += 1
+                return heapq.heappop(self._waiting[rung])[1], rung + 1
+        return None
