@@ -59,6 +59,9 @@ def search(
     without: Annotated[str | None, typer.Option(help="Operators to switch off, with commas.")] = None,
     operators: Operators = None,
     also: Also = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Settings to begin with: default, or paper, those of the paper for 500 trainings.")
+    ] = None,
     final: Final = True,
     assignments: Assignments = None,
     as_json: AsJson = False,
@@ -93,6 +96,7 @@ def search(
             without=parse_list(without or ""),
             operators=operators or (),
             also=parse_list(also or ""),
+            recipe=recipe,
             final=final,
             observe=status.observe,
             say=status.say,

@@ -82,7 +82,7 @@ def line(progress: Progress | Pace) -> str:
         return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
     best = progress.best
     parts = [
-        f"trained {progress.trained}/{progress.budget}",
+        f"trained {progress.trained:.4g}/{progress.budget}",
         f"sampled {progress.sampled}",
         f"simulated {progress.simulated}",
         f"passed {progress.passed}",
@@ -107,7 +107,7 @@ def panel(progress: Progress | Pace) -> Table:
         return grid
     best = progress.best
     rows = {
-        "trained": f"{progress.trained} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
+        "trained": f"{progress.trained:.4g} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
         "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
         f"{progress.reused} by a known verdict",
         "rejected": _rejected(progress),

@@ -17,7 +17,7 @@ class Progress:
     """The state of a running search.
 
     Args:
-        trained: Trainings charged to the budget so far.
+        trained: Trainings charged to the budget so far; one at a share of the schedule counts that share.
         trained_here: Likewise, by this process.
         running: Trainings under way.
         sampled: Trees drawn, of which `simulated` went through the protocol and `passed` passed it.
@@ -29,9 +29,9 @@ class Progress:
         seconds: Since this process began.
     """
 
-    trained: int
+    trained: float
     budget: int
-    trained_here: int
+    trained_here: float
     running: int
     sampled: int
     simulated: int
@@ -45,7 +45,7 @@ class Progress:
     seconds: float
 
     @classmethod
-    def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: int = 0) -> Progress:
+    def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: float = 0.0) -> Progress:
         draft = history.draft
         counts = history.totals + (draft.counts if draft else Counter())
         best = history.best

@@ -53,6 +53,7 @@ def search(
     without: Sequence[str] = (),
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
+    recipe: str | None = None,
     final: bool = True,
     observe: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -69,7 +70,7 @@ def search(
         ray_insecure: Also use a cluster that runs code for everybody who reaches it.
         inject: Faults to inject, such as `worker-crash=0.05,hang=0.01,seed=7`, to see a run survive them.
         directory: Where the run is kept; a new folder under `runs` by default.
-        settings: `evolution.lag` and the like → value; over those of the task's recipe.
+        settings: `evolution.lag` and the like → value; over those of the recipe.
         options: Further keyword arguments of a task of the catalogue.
         start: Losses to start from: a file with one on each line, names of the zoo and formulas with commas between, or several
             of these. The first candidates are those of them that pass the rejection protocol.
@@ -77,6 +78,8 @@ def search(
         without: Operators of Table 1 that are switched off.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
+        recipe: The settings to begin with: `default`, which finds most in some tens of trainings, or `paper`, those of the paper
+            for 500 trainings; docs/results.md compares them.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
         observe: Called with a `Progress` about twice a second.
         say: Called with a sentence about what the run does next.
@@ -101,7 +104,7 @@ def search(
         metric=metric,
         options=options,
         settings={
-            **recipes.get_search_settings(task),
+            **recipes.get_search_settings(task, recipe),
             **(settings or {}),
             **{name: value for name, value in given.items() if value is not None},
         },
@@ -128,6 +131,7 @@ def search(
         settings_of_run, samples = start_run(request, path, machines, say or _ignore)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
+            request = replace(request, configuration=settings_of_run.configuration)
             return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
 
 

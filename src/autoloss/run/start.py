@@ -9,6 +9,7 @@ from autoloss import __version__
 from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import bound_gains
+from autoloss.run.adapting import adapt_configuration
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
 from autoloss.search.chance import derive_seed
@@ -36,6 +37,7 @@ def start_run(
     check_threshold(task, samples, configuration.rejection)
     sample_files.save(directory, samples)
     runner = JobRunner(task, samples, configuration, operators=request.operators)
+    configuration = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
     for text in (*describe_idle_workers(machines.workers, configuration.evolution.lag), *map(describe_start, start)):
         say(text)

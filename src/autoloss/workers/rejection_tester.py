@@ -88,6 +88,11 @@ class RejectionTester:
         self._learnt = 0
         self._tested: dict[str, Attempt] = {}
 
+    @property
+    def scales(self) -> bool:
+        """Whether losses are brought to the scale of the standard one."""
+        return self._scale is not None
+
     def parse(self, text: str) -> Expression:
         return parse(text, self.alphabet.leaves_and_roles, self._operators)
 

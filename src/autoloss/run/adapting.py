@@ -1,0 +1,115 @@
+"""The settings of a search, adapted to what its task can do before the first candidate: each change is said, and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from autoloss import zoo
+from autoloss.errors import RequestError
+from autoloss.search.chance import derive_seed
+from autoloss.settings import Configuration
+from autoloss.space.loss import bind
+from autoloss.tasks.task import Scored, Task, Training
+from autoloss.tasks.training.threads import one_thread
+from autoloss.workers.job_runner import JobRunner
+
+LEAST_STEPS = 16
+"""Optimizer steps of the shortest training that losses are compared by."""
+Say = Callable[[str], None]
+
+
+def adapt_configuration(task: Task, configuration: Configuration, runner: JobRunner, say: Say) -> Configuration:
+    """Return the configuration that a run is driven and stored with.
+
+    Args:
+        runner: Of the configuration as it was asked for, with the run's samples.
+        say: Called with a sentence about each setting that is changed.
+
+    Raises:
+        RequestError: The task does not follow the learning rate that was asked for.
+    """
+    settings = configuration.search
+    if settings.learning_rate != 1 and not task.tunes_learning_rate:
+        raise RequestError(
+            f"search.learning_rate is {settings.learning_rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
+            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
+            argument="settings",
+        )
+    if settings.scale and (obstacle := _find_obstacle_of_scale(task, runner)):
+        say(f"Losses are trained at the scale that they are drawn with: {obstacle}.")
+        configuration = _change(configuration, scale=False)
+    if len(settings.rungs) > 1:
+        rungs, reason = _choose_rungs(task, configuration)
+        if rungs != settings.rungs:
+            say(f"{reason} {_describe_rungs(rungs)}")
+            configuration = _change(configuration, rungs=rungs)
+    cheapest = int(configuration.evaluations / configuration.search.rungs[0])
+    if cheapest < configuration.evolution.initial and len(configuration.evolution.start) < cheapest:
+        least = max(1, len(configuration.evolution.start), cheapest // 2)
+        say(
+            f"The budget holds {cheapest} candidates and evolution.initial is {configuration.evolution.initial}: all would be "
+            f"drawn from nothing. The search draws {least} and takes parents for the others."
+        )
+        configuration = configuration.changed({"evolution.initial": least})
+    return configuration
+
+
+def _change(configuration: Configuration, **settings: object) -> Configuration:
+    return replace(configuration, search=replace(configuration.search, **settings))  # type: ignore[arg-type]
+
+
+def _find_obstacle_of_scale(task: Task, runner: JobRunner) -> str | None:
+    """Return why losses cannot be brought to the scale of the standard loss."""
+    for branch in task.branches:
+        if branch not in task.standard:
+            return f"the task names no standard loss for the branch {branch}, whose scale they could be brought to"
+        with one_thread():
+            if not runner.get_tester(branch).scales:
+                return f"on the samples, the gradient of the standard loss of the branch {branch} is zero or not finite"
+    return None
+
+
+def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float, ...], str]:
+    """Return the rungs at which the task can be trained and measured, and why they are others than those asked for."""
+    rungs = configuration.search.rungs
+    if not task.shortens:
+        return (1.0,), f"The task {task.name} cannot be cut short (it declares `shortens = False`)."
+    steps = task.steps(Training(seed=0))
+    if steps is not None and steps * rungs[0] < LEAST_STEPS:
+        least = LEAST_STEPS / steps
+        reason = f"At a share of {rungs[0]:g}, a training of {task.name} has fewer than {LEAST_STEPS} of its {steps} steps."
+        rungs = tuple(rung for rung in rungs if rung > least)
+        rungs = (least, *rungs) if least <= 0.5 else (1.0,)
+    else:
+        reason = ""
+    while len(rungs) > 1 and (obstacle := _try_standard(task, configuration, rungs[0])):
+        reason = obstacle
+        doubled = 2 * rungs[0]
+        rungs = tuple(rung for rung in rungs if rung > doubled)
+        rungs = (doubled, *rungs) if doubled < 1 else (1.0,)
+    return rungs, reason
+
+
+def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> str | None:
+    """Train with the standard loss at a share of the schedule; return why losses cannot be compared there."""
+    if set(task.standard) != set(task.branches):
+        return None
+    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
+    seed = derive_seed(configuration.seed, "training")
+    training = Training(seed=seed, fidelity=fidelity, learning_rate=configuration.search.learning_rate)
+    with one_thread():
+        outcome = task.train(criterion, training)
+        untrained = task.untrained(seed)
+    at = f"at a share of {fidelity:g} of the schedule"
+    if not isinstance(outcome, Scored):
+        return f"The standard loss has no score {at}: {outcome.reason}."
+    if untrained is not None and not outcome.score > untrained:
+        return f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
+    return None
+
+
+def _describe_rungs(rungs: tuple[float, ...]) -> str:
+    if len(rungs) == 1:
+        return "Every candidate is trained whole."
+    return f"Candidates are trained at a share of {rungs[0]:g} first."
