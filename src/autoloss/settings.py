@@ -68,7 +68,10 @@ class SearchSettings:
     """
 
     proposer: str = "evolution"
-    """`evolution` is the paper's; `random` draws every candidate from nothing, as a control. Both draw under the same protocol."""
+    """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations by a model of the scores;
+    `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
+    pool: int = 4
+    """Number of passing mutations of which `guided` trains one."""
     rungs: tuple[float, ...] = (1.0,)
     """Shares of the proxy's schedule, rising to 1: candidates are trained at the first, and the best of each at the next. Parents
     are found by the score at the first, winners by that at the last."""
@@ -81,6 +84,8 @@ class SearchSettings:
     """Factor on the learning rate of the task's proxy, for all candidates."""
 
     def __post_init__(self) -> None:
+        if not 1 <= self.pool <= 100:
+            raise RequestError(f"search.pool is {self.pool}; it needs to be from 1 to 100.")
         rungs = self.rungs
         if not rungs or rungs[-1] != 1 or not rungs[0] > 0 or any(a >= b for a, b in itertools.pairwise(rungs)):
             raise RequestError(

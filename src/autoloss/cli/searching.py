@@ -60,7 +60,8 @@ def search(
     operators: Operators = None,
     also: Also = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Settings to begin with: default, or paper, those of the paper for 500 trainings.")
+        str | None,
+        typer.Option(help="Settings to begin with: default, or paper, those of the paper for 500 trainings."),
     ] = None,
     final: Final = True,
     assignments: Assignments = None,

@@ -113,7 +113,11 @@ def write_line(tree: Expression) -> str:
         number = compute_number(symbol, operands)
         stack.append(LINE.write_operation(symbol, operands) if number is None else LINE.write_number(number))
     line = stack.pop()
-    return line.text if tree.factor == 1 else LINE.write_product([LINE.write_number(Fraction(str(tree.factor))), line]).text
+    return (
+        line.text
+        if tree.factor == 1
+        else LINE.write_product([LINE.write_number(Fraction(str(tree.factor))), line]).text
+    )
 
 
 def _check(loss: Loss, forms: Mapping[str, BranchForm]) -> None:

@@ -96,9 +96,7 @@ def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:
     """Return the samples with half of the positions moved towards the ideal prediction."""
     generator = torch.Generator().manual_seed(seed)
     step = STEP_TO_IDEAL.get(branch.activation, STEP_OF_VALUES)
-    return replace(
-        reference, samples=tuple(_move(branch, sample, step, generator) for sample in reference.samples)
-    )
+    return replace(reference, samples=tuple(_move(branch, sample, step, generator) for sample in reference.samples))
 
 
 def _move(branch: Branch, sample: Sample, step: float, generator: torch.Generator) -> Sample:

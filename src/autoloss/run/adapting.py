@@ -78,7 +78,9 @@ def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float
     steps = task.steps(Training(seed=0))
     if steps is not None and steps * rungs[0] < LEAST_STEPS:
         least = LEAST_STEPS / steps
-        reason = f"At a share of {rungs[0]:g}, a training of {task.name} has fewer than {LEAST_STEPS} of its {steps} steps."
+        reason = (
+            f"At a share of {rungs[0]:g}, a training of {task.name} has fewer than {LEAST_STEPS} of its {steps} steps."
+        )
         rungs = tuple(rung for rung in rungs if rung > least)
         rungs = (least, *rungs) if least <= 0.5 else (1.0,)
     else:
@@ -105,7 +107,9 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
     if not isinstance(outcome, Scored):
         return f"The standard loss has no score {at}: {outcome.reason}."
     if untrained is not None and not outcome.score > untrained:
-        return f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
+        return (
+            f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
+        )
     return None
 
 

@@ -190,27 +190,30 @@ def _settle_from_store(
                 return Difference(candidate.id, "attempts", dict(candidate.attempts), f"an attempt at {branch}")
             text = history.parent_tree(draft.plan, branch)
             parent = None if text is None else parse(text, leaves[branch], operators)
-            tree = draw_attempt(draft.plan, branch, number, parent, alphabets[branch], settings, seed)
-            score, *gains = candidate.scores.get(branch, (None,))
-            found = Attempt(
-                number,
-                str(tree),
-                None,
-                b"",
-                candidate.signature[branch],
-                branch in candidate.scores,
-                score,
-                tuple(gains),
-                # Measured with the gradient, like the signature.
-                split_factor(split_branches(candidate.loss)[branch])[0],
-            )
-            if draft.settle(branch, found):
+            passed = []
+            for at, signature in candidate.pool.get(branch) or [(number, candidate.signature[branch])]:
+                tree = draw_attempt(draft.plan, branch, at, parent, alphabets[branch], settings, seed)
+                passed.append(_restore_attempt(candidate, branch, at, str(tree), signature))
+            if draft.settle(branch, passed):
                 return Difference(
                     candidate.id, "signature", dict(candidate.signature), "another: this one is known to diverge"
                 )
         return _take_from_store(history, draft, candidate)
 
     return settle
+
+
+def _restore_attempt(
+    candidate: Candidate, branch: str, number: int, formula: str, signature: tuple[str, ...]
+) -> Attempt:
+    """Return an attempt that passed, with what was recorded of it if it won."""
+    if number != candidate.attempts[branch]:
+        return Attempt(number, formula, signature=signature)
+    score, *gains = candidate.scores.get(branch, (None,))
+    # The factor was measured with the gradient, like the signature.
+    factor = split_factor(split_branches(candidate.loss)[branch])[0]
+    simulated = branch in candidate.scores
+    return Attempt(number, formula, None, b"", signature, simulated, score, tuple(gains), factor)
 
 
 def _take_from_store(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
@@ -238,10 +241,11 @@ def _settle_by_testing(runner: JobRunner, rejected: Mapping[int, RejectedFormula
     def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
         for branch in draft.open:
             number = candidate.attempts.get(branch)
-            while branch in draft.open and number is not None and draft.tried[branch] <= number:
-                _test(history, draft, branch, number, runner)
+            last = max((at for at, _ in candidate.pool.get(branch, ())), default=number)
+            while branch in draft.open and last is not None and draft.tried[branch] <= last:
+                _test(history, draft, branch, last, runner)
             if branch in draft.open:
-                found = f"none of the first {draft.tried[branch]} at {branch} passes"
+                found = f"too few of the first {draft.tried[branch]} at {branch} pass"
                 return Difference(candidate.id, "attempts", dict(candidate.attempts), found)
         if draft.rejected_formulas != rejected.get(candidate.id, {}):
             return Difference(
@@ -257,7 +261,8 @@ def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRun
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
     before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
-    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, last + 1 - first, known, before)
+    count = last + 1 - first
+    job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, count, known, before, draft.plan.pool)
     tested = runner.perform(job)
     assert isinstance(tested, list)
     for found in tested:

@@ -36,11 +36,12 @@ class BranchProgress:
     next: int = 0
     running: int = 0
 
-    @property
-    def has_winner(self) -> bool:
-        """Whether an attempt passed, with no gap before it."""
+    def is_enough(self, passes: int) -> bool:
+        """Say whether so many attempts passed, with no gap before the last of them."""
         passing = [number for number, attempt in self.tested.items() if attempt.simulated and attempt.reason is None]
-        return bool(passing) and not (self.gaps and self.gaps[0][0] < min(passing))
+        if len(passing) < passes:
+            return False
+        return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
 
 
 class Ahead:
@@ -56,9 +57,9 @@ class Ahead:
         draft = self._history.begin()
         for branch in list(draft.open):
             tested = self._progress[draft.plan.candidate, branch].tested
-            while branch not in draft.winners and (attempt := tested.pop(draft.tried[branch], None)) is not None:
+            while draft.is_open(branch) and (attempt := tested.pop(draft.tried[branch], None)) is not None:
                 draft.decide(branch, attempt)
-            if branch not in draft.winners:
+            if draft.is_open(branch):
                 # Branches are settled in their order: the last one answers for the loss as a whole.
                 return False
         return not draft.open
@@ -69,24 +70,27 @@ class Ahead:
         Args:
             eager: Also go further on branches that are being tested already.
         """
-        for plan, branch in self._open_branches():
+        for plan, branch, missing in self._open_branches():
             progress = self._progress[plan.candidate, branch]
-            if not progress.has_winner and (eager or not progress.running):
-                return self._batch(plan, branch, progress)
+            if not progress.is_enough(missing) and (eager or not progress.running):
+                return self._batch(plan, branch, missing, progress)
         return None
 
-    def _open_branches(self) -> Iterator[tuple[Plan, str]]:
-        """Yield the open branches of the next candidates, the most urgent first."""
+    def _open_branches(self) -> Iterator[tuple[Plan, str, int]]:
+        """Yield the open branches of the next candidates, the most urgent first, and how many attempts still have to pass."""
         history = self._history
         first = len(history.candidates)
         for candidate in range(first, first + history.configuration.evolution.lag):
             if not history.plannable(candidate):
                 return
             plan = history.plan(candidate)
-            for branch in history.begin().open if candidate == first else plan.drawn:
-                yield plan, branch
+            if candidate == first:
+                draft = history.begin()
+                yield from ((plan, branch, plan.pool - len(draft.passed[branch])) for branch in draft.open)
+            else:
+                yield from ((plan, branch, plan.pool) for branch in plan.drawn)
 
-    def _batch(self, plan: Plan, branch: str, progress: BranchProgress) -> RejectionBatch:
+    def _batch(self, plan: Plan, branch: str, missing: int, progress: BranchProgress) -> RejectionBatch:
         if progress.gaps:
             first, count = progress.gaps.pop(0)
         else:
@@ -95,7 +99,8 @@ class Ahead:
         progress.running += 1
         before, known = self._history.verdicts[branch].latest(KEYS_PER_BATCH)
         parent = self._history.parent_tree(plan, branch)
-        return RejectionBatch(plan.candidate, branch, plan.kinds[branch].value, parent, first, count, known, before)
+        kind = plan.kinds[branch].value
+        return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, before, missing)
 
     def _count(self) -> int:
         if not self._seconds_per_attempt:

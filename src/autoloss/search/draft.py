@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autoloss.errors import RunError
@@ -17,17 +17,20 @@ from autoloss.search.records import Candidate, Origin
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import add_factor, join_branches, split_branches
 
+Choose = Callable[[Plan, Mapping[str, Sequence[Attempt]], Mapping[str, Sequence[str]]], Mapping[str, Attempt]]
+"""`Proposer.choose`."""
 SAMPLED_REJECTIONS = 1_000
 """One rejected attempt in this many is stored with its formula."""
 
 
 class Draft:
-    """A candidate in the making: what was tried at its branches, and which attempts won.
+    """A candidate in the making: what was tried at its branches, and which attempts passed.
 
     Args:
         parent: The plan's parent; None for a candidate drawn from nothing.
         verdicts: Branch → the verdicts known so far; those of this candidate's attempts are added.
         signatures: Of the earlier candidates.
+        choose: Chooses among the attempts that passed, where the plan asks for several.
     """
 
     def __init__(
@@ -37,9 +40,11 @@ class Draft:
         configuration: Configuration,
         verdicts: Mapping[str, VerdictCache],
         signatures: SignatureIndex,
+        choose: Choose,
     ) -> None:
         self.plan = plan
-        self.winners: dict[str, Attempt] = {}
+        self.passed: defaultdict[str, list[Attempt]] = defaultdict(list)
+        """Branch → the attempts that passed, in the order of their numbers."""
         self.tried: Counter[str] = Counter()
         """Branch → number of attempts decided."""
         self.counts: Counter[str] = Counter()
@@ -51,11 +56,15 @@ class Draft:
         self._configuration = configuration
         self._verdicts = verdicts
         self._signatures = signatures
+        self._choose = choose
 
     @property
     def open(self) -> list[str]:
-        """The branches that still lack a tree, in the task's order."""
-        return [branch for branch in self.plan.drawn if branch not in self.winners]
+        """The branches that still lack attempts that pass, in the task's order."""
+        return [branch for branch in self.plan.drawn if self.is_open(branch)]
+
+    def is_open(self, branch: str) -> bool:
+        return len(self.passed[branch]) < self.plan.pool
 
     def decide(self, branch: str, attempt: Attempt) -> None:
         """Accept or reject the next attempt at an open branch.
@@ -70,7 +79,7 @@ class Draft:
         self.tried[branch] += 1
         self.counts["sampled"] += 1
         if reason is None:
-            self.winners[branch] = attempt
+            self.passed[branch].append(attempt)
             self.counts["passed"] += 1
             return
         self.counts[reason.name] += 1
@@ -80,28 +89,29 @@ class Draft:
         if self.tried[branch] >= self._configuration.evolution.attempts:
             raise RunError(_describe_exhaustion(branch, self.counts))
 
-    def settle(self, branch: str, attempt: Attempt) -> Reason | None:
-        """Take the attempt that is recorded as the winner of a branch; those before it are not looked at.
+    def settle(self, branch: str, attempts: Sequence[Attempt]) -> Reason | None:
+        """Take the attempts that are recorded as those that passed at a branch; the others are not looked at.
 
         Returns:
-            The reason for which it cannot have won, or None.
+            The reason for which one cannot have passed, or None.
         """
-        if self._is_known_to_diverge(branch, attempt):
+        if any(self._is_known_to_diverge(branch, attempt) for attempt in attempts):
             return Reason.KNOWN_DIVERGED
-        self.tried[branch] = attempt.number + 1
-        self.counts["sampled"] += attempt.number + 1
-        self.counts["passed"] += 1
-        self.winners[branch] = attempt
+        self.tried[branch] = attempts[-1].number + 1
+        self.counts["sampled"] += attempts[-1].number + 1
+        self.counts["passed"] += len(attempts)
+        self.passed[branch].extend(attempts)
         return None
 
     def complete(self) -> Candidate:
         """Return the candidate; no branch may be open any more."""
         plan = self.plan
+        winners = self._choose_winners()
         trees = {} if self._parent is None else split_branches(self._parent.loss)
-        trees.update({branch: add_factor(winner.formula, winner.factor) for branch, winner in self.winners.items()})
-        attempts = {branch: self.winners[branch].number if branch in self.winners else None for branch in plan.kinds}
-        signature = self._signature(self.winners)
-        if not self.winners and not plan.promotes:
+        trees.update({branch: add_factor(winner.formula, winner.factor) for branch, winner in winners.items()})
+        attempts = {branch: winners[branch].number if branch in winners else None for branch in plan.kinds}
+        signature = self._signature(winners)
+        if not winners and not plan.promotes:
             origin, source = Origin.COPIED, plan.parent
         else:
             source = self._signatures.find_twin(plan.candidate, write_key(signature, plan.fidelity))
@@ -117,17 +127,34 @@ class Draft:
             signature=signature,
             scores={
                 branch: (winner.score, *winner.gains)
-                for branch, winner in self.winners.items()
+                for branch, winner in winners.items()
                 if winner.simulated and winner.score is not None
             },
             counts=self.counts,
             rejected={branch: bytes(keys) for branch, keys in self.rejected.items()},
             accepted={branch: bytes(keys) for branch, keys in self.accepted.items()},
             fidelity=plan.fidelity,
+            pool={} if plan.pool == 1 else {branch: _list_pool(attempts) for branch, attempts in self.passed.items()},
         )
 
+    def _choose_winners(self) -> Mapping[str, Attempt]:
+        pools = {branch: self.passed[branch] for branch in self.plan.drawn}
+        if self.plan.pool == 1:
+            return {branch: pool[0] for branch, pool in pools.items()}
+        if len(pools) == 1:
+            pools = {branch: self._leave_out_twins(branch, pool) for branch, pool in pools.items()}
+        return self._choose(self.plan, pools, {} if self._parent is None else self._parent.signature)
+
+    def _leave_out_twins(self, branch: str, pool: Sequence[Attempt]) -> Sequence[Attempt]:
+        """Return the attempts whose loss was not trained before, or all if none is new."""
+        keys = [write_key(self._signature({branch: attempt}), self.plan.fidelity) for attempt in pool]
+        new = [
+            a for a, key in zip(pool, keys, strict=True) if self._signatures.find_twin(self.plan.candidate, key) is None
+        ]
+        return new or pool
+
     def _judge(self, branch: str, attempt: Attempt) -> tuple[Reason | None, Attempt]:
-        """Return why an attempt goes no further, or None when it wins its branch; and what it counts as."""
+        """Return why an attempt goes no further, or None when it passes; and what it counts as."""
         if not attempt.key:
             return Reason[attempt.reason or ""], attempt
         verdicts = self._verdicts[branch]
@@ -151,7 +178,8 @@ class Draft:
         """Say whether an attempt completes a loss that diverged in an earlier training."""
         if self.open != [branch]:
             return False
-        signature = write_key(self._signature({**self.winners, branch: attempt}), self.plan.fidelity)
+        others = {other: passed[0] for other, passed in self.passed.items() if passed}
+        signature = write_key(self._signature({**others, branch: attempt}), self.plan.fidelity)
         return self._signatures.is_known_to_diverge(self.plan.candidate, signature)
 
     def _signature(self, winners: Mapping[str, Attempt]) -> dict[str, tuple[str, ...]]:
@@ -163,6 +191,10 @@ class Draft:
 def write_key(signature: Mapping[str, Sequence[str]], fidelity: float) -> str:
     """Write the signatures of all branches, and the share of the schedule, as the one text under which a loss is found again."""
     return f"{fidelity} {join_branches({branch: ' '.join(norms) for branch, norms in signature.items()})}"
+
+
+def _list_pool(attempts: Sequence[Attempt]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    return tuple((attempt.number, attempt.signature) for attempt in attempts)
 
 
 def _describe_exhaustion(branch: str, counts: Mapping[str, int]) -> str:

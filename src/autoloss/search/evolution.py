@@ -75,4 +75,6 @@ def make_evolution(branches: Sequence[str], configuration: Configuration) -> Evo
         lag=settings.lag,
         fidelity=configuration.search.rungs[0],
     )
-    return Evolution(branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0])
+    return Evolution(
+        branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0]
+    )

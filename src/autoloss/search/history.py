@@ -144,7 +144,7 @@ class History:
         if self.draft is None:
             plan = self.plan(len(self.candidates))
             parent = None if plan.parent is None else self.candidates[plan.parent]
-            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures)
+            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, self._proposer.choose)
         return self.draft
 
     def complete(self) -> Candidate:
@@ -166,6 +166,7 @@ class History:
 
     def _append(self, candidate: Candidate) -> None:
         self.candidates.append(candidate)
+        self._proposer.add(candidate)
         self._plans.pop(candidate.id, None)
         self.totals.update(candidate.counts)
         self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
@@ -221,6 +222,7 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
                 "step": outcome.step,
                 "reason": outcome.reason,
                 **({} if candidate.fidelity == 1 else {"fidelity": candidate.fidelity}),
+                **({"pool": dict(candidate.pool)} if candidate.pool else {}),
             },
             allow_nan=False,
         )

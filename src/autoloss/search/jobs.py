@@ -9,13 +9,14 @@ from autoloss.tasks.task import Training
 
 @dataclass(frozen=True, slots=True)
 class RejectionBatch:
-    """Test attempts `first` to `first + count - 1` at one branch of a candidate, up to the first that passes.
+    """Test attempts `first` to `first + count - 1` at one branch of a candidate, up to the first that passes, or the n-th.
 
     Args:
         kind: Value of the `Kind` by which the branch is made.
         parent: Text of the parent's tree, or None for a candidate drawn from nothing.
         known: The latest keys whose verdict the driver knows, eight bytes each; they are not simulated again.
         known_before: Number of bytes of older keys, which were sent with earlier batches.
+        passes: n, the number of passing attempts after which the rest is not tested.
     """
 
     candidate: int
@@ -26,6 +27,7 @@ class RejectionBatch:
     count: int
     known: bytes = b""
     known_before: int = 0
+    passes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan, Proposer
-from autoloss.search.records import Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration
 
@@ -58,6 +59,14 @@ class Promotion(Proposer):
         self._resolved.add(k)
         self._outcomes[k] = outcome
         self._proposer.tell(k, outcome)
+
+    def add(self, candidate: Candidate) -> None:
+        self._proposer.add(candidate)
+
+    def choose(
+        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, Attempt]:
+        return self._proposer.choose(plan, pools, parent)
 
     def _find_promotion(self, k: int) -> tuple[int, int] | None:
         """Return what candidate k promotes; those before it are decided first, also where a resumed run never asks for them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
-from autoloss.search.records import Outcome
+from autoloss.search.records import Candidate, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,14 @@ class Plan:
         parent: Index of the parent, or None for a candidate drawn from nothing.
         kinds: Branch → kind of change, for every branch in the task's order.
         fidelity: Share of the schedule that it is trained at.
+        pool: Number of attempts that pass at each branch, among which the proposer chooses.
     """
 
     candidate: int
     parent: int | None
     kinds: Mapping[str, Kind]
     fidelity: float = 1.0
+    pool: int = 1
 
     @property
     def drawn(self) -> list[str]:
@@ -47,13 +50,16 @@ class Proposer(ABC):
     - `plannable(k)` for the next candidate and for up to `evolution.lag` after it, any number of times;
     - `ask(k)` only while `plannable(k)` is true. It may ask again, or never: a resumed run does not ask for the candidates that it
       has already, and the losses that a search starts from (`evolution.start`) are planned by the history;
+    - `choose(plan, pools, parent)` once for a plan whose `pool` is above 1, when so many attempts have passed at each branch;
+    - `add(candidate)` once for every candidate, in order;
     - `tell(k, outcome)` once for every candidate, those that were never asked for included. Trainings end in any order, and so do
       their outcomes arrive. A twin is told the outcome of the candidate that it equals, a copy that of its parent; a candidate that
       diverged or failed has no score.
 
     What an implementation guarantees, and the conformance suite checks:
 
-    - `ask(k)` is a function of settings, seed and the outcomes of candidates 0 … k − lag. It does not depend on the order in which
+    - `ask(k)` is a function of settings, seed and the outcomes of candidates 0 … k − lag, and `choose` of these, of the candidates
+      and of its arguments. It does not depend on the order in which
       these were told, on what else was told, or on what was asked before.
     - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan
       needs none of the outcomes that are missing.
@@ -77,3 +83,19 @@ class Proposer(ABC):
     @abstractmethod
     def tell(self, k: int, outcome: Outcome) -> None:
         """Take in what candidate k came to."""
+
+    def add(self, candidate: Candidate) -> None:
+        """Take in how a candidate was made; by default nothing is learnt from that."""
+        return
+
+    def choose(
+        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, Attempt]:
+        """Return one attempt for each branch, by default the first.
+
+        Args:
+            pools: Branch → attempts that passed, in the order of their numbers; at least one. Of losses that were trained before
+                there is none, unless all were.
+            parent: Signature of the parent, by branch.
+        """
+        return {branch: pool[0] for branch, pool in pools.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autoloss.errors import unknown
 from autoloss.search.evolution import make_evolution
+from autoloss.search.guided import Guided
 from autoloss.search.promotion import Promotion
 from autoloss.search.proposer import Proposer
 from autoloss.search.random_search import RandomSearch
@@ -16,6 +17,7 @@ MakeProposer = Callable[[Sequence[str], Configuration], Proposer]
 
 PROPOSERS: dict[str, MakeProposer] = {
     "evolution": make_evolution,
+    "guided": Guided,
     "random": RandomSearch,
 }
 

@@ -42,6 +42,7 @@ class Candidate:
         rejected: Branch → direction-aware keys of what was simulated and rejected for it, eight bytes each.
         accepted: Branch → keys of what was simulated and passed.
         fidelity: Share of the schedule that it is trained at.
+        pool: Branch → number and signature of each attempt that it was chosen among, where there were several.
     """
 
     id: int
@@ -57,6 +58,9 @@ class Candidate:
     rejected: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     accepted: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     fidelity: float = 1.0
+    pool: Mapping[str, tuple[tuple[int, tuple[str, ...]], ...]] = field(
+        default_factory=dict[str, tuple[tuple[int, tuple[str, ...]], ...]]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,9 @@ SAMPLES = "samples.safetensors"
 SAMPLES_DIGEST = "samples"
 """The setting that holds their digest."""
 
+WHOLE: Row = {"fidelity": 1.0, "pool": "{}"}
+"""What schema 4 added to a candidate: before, all were trained whole, and the first attempt that passed was taken."""
+
 Step = Callable[[sqlite3.Connection, Path | None], None]
 """Changes a store in a run's directory, None for a reader's copy; its transaction is open."""
 
@@ -72,7 +75,7 @@ def _unite_trainings(connection: sqlite3.Connection, directory: Path | None) -> 
     losses: dict[int, str] = {}
     for row, is_intact in _read(connection, "child"):
         losses[row["id"]] = row["loss"]
-        _write(connection, "candidate", {**row, "fidelity": 1.0}, is_intact)
+        _write(connection, "candidate", {**row, **WHOLE}, is_intact)
     for row, is_intact in _read(connection, "rejected_before"):
         _write(connection, "rejected", {"candidate": row.pop("child"), **row}, is_intact)
     search = None
@@ -92,7 +95,7 @@ def _unite_trainings(connection: sqlite3.Connection, directory: Path | None) -> 
 
 
 def _add_fidelity(connection: sqlite3.Connection, directory: Path | None) -> None:
-    """Since schema 4 a candidate has the share of the schedule that it is trained at; before, all were trained whole."""
+    """Since schema 4 a candidate has the share of the schedule that it is trained at, and what it was chosen among."""
     columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(candidate)")]
     if "fidelity" in columns:
         return
@@ -100,7 +103,7 @@ def _add_fidelity(connection: sqlite3.Connection, directory: Path | None) -> Non
     connection.execute("DROP TABLE candidate")
     connection.execute(*_read_statements("candidate"))
     for row, is_intact in rows:
-        _write(connection, "candidate", {**row, "fidelity": 1.0}, is_intact)
+        _write(connection, "candidate", {**row, **WHOLE}, is_intact)
 
 
 def _seed(connection: sqlite3.Connection) -> int:

@@ -94,6 +94,7 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
         "rejected": to_json({branch: keys.hex() for branch, keys in candidate.rejected.items()}),
         "passed": to_json({branch: keys.hex() for branch, keys in candidate.accepted.items()}),
         "fidelity": float(candidate.fidelity),
+        "pool": to_json(dict(candidate.pool)),
     }
 
 
@@ -112,6 +113,10 @@ def candidate_from_row(row: Row) -> Candidate:
         rejected={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["rejected"]).items()},
         accepted={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["passed"]).items()},
         fidelity=row["fidelity"],
+        pool={
+            branch: tuple((number, tuple(signature)) for number, signature in attempts)
+            for branch, attempts in json.loads(row["pool"]).items()
+        },
     )
 
 

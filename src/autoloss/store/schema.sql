@@ -21,6 +21,7 @@ CREATE TABLE candidate (
     rejected TEXT NOT NULL,       -- JSON: branch → keys simulated and rejected, eight bytes each in hexadecimal
     passed TEXT NOT NULL,         -- JSON: branch → keys simulated and passed, likewise
     fidelity REAL NOT NULL,       -- share of the schedule that it is trained at
+    pool TEXT NOT NULL,           -- JSON: branch → [number, signature] of each attempt it was chosen among, where several
     born_at REAL NOT NULL,
     checksum TEXT NOT NULL
 ) STRICT;

@@ -78,6 +78,7 @@ class JobRunner:
         parent = None if job.parent is None else tester.parse(job.parent)
         settings, seed = self.configuration.evolution, self.configuration.seed
         done: list[Attempt] = []
+        passed = 0
         while len(done) < job.count:
             first = job.first + len(done)
             numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
@@ -86,7 +87,8 @@ class JobRunner:
             ]
             for tested in tester.test(first, trees):
                 done.append(tested)
-                if tested.simulated and tested.reason is None:
+                passed += tested.simulated and tested.reason is None
+                if passed == job.passes:
                     return done
         return done
 

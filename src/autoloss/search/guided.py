@@ -1,0 +1,78 @@
+"""Guided search: several passing candidates are drawn for each place, and the one is trained that a model of the scores prefers.
+
+The children are those of the evolution. A Gaussian process learns the score at the first rung from the gradient of a loss: its norm
+and direction where the network starts and where half of the predictions are right, as the signature of a candidate has them.
+It follows White et al., BANANAS (AAAI 2021), in mutating the best and choosing by a model, with a Gaussian process in place of their
+networks, since the observations are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autoloss.search.evolution import make_evolution
+from autoloss.search.jobs import Attempt
+from autoloss.search.mutation import Kind
+from autoloss.search.proposer import Plan, Proposer
+from autoloss.search.records import Candidate, Outcome
+from autoloss.search.score_model import ScoreModel, describe_signature
+from autoloss.settings import Configuration
+
+LEAST_OBSERVED = 12
+"""Scored candidates from which the model is used; before, the first attempt that passes is trained."""
+MOST_OBSERVED = 300
+"""The latest observations that the model is fitted to, which bounds its time."""
+
+
+class Guided(Proposer):
+    """The paper's evolution, except that a mutation is the best of several by a model of the scores."""
+
+    def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
+        self._branches = tuple(branches)
+        self._evolution = make_evolution(branches, configuration)
+        self._pool = configuration.search.pool
+        self._lag = configuration.evolution.lag
+        self._fidelity = configuration.search.rungs[0]
+        self._signatures: dict[int, Mapping[str, Sequence[str]]] = {}
+        self._scores: dict[int, float] = {}
+        self._model: tuple[tuple[int, ...], ScoreModel] | None = None
+
+    def plannable(self, k: int) -> bool:
+        return self._evolution.plannable(k)
+
+    def ask(self, k: int) -> Plan:
+        plan = self._evolution.ask(k)
+        pool = self._pool if Kind.MUTATION in plan.kinds.values() else 1
+        return Plan(plan.candidate, plan.parent, plan.kinds, plan.fidelity, pool)
+
+    def add(self, candidate: Candidate) -> None:
+        self._signatures[candidate.id] = candidate.signature
+
+    def tell(self, k: int, outcome: Outcome) -> None:
+        self._evolution.tell(k, outcome)
+        if outcome.score is not None and outcome.fidelity == self._fidelity:
+            self._scores[k] = outcome.score
+
+    def choose(
+        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, Attempt]:
+        chosen = {branch: pool[0] for branch, pool in pools.items()}
+        observed = tuple(k for k in sorted(self._scores) if k <= plan.candidate - self._lag)[-MOST_OBSERVED:]
+        if len(observed) < LEAST_OBSERVED:
+            return chosen
+        model = self._fit(observed)
+        for branch, pool in pools.items():
+            # One branch after the other: with several, the others are as they were chosen so far, or as the parent has them.
+            around = {**parent, **{name: attempt.signature for name, attempt in chosen.items()}}
+            described = [self._describe({**around, branch: attempt.signature}) for attempt in pool]
+            chosen[branch] = pool[model.find_most_promising(described)]
+        return chosen
+
+    def _fit(self, observed: tuple[int, ...]) -> ScoreModel:
+        if self._model is None or self._model[0] != observed:
+            described = [self._describe(self._signatures[k]) for k in observed]
+            self._model = observed, ScoreModel(described, [self._scores[k] for k in observed])
+        return self._model[1]
+
+    def _describe(self, signature: Mapping[str, Sequence[str]]) -> list[float]:
+        return [value for branch in self._branches for value in describe_signature(signature.get(branch, ()))]

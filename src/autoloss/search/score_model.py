@@ -1,0 +1,103 @@
+"""A model of what losses score: a Gaussian process over what their gradients look like."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LENGTHS = (0.5, 1.0, 2.0)
+"""Length scales that are tried, as multiples of the square root of the number of features."""
+NOISES = (0.03, 0.3)
+"""Variances of the scores around the model that are tried; scores have variance 1."""
+OPTIMISM = 1.0
+"""Standard deviations that are added to the mean where losses are chosen: the upper confidence bound of Srinivas et al. (2010)."""
+PARTS = 4
+"""A signature of a search at the standard loss's scale has norms and products, at the start and at partly right predictions."""
+BOUND = 6.0
+"""Of a feature, in standard deviations: an exploding gradient is as far away as any other."""
+
+
+def describe_signature(signature: Sequence[str]) -> list[float]:
+    """Return the features of a loss on one branch: logarithms of norms, and products divided by their norms.
+
+    >>> [round(value, 2) for value in describe_signature(["1e0", "5e-1", "1e-1", "-1e-1"])]
+    [0.0, 0.5, -2.3, -1.0]
+    """
+    values = [float(text) for text in signature]
+    if len(values) % PARTS:
+        return [_log(value) for value in values]
+    count = len(values) // PARTS
+    start, products, later, later_products = (values[part * count : (part + 1) * count] for part in range(PARTS))
+    return [
+        *map(_log, start),
+        *(_divide(product, norm) for product, norm in zip(products, start, strict=True)),
+        *map(_log, later),
+        *(_divide(product, norm) for product, norm in zip(later_products, later, strict=True)),
+    ]
+
+
+def _log(value: float) -> float:
+    return math.log(min(max(value, 1e-30), 1e30)) if math.isfinite(value) else math.log(1e30)
+
+
+def _divide(product: float, norm: float) -> float:
+    return product / norm if norm and math.isfinite(norm) and math.isfinite(product) else 0.0
+
+
+class ScoreModel:
+    """A Gaussian process with a Matérn kernel, fitted to the ranks of scores.
+
+    Ranks: scores of losses that train nothing differ by orders of magnitude less than those of the others.
+
+    Args:
+        features: One row per loss, all of one length.
+        scores: Higher is better.
+    """
+
+    def __init__(self, features: Sequence[Sequence[float]], scores: Sequence[float]) -> None:
+        from scipy.stats import norm, rankdata
+
+        rows = np.asarray(features, dtype=np.float64)
+        self._centre = rows.mean(axis=0)
+        spread = rows.std(axis=0)
+        # A feature that all losses share says nothing.
+        self._width = np.where(spread > 1e-9, spread, np.inf)
+        targets = norm.ppf(rankdata(scores) / (len(scores) + 1))
+        self._processes: Any = _fit_process(self._standardise(rows), targets / max(targets.std(), 1e-9))
+
+    def _standardise(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.clip((rows - self._centre) / self._width, -BOUND, BOUND)
+
+    def find_most_promising(self, features: Sequence[Sequence[float]]) -> int:
+        """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
+        from threadpoolctl import threadpool_limits
+
+        rows = self._standardise(np.asarray(features, dtype=np.float64))
+        with threadpool_limits(1):
+            mean, deviation = self._processes.predict(rows, return_std=True)
+        # Rounded: the last bits may differ between two ways to add up.
+        return int(np.argmax(np.round(mean + OPTIMISM * deviation, 9)))
+
+
+def _fit_process(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> Any:
+    """Fit one process for each length scale and noise, and return the one under which the scores are most likely."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import Matern, WhiteKernel
+    from threadpoolctl import threadpool_limits
+
+    found: list[Any] = []
+    unit = math.sqrt(rows.shape[1])
+    # One thread: the order of additions, and so the last bits, do not depend on the number of cores.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for length in LENGTHS:
+            for noise in NOISES:
+                kernel = Matern(length * unit, nu=2.5) + WhiteKernel(noise)
+                process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)
+                found.append(process.fit(rows, targets))
+    return max(found, key=lambda process: round(process.log_marginal_likelihood_value_, 9))
