@@ -193,10 +193,10 @@ class FinalSettings:
     """
 
     confirm: int = 10
-    """Number of best candidates that are trained on new seeds, on the valid split."""
+    """Number of best candidates that are trained on new training seeds, on the valid split."""
     confirm_seeds: int = 2
     finalists: int = 4
-    """Number of the best on those seeds that are trained on further ones: a loss that fails one training in five shows it."""
+    """Number of the best on those seeds that are trained on further ones; this reveals a loss that fails one training in five."""
     finalist_seeds: int = 3
     compare: int = 3
     """Number of these that are compared with the baselines on the test split."""
@@ -219,7 +219,7 @@ class Configuration:
     evaluations: int = 500
     """N, the budget: the number of proxy trainings that are charged."""
     seed: int = 0
-    """Decides everything that is drawn."""
+    """Seed of everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
