@@ -11,6 +11,7 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from autoloss.errors import RequestError, quote, unknown
@@ -338,6 +339,8 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
 
     >>> convert("steps", "20", "int | None"), convert("steps", "none", "int | None")
     (20, None)
+    >>> convert("evaluations", "2e2", int)
+    200
     >>> convert("evolution.lag", "two", int)
     Traceback (most recent call last):
     autoloss.errors.RequestError: evolution.lag takes a whole number; found 'two'.
@@ -375,9 +378,21 @@ def _as_type(value: Any, kind: Any) -> Any:
         return str(value).lower() == "true"
     if kind not in (int, float, str) or isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
+    if kind is int and isinstance(value, str):
+        return _as_whole_number(value)
     if kind is not float and not isinstance(value, float):
         return kind(value)
     number = float(value)
     if not math.isfinite(number) or (kind is int and not number.is_integer()):
         raise ValueError
     return kind(value)
+
+
+def _as_whole_number(text: str) -> int:
+    """Return the whole number that a text such as 200, 2e2 or 200.0 stands for, or raise a ValueError."""
+    with suppress(ValueError):
+        return int(text)
+    # A float rounds, so that only a Decimal tells; but a float has no exponents that would fill the memory.
+    if math.isfinite(float(text)) and (number := Decimal(text)) == number.to_integral_value():
+        return int(number)
+    raise ValueError

@@ -60,7 +60,7 @@ REQUESTS: list[tuple[list[str], str, str]] = [
     (["--data", "no/such.csv", "--set", "target=y"], "no/such.csv", "CSV file"),
     (["--set", "evolution.lag=1", "--set", "evolution.lag=2"], "evolution.lag is given twice", "keep one"),
     (["--set", "layers=99"], "layers is 99", "0 to 16"),
-    (["--set", "steps=1e9"], "'1e9'", "a whole number"),
+    (["--set", "steps=1e-9"], "'1e-9'", "a whole number"),
     (["--out", "/dev/null/run"], "/dev/null/run cannot be made", "--out"),
 ]
 
