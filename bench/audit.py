@@ -120,7 +120,7 @@ class Told:
 def _tested(
     task: autoloss.Task, metric: str, winners: Sequence[Entrant], folder: Path, arguments: argparse.Namespace
 ) -> tuple[list[Entrant], list[Row]]:
-    """Tune the baselines, then train all on the same fresh seeds and measure them on the test split."""
+    """Tune the baselines, then train all on the same new training seeds and measure them on the test split."""
     folder.mkdir(parents=True, exist_ok=True)
     owner = Ownership(folder)
     configuration = Configuration()

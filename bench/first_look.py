@@ -90,7 +90,7 @@ def _best_so_far(history: Sequence[Individual]) -> list[float]:
 
 
 def _tested(task: autoloss.Task, searches: dict[str, list[Search]], workers: int) -> dict[str, object]:
-    """Name each search's winner on fresh seeds of valid, then measure winners and baselines on test."""
+    """Select each search's winner on new training seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
     known = Memory()
     with start_workers(JobRunner(task, {}, configuration), Machines(workers=workers)) as pool:

@@ -67,7 +67,7 @@ FIGURES = {
     },
 }
 CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
-"""So many of a search's best are trained on fresh seeds of valid; the best of them, its winner, on as many of test."""
+"""So many of a search's best are trained on new training seeds of valid; the best of them, its winner, on as many of test."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ def _seconds(name: str, job: Job, found: Any) -> float:
 
 
 def quality(lags: Sequence[int], arguments: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Search a table with each lag and seed; a winner is named on fresh seeds of valid and measured on test."""
+    """Search a table with each lag and seed; a winner is selected on new training seeds of valid and measured on test."""
     done = _kept(arguments.work)
     task = autoloss.tasks.get("tabular", metric="f1", data="breast_cancer_hard", **options)
     for seed in range(arguments.seeds):
@@ -166,7 +166,7 @@ def quality(lags: Sequence[int], arguments: argparse.Namespace, options: Mapping
                     with arguments.work.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({key: done[key]}) + "\n")
                 tell(
-                    f"seed {seed}, lag {lag}: {done[key]['confirmed']:.4f} on fresh seeds, {done[key]['test']:.4f} on test"
+                    f"seed {seed}, lag {lag}: {done[key]['confirmed']:.4f} on new training seeds, {done[key]['test']:.4f} on test"
                 )
     found = {lag: [done[f"{seed} {lag} {arguments.evaluations}"] for seed in range(arguments.seeds)] for lag in lags}
     figures = ("best", "confirmed", "test")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import autoloss
 from autoloss.cli import main
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import TaskReference
-from autoloss.store.store import Store
+from autoloss.store.store import FILE, Store
 from tests.run.quick import SETTINGS, QuickTask
 
 
@@ -62,6 +63,17 @@ def test_top_as_json_is_a_list_of_objects(directory, capsys):
     assert rows
     assert all({"id", "score", "formula"} <= set(row) for row in rows)
     assert rows[0]["score"] == max(row["score"] for row in rows)
+
+
+@pytest.mark.parametrize("command", ["top", "failures"])
+def test_a_damaged_training_is_answered_with_its_candidate(command, directory, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(directory, path)
+    with sqlite3.connect(path / FILE) as connection:
+        connection.execute("UPDATE training SET seconds = seconds + 1 WHERE candidate = 1")
+    connection.close()
+    assert run(command, path) == 1
+    assert "It belongs to candidate 1. Restore the file from a copy." in " ".join(capsys.readouterr().err.split())
 
 
 def test_top_prints_a_table_with_every_formula(directory, capsys):

@@ -38,7 +38,7 @@ def _command(name: str, command: Any, above: typer.Context) -> Iterator[str]:
         yield f"```text\n{usage.translate({ord('{'): None, ord('}'): None})}\n```"
         rows = [_row(*record) for parameter in command.params if (record := parameter.get_help_record(context))]
         if rows:
-            yield table(["what", "meaning", "default"], rows)
+            yield table(["argument", "meaning", "default"], rows)
 
 
 def _row(names: str, text: str) -> list[str]:

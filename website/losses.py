@@ -42,7 +42,7 @@ def page() -> str:
     parts = [INTRODUCTION, _operators(), LOSSES]
     for family, entries in groupby(ENTRIES.values(), key=lambda entry: entry.name.partition("/")[0]):
         rows = [[code(entry.name), _formula(entry), _about(entry)] for entry in entries]
-        parts += [f"### {FAMILIES[family]}", table(["name", "formula", "what"], rows)]
+        parts += [f"### {FAMILIES[family]}", table(["name", "formula", "description"], rows)]
     return "\n\n".join(parts) + "\n"
 
 

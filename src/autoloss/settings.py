@@ -12,6 +12,7 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from autoloss.errors import RequestError, quote, unknown
@@ -225,10 +226,10 @@ class FinalSettings:
     """
 
     confirm: int = 10
-    """Number of best candidates that are trained on new seeds, on the valid split."""
+    """Number of best candidates that are trained on new training seeds, on the valid split."""
     confirm_seeds: int = 2
     finalists: int = 4
-    """Number of the best on those seeds that are trained on further ones: a loss that fails one training in five shows it."""
+    """Number of the best on those seeds that are trained on further ones; this reveals a loss that fails one training in five."""
     finalist_seeds: int = 3
     compare: int = 3
     """Number of these that are compared with the baselines on the test split."""
@@ -251,7 +252,7 @@ class Configuration:
     evaluations: int = 500
     """N, the budget, in whole proxy trainings; one at a share of the schedule is charged with that share."""
     seed: int = 0
-    """Decides everything that is drawn."""
+    """Seed of everything that is drawn."""
     space: SpaceSettings = field(default_factory=SpaceSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
     evolution: EvolutionSettings = field(default_factory=EvolutionSettings)
@@ -370,6 +371,8 @@ def convert(name: str, value: Any, annotation: Any) -> Any:
 
     >>> convert("steps", "20", "int | None"), convert("steps", "none", "int | None")
     (20, None)
+    >>> convert("evaluations", "2e2", int)
+    200
     >>> convert("evolution.lag", "two", int)
     Traceback (most recent call last):
     autoloss.errors.RequestError: evolution.lag takes a whole number; found 'two'.
@@ -407,9 +410,21 @@ def _as_type(value: Any, kind: Any) -> Any:
         return str(value).lower() == "true"
     if kind not in (int, float, str) or isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
+    if kind is int and isinstance(value, str):
+        return _as_whole_number(value)
     if kind is not float and not isinstance(value, float):
         return kind(value)
     number = float(value)
     if not math.isfinite(number) or (kind is int and not number.is_integer()):
         raise ValueError
     return kind(value)
+
+
+def _as_whole_number(text: str) -> int:
+    """Return the whole number that a text such as 200, 2e2 or 200.0 stands for, or raise a ValueError."""
+    with suppress(ValueError):
+        return int(text)
+    # A float rounds, so that only a Decimal tells; but a float has no exponents that would fill the memory.
+    if math.isfinite(float(text)) and (number := Decimal(text)) == number.to_integral_value():
+        return int(number)
+    raise ValueError

@@ -85,9 +85,20 @@ def test_defaults_and_meanings_come_from_the_code():
     )
     assert "| `limits.explored` | `none` | whole number or none |" in settings.page()
     assert "| `voc-seg` | `rejection.unit=absolute`, `rejection.threshold=0.6` |" in settings.page()
-    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new seeds. \| `5` \|", commands.page())
+    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new training seeds. \| `5` \|", commands.page())
     assert "| `side` | `128` | `512` |" in catalogue.page()
     assert "| `tail` | `1` | Exponent of the class frequencies: how much rarer each digit is" in catalogue.page()
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_option_of_a_task_has_a_meaning(name):
+    page = catalogue.page()
+    _, _, section = page.partition(f"## {name}\n")
+    rows = [
+        line.strip("| ").split(" | ") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")
+    ]
+    assert len(rows) > 5
+    assert [row[0] for row in rows if len(row[-1].split()) < 2] == []
 
 
 def test_arguments_are_read_from_docstrings():

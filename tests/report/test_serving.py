@@ -108,9 +108,9 @@ def test_it_listens_to_this_machine_alone_unless_told(directory):
     with Server(live, port=0) as server:
         assert server.server_address[0] == "127.0.0.1"
         assert not server.knows(f"10.0.0.1:{server.port}")
-        with pytest.raises(RequestError, match="Name another one"):
+        with pytest.raises(RequestError, match="Choose another one"):
             Server(live, port=server.port)
-    with pytest.raises(RequestError, match="Nothing can be served"):
+    with pytest.raises(RequestError, match="The page cannot be served"):
         Server(live, "203.0.113.7", 0)
 
 

@@ -86,7 +86,7 @@ def searched(directory: Path, **settings: Any) -> Path:
 
 
 def compared(directory: Path, *, found: Sequence[float], standard: Sequence[float]) -> Path:
-    """Write what follows a search whose winner is loss 1: fresh seeds, and the comparison on the test split."""
+    """Write what follows a search whose winner is loss 1: new training seeds, and the comparison on the test split."""
     entrants = [Entrant("#1", POOLED), Entrant("baseline/ce", "baseline/ce", baseline=True)]
     with Store(directory, write=True) as store:
         for seed in training_seeds(0, CONFIRMATION, 5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from autoloss.errors import RequestError
@@ -27,6 +29,24 @@ def test_a_configuration_survives_its_text():
     assert Configuration.from_json(changed.to_json()) == changed
     assert changed.evolution.lag == 7
     assert changed.limits.explored == 1000
+
+
+@pytest.mark.parametrize("text", ["200", " 200 ", "2e2", "2E+2", "200.0", "20000e-2", "+2_00"])
+def test_a_whole_number_is_read_in_every_notation(text):
+    evaluations = Configuration().changed({"evaluations": text}).evaluations
+    assert (evaluations, type(evaluations)) == (200, int)
+
+
+@pytest.mark.parametrize(
+    "text", ["2.5e0", "200.5", "2e-2", "1e-400", "1e-999999999", "9007199254740992.5", "inf", "nan"]
+)
+def test_a_number_that_is_not_whole_is_no_whole_number(text):
+    with pytest.raises(RequestError, match=f"evaluations takes a whole number; found '{re.escape(text)}'"):
+        Configuration().changed({"evaluations": text})
+
+
+def test_a_whole_number_is_not_rounded():
+    assert Configuration().changed({"seed": "9007199254740993.0"}).seed == 9007199254740993
 
 
 @pytest.mark.parametrize("name", setting_names())

@@ -479,12 +479,12 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
         -0.25,
     )
     assert "-0.2500" in describe_never_trained(found)
-    assert f"Of {len(trained)} losses that passed and were trained" in describe_never_trained(found)
+    assert f"Of {len(trained)} trained losses, " in describe_never_trained(found)
     # A task that cannot tell has its diverged losses counted alone.
     other = open_run(run_directory)
     assert other.never_trained.standing is None
     assert describe_never_trained(other).endswith(
-        f"{other.never_trained.diverged} never trained: {other.never_trained.diverged} diverged."
+        f"{other.never_trained.diverged} did not learn: {other.never_trained.diverged} diverged."
     )
 
 

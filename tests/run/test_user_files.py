@@ -9,8 +9,12 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
+from autoloss.report.page.scenes import COUNT
+from autoloss.report.page.writing import write_report
 from autoloss.run.resolving import operator_table
 from autoloss.run.user_files import importable_files, load_object
+from autoloss.store.run_settings import TaskReference
+from tests.report.written import searched
 
 from .quick import SETTINGS
 
@@ -32,6 +36,22 @@ class Own(QuickTask):
 
 
 task = Own()
+"""
+DRAWING = """
+import torch
+from autoloss.tasks.task import Picture
+from task import Own
+
+
+class Drawing(Own):
+    def pictures(self, criterion, training, count):
+        from package.inner import SHARE
+
+        classes = torch.zeros(4, 4, dtype=torch.long)
+        return [Picture(SHARE * torch.ones(3, 4, 4), classes, classes)] * count
+
+
+task = Drawing()
 """
 OPERATOR = """
 import autoloss
@@ -70,6 +90,15 @@ def test_two_tasks_import_their_own_modules_also_while_they_train(workers, folde
         assert longer.best.score == pytest.approx(score)
     assert sys.path == path
     assert not {"neighbour", "later", "package", "package.inner"} & (set(sys.modules) - modules)
+
+
+def test_the_scenes_of_a_report_are_drawn_by_a_task_that_imports_its_modules(folders, tmp_path):
+    task, path = folders[0] / "drawing.py", list(sys.path)
+    task.write_text(DRAWING)
+    directory = searched(tmp_path / "run", task=TaskReference(f"{task}:task"))
+    report, damaged = write_report(directory, scenes=True)
+    assert (report.read_text().count("data:image/png;base64,"), damaged) == (4 * COUNT, [])
+    assert sys.path == path
 
 
 def test_the_import_path_is_as_before_where_a_file_fails(tmp_path):

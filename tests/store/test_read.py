@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sqlite3
 
@@ -95,10 +96,22 @@ def test_a_damaged_row_is_named_once_and_left_out(table, change, left, tmp_path)
     (text,) = reader.damaged
     assert f"the row of {table}" in text
     assert "is damaged" in text
+    number = re.search(r"\d+$", change)[0]
+    assert (f"It belongs to candidate {number}." in text) == (table == "training")
     assert reader.settled == left
     assert running(reader) == [5]
     with pytest.raises(StoreError, match="is damaged"):
         read_once(directory)
+
+
+def test_a_damaged_row_names_no_candidate_where_its_number_cannot_be_read(tmp_path):
+    directory = searched(tmp_path / "run")
+    with sqlite3.connect(directory / FILE) as connection:
+        connection.execute("UPDATE training SET candidate = NULL WHERE candidate = 1")
+    connection.close()
+    (text,) = Reader(directory).damaged
+    assert "the row of training with rowid 2 is damaged" in text
+    assert "belongs" not in text
 
 
 def test_what_is_damaged_is_no_news_at_the_next_look(tmp_path):

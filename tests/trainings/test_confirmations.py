@@ -1,4 +1,4 @@
-"""A winner is named on fresh seeds: two for all that are re-trained, then more for the best of them."""
+"""A winner is selected on new training seeds: two for all that are confirmed, then more for the best of them."""
 
 from autoloss.search.records import Outcome, State
 from autoloss.settings import FinalSettings

@@ -12,13 +12,13 @@ from autoloss.errors import RequestError, quote
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
-Metric = Annotated[str | None, typer.Option(help="What the task is judged by; its default when left out.")]
-Data = Annotated[str | None, typer.Option(help="A data set's folder or file.")]
+Metric = Annotated[str | None, typer.Option(help="Metric to maximise; the task's default when left out.")]
+Data = Annotated[str | None, typer.Option(help="Folder or file of the data set.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task."),
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that train and test; 0: both in this process.")]
+Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 runs everything in this process.")]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -26,18 +26,20 @@ Ray = Annotated[
     ),
 ]
 RayInsecure = Annotated[
-    bool, typer.Option("--ray-insecure", help="Also on a cluster that runs code for everybody who reaches it.")
+    bool, typer.Option("--ray-insecure", help="Allow a cluster that accepts commands from anyone who can reach it.")
 ]
 Inject = Annotated[
     str | None,
     typer.Option(metavar="FAULT=RATE,…", help="Faults to inject, like worker-crash=0.05,hang=0.01,seed=7."),
 ]
-Final = Annotated[bool, typer.Option(help="At the end, train the best on new seeds and compare them with baselines.")]
+Final = Annotated[
+    bool, typer.Option(help="At the end, train the best on new training seeds and compare them with baselines.")
+]
 Frozen = Annotated[
     list[str] | None,
     typer.Option(
         metavar="BRANCH=LOSS",
-        help="A branch that keeps a loss (zoo name or formula); may be given several times.",
+        help="Keep a loss (zoo name or formula) for a branch; may be given several times.",
     ),
 ]
 Operators = Annotated[
@@ -59,7 +61,7 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
         if not equals or not key:
             raise RequestError(f"--set takes key=value, like evolution.lag=2; found {quote(assignment)}.")
         if key in found:
-            raise RequestError(f"--set {key} comes twice; keep one of them.")
+            raise RequestError(f"--set {key} is given twice; keep one of them.")
         found[key] = value
     settings = {key: value for key, value in found.items() if "." in key}
     options: dict[str, Any] = {key: value for key, value in found.items() if "." not in key}

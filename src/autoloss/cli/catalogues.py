@@ -34,12 +34,14 @@ def tasks(as_json: AsJson = False) -> None:
         print_json(rows)
         return
     rows = ((name, ", ".join(row.metrics), row.description) for name, row in CATALOGUE.items())
-    console_of().print(table("Tasks", {"name": "left", "metrics (the default first)": "left", "what": "left"}, rows))
+    console_of().print(
+        table("Tasks", {"name": "left", "metrics (the default first)": "left", "description": "left"}, rows)
+    )
 
 
 @app.command()
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="One loss, shown whole.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(help="Show this loss in full.")] = None, as_json: AsJson = False
 ) -> None:
     """List the published losses and the baselines, or show one."""
     from autoloss.report.leaderboard import table
@@ -71,7 +73,7 @@ def zoo(
             console_of().print(text, soft_wrap=True)
     else:
         console_of().print(
-            table("Zoo", {"name": "left", "formula": "left", "what": "left"}, (columns[:3] for columns in shown))
+            table("Zoo", {"name": "left", "formula": "left", "description": "left"}, (columns[:3] for columns in shown))
         )
 
 
@@ -84,13 +86,13 @@ def check(
     task: TaskName,
     metric: Metric = None,
     data: Data = None,
-    evaluations: Annotated[int, typer.Option(min=1, help="The budget whose time is estimated.")] = 500,
+    evaluations: Annotated[int, typer.Option(min=1, help="Budget of the search whose time is estimated.")] = 500,
     workers: Workers = 2,
-    seed: Annotated[int, typer.Option(help="Decides the samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a task before a search: its samples, its standard loss, the time a search will take."""
+    """Check a task before a search: its samples, its standard loss, and the expected time of a search."""
     settings, options = parse_assignments(assignments, data)
     check_task_name(task, metric)
     from autoloss.run.check import check as checked

@@ -1,4 +1,4 @@
-"""`simplify`: shortens a formula, for people and for papers."""
+"""`simplify`: print a shorter formula with the same value and gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def simplify(
     formula: Annotated[str, typer.Argument(metavar="FORMULA", help="A formula, or a name of the zoo.")],
     activation: Annotated[
-        str | None, typer.Option(help="What makes p: softmax, sigmoid or none (softmax; of the zoo, its own).")
+        str | None,
+        typer.Option(
+            help="Activation that gives p: softmax, sigmoid or none (softmax; for a loss of the zoo, its own)."
+        ),
     ] = None,
     one_hot: Annotated[bool, typer.Option("--one-hot", help="y is 0 or 1 everywhere: no soft labels.")] = False,
     as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,

@@ -18,10 +18,10 @@ from autoloss.errors import RequestError, RunError
 @app.command()
 def top(
     directory: Directory,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of losses.")] = 10,
     also: Also = None,
     by_size: Annotated[
-        bool, typer.Option("--by-size", help="The best of each size, if better than all smaller.")
+        bool, typer.Option("--by-size", help="The best loss of each size that is better than all smaller ones.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +41,7 @@ def top(
 def show(
     directory: Directory, individual: Annotated[int, typer.Argument(metavar="ID")], as_json: AsJson = False
 ) -> None:
-    """Show one loss of a run: where it came from, why it passed, what its training came to."""
+    """Show one loss of a run: its lineage, its rejection test and its training."""
     from autoloss.report.individual import print_show, show_values
     from autoloss.run.results import open_run
 
@@ -70,9 +70,11 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
 def report(
     directory: Directory,
     out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
-    scenes: Annotated[bool, typer.Option("--scenes", help="Train twice more, to draw test images.")] = False,
+    scenes: Annotated[
+        bool, typer.Option("--scenes", help="Add test images with predictions; trains two networks.")
+    ] = False,
 ) -> None:
-    """Write one HTML file with what the search found and how certain it is; also while it runs."""
+    """Write the results of a run and their uncertainty as one HTML file; also while it runs."""
     from autoloss.report.page.writing import write_report
 
     console = console_of(to_stderr=True)
@@ -86,16 +88,14 @@ def report(
 @app.command()
 def watch(
     directory: Directory,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Where to listen (8642); 0 takes a free one.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen at (127.0.0.1, this machine alone).")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (8642); 0 picks a free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1: this machine only).")] = None,
 ) -> None:
     """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
     from autoloss.report.page.serving import HOST, PORT, Live, Server
 
     with Server(Live(directory), HOST if host is None else host, PORT if port is None else port) as server:
-        print(f"{directory} is at {server.address} (Ctrl-C ends this)", flush=True)
+        print(f"{directory} is at {server.address} (Ctrl-C stops the server)", flush=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 

@@ -41,8 +41,8 @@ def search(
     task: TaskName,
     metric: Metric = None,
     data: Data = None,
-    evaluations: Annotated[int | None, typer.Option(help="Trainings the search may spend (500).")] = None,
-    seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
+    evaluations: Annotated[int | None, typer.Option(help="Budget: number of proxy trainings (500).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     workers: Workers = 2,
     ray: Ray = None,
     ray_insecure: RayInsecure = False,
@@ -55,7 +55,7 @@ def search(
         ),
     ] = None,
     frozen: Frozen = None,
-    size_limit: Annotated[int | None, typer.Option(help="Operators of the largest tree (64).")] = None,
+    size_limit: Annotated[int | None, typer.Option(help="Maximum number of operators of a tree (64).")] = None,
     without: Annotated[str | None, typer.Option(help="Operators to switch off, with commas.")] = None,
     operators: Operators = None,
     also: Also = None,
@@ -162,9 +162,11 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
         console.print(
-            comparison_table("On the test split, new training seeds", found.comparison, columns_of(None, found))
+            comparison_table(
+                "Comparison on the test split, new training seeds", found.comparison, columns_of(None, found)
+            )
         )
         console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
     if found.top(1):
         console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)
-        console.print(f"Take it home: autoloss export {found.directory} {found.best.id}", soft_wrap=True)
+        console.print(f"Export it: autoloss export {found.directory} {found.best.id}", soft_wrap=True)

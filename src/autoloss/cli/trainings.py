@@ -38,8 +38,8 @@ def score(
     metric: Metric = None,
     data: Data = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per loss.")] = 1,
-    seed: Annotated[int, typer.Option(help="Decides the seeds of the trainings.")] = 0,
-    split: Annotated[str, typer.Option(help="What is measured: valid or test.")] = "valid",
+    seed: Annotated[int, typer.Option(help="Seed from which the training seeds are drawn.")] = 0,
+    split: Annotated[str, typer.Option(help="Split that is evaluated: valid or test.")] = "valid",
     frozen: Frozen = None,
     operators: Operators = None,
     also: Also = None,
@@ -47,7 +47,7 @@ def score(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a task with given losses and show how well each does."""
+    """Train a task with given losses and show the score of each."""
     settings, options = parse_assignments(assignments, data)
     check_task_name(task, metric)
     from autoloss.report.leaderboard import comparison_rows, comparison_table
@@ -78,7 +78,7 @@ def score(
 def compare(
     directory: Directory,
     top: Annotated[int, typer.Option(min=1, help="Number of best losses.")] = 3,
-    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new seeds.")] = 5,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = 5,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: Also = None,
     workers: Workers = 2,
@@ -107,7 +107,7 @@ def retrain(
     directory: Directory,
     individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="One of the paper's retrainings; its published rows are shown too.")
+        str | None, typer.Option(help="A retraining of the paper; its published results are shown too.")
     ] = None,
     data: Data = None,
     baselines: Annotated[
@@ -117,11 +117,14 @@ def retrain(
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings per loss (3).")] = None,
-    split: Annotated[str, typer.Option(help="What is measured: test or valid.")] = "test",
-    out: Annotated[Path | None, typer.Option(help="Where trainings are kept; DIR/retraining by default.")] = None,
+    split: Annotated[str, typer.Option(help="Split that is evaluated: test or valid.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="Folder of the trainings; DIR/retraining by default.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the task's own by default.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the loss is in float32.")] = None,
-    channels_last: Annotated[bool | None, typer.Option(help="The memory format that GPUs convolve faster.")] = None,
+    channels_last: Annotated[
+        bool | None,
+        typer.Option(help="Use the channels-last memory format, in which GPUs compute convolutions faster."),
+    ] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds between checkpoints (120).")] = None,
     assignments: Assignments = None,
     as_json: AsJson = False,

@@ -1,1 +1,1 @@
-"""What a person sees of a run: tables, the live status, files to take home."""
+"""Output for people: tables, the live status, the report, exported losses."""

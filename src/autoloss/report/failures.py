@@ -1,4 +1,4 @@
-"""What went no further, grouped by its reason, each with an example: trainings without a score, and rejected losses."""
+"""Trainings without a score and rejected losses, grouped by reason, each with an example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
 
 
 def rejections(reader: Reader) -> list[dict[str, Any]]:
-    """Return how many drawn losses went no further for which reason; one in a thousand was kept as an example."""
+    """Count the rejected losses by reason; one in a thousand was kept as an example."""
     totals = reader.totals
     examples = {
         row["reason"]: {"child": row["candidate"], "branch": row["branch"], "formula": row["formula"]}
@@ -64,8 +64,11 @@ def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
 
 def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, Any]]], directory: object) -> None:
     """Print the groups as tables."""
-    columns = {"count": "right", "what": "left", "reason": "left", "example": "left"}
-    for title, name in (("Trainings of the search without a score", "trainings"), ("Trials without a score", "trials")):
+    columns = {"count": "right", "state": "left", "reason": "left", "example": "left"}
+    for title, name in (
+        ("Trainings of the search without a score", "trainings"),
+        ("Other trainings without a score", "trials"),
+    ):
         rows = [
             (counted(row["count"], " "), row["state"], row["reason"], _training(row["example"])) for row in values[name]
         ]
@@ -86,4 +89,4 @@ def _training(example: Mapping[str, Any]) -> str:
 
 
 def _rejected(example: Mapping[str, Any] | None) -> str:
-    return "none was kept" if example is None else f"{example['formula']}  (for #{example['child']})"
+    return "no example kept" if example is None else f"{example['formula']}  (for #{example['child']})"

@@ -1,4 +1,4 @@
-"""One loss of a run: formula, outcome, why it passed, its training, where it came from, how to train it again."""
+"""One loss of a run: formula, outcome, rejection test, training curve, lineage, and the command that trains it again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
     """
     steps = lineage(search, number)
     if not steps:
-        raise RequestError(_none_such(search, number))
+        raise RequestError(_no_such_loss(search, number))
     child, outcome = steps[0].child, search.reader.outcome(number)
     readable = simplify_formulas(search, [child.loss])[child.loss]
     return {
@@ -66,7 +66,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
     }
 
 
-def _none_such(search: Search, number: int) -> str:
+def _no_such_loss(search: Search, number: int) -> str:
     newest = search.reader.newest
     if newest is None:
         return f"{search.directory} has no loss yet."
@@ -76,7 +76,7 @@ def _none_such(search: Search, number: int) -> str:
 def print_show(console: Console, values: Mapping[str, Any]) -> None:
     """Print one loss."""
     console.print(Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"), soft_wrap=True)
-    console.print(f"as it was found: {values['formula']}", soft_wrap=True)
+    console.print(f"original: {values['formula']}", soft_wrap=True)
     if values["simplified"] != values["formula"]:
         console.print(f"simplified: {values['simplified']}", soft_wrap=True)
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())

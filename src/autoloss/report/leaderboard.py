@@ -15,7 +15,7 @@ from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
 from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
-"""So many of the best, and of the latest, say which further metrics a run measured."""
+"""Number of best and of latest losses that are searched for the names of a run's further metrics."""
 
 
 def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
@@ -84,7 +84,7 @@ def top_table(
     further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
     winner = search.best.id if confirmed else None
-    columns = {"id": "right", "score": "right", **({"fresh seeds": "right"} if confirmed else {})}
+    columns = {"id": "right", "score": "right", **({"new training seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {search.reader.count} losses in {search.directory}",
         {
@@ -108,9 +108,9 @@ def top_table(
             )
             for row in rows
         ),
-        "score: metric of the proxy training on the valid split · size: operators · age: losses since · found: how often, with "
-        "twins and copies · formula: simplified, and below it as it was found"
-        + (" · ★ best on fresh seeds" if confirmed else "")
+        "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
+        "found: number of times found, with twins and copies · formula: simplified, and below it the original"
+        + (" · new training seeds: mean score of further trainings · ★ winner" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{describe_never_trained(search)}",
     )
@@ -133,16 +133,16 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
 
 
 def describe_never_trained(search: Search) -> str:
-    """Say how many losses passed the rejection protocol and then trained nothing."""
+    """Say how many losses passed the rejection protocol, but diverged or hardly improved the network."""
     found = search.never_trained
     lost = found.diverged + (found.standing or 0)
     ways = [f"{found.diverged} diverged"]
     if found.standing is not None:
         ways.append(
-            f"{found.standing} gained less than {NOTHING_GAINED:.0%} of what the best did over the untrained network's "
-            f"{figure(found.untrained)}"
+            f"{found.standing} improved the untrained network's score of {figure(found.untrained)} by less than "
+            f"{NOTHING_GAINED:.0%} of the best loss's improvement"
         )
-    return f"Of {found.trained} losses that passed and were trained, {lost} never trained: {', '.join(ways)}."
+    return f"Of {found.trained} trained losses, {lost} did not learn: {', '.join(ways)}."
 
 
 def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) -> Table:
-    """Show entrants beside each other, the best first.
+    """Return a comparison as a table, the best entrant first.
 
     Args:
         also: Further metrics whose means get a column.

@@ -1,7 +1,7 @@
-"""Where a loss came from: its ancestors, and the mutations that led from each to the next.
+"""The lineage of a loss: its ancestors, and the mutations between them.
 
-A run keeps the number of the attempt that passed, not how it was made. Every attempt has a generator of its own, so its
-draw is made again, and believed where it comes to the same tree.
+A run stores the number of the attempt that passed, not its mutations. Every attempt has a generator of its own, so the attempt is
+drawn again, and its mutations are reported if the tree is the same.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ STEM = "table"
 
 
 def retraining_table(found: Retraining) -> Table:
-    """Show the trained losses, the best first, and whatever is published beside them."""
+    """Return the table of trained losses, the best first, followed by published figures."""
     justified = {"loss": "left", "seeds": "right", **dict.fromkeys(found.figures, "right"), "formula": "left"}
     formulas = ["" if row.entrant.baseline else row.entrant.loss for row in found.rows]
     cells = _cells(found)
@@ -31,7 +31,7 @@ def retraining_table(found: Retraining) -> Table:
 
 
 def markdown(found: Retraining) -> str:
-    """Return the table as Markdown, with how it was made."""
+    """Return the table as Markdown, with its settings."""
     header = ["loss", "seeds", *found.figures]
     rule = ["---", *["---:"] * (len(header) - 1)]
     rows = [header, rule, *_cells(found)]
@@ -79,7 +79,7 @@ def title(found: Retraining) -> str:
 def notes(found: Retraining) -> list[str]:
     """Say what the columns are, and why trainings have no score."""
     what = "mean ± standard deviation over the seeds" if len(found.seeds) > 1 and found.rows else ""
-    beside = "published: figures of others, not trained here" if found.published else ""
+    beside = "published: figures from the paper, not trained here" if found.published else ""
     reasons = [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in found.rows for reason in row.reasons]
     return [note for note in (what, beside, *reasons) if note]
 

@@ -19,7 +19,7 @@ LINE_SECONDS = 60.0
 
 
 class Status:
-    """Shows progress as it is told; a context manager, so that the terminal is left in order.
+    """Shows progress; a context manager that restores the terminal.
 
     Args:
         line_seconds: How often a line is written where the output is no terminal.
@@ -48,7 +48,7 @@ class Status:
     def observe(self, progress: Progress | Pace) -> None:
         self._last = progress
         if self._live:
-            # What was said in between has stopped it.
+            # A line written by `say` has stopped it.
             self._live.start()
             self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
@@ -56,7 +56,7 @@ class Status:
             self._write(line(progress))
 
     def say(self, text: str) -> None:
-        """Write a line above the panel; the panel has nothing more to tell."""
+        """Write a line in place of the panel."""
         if self._live:
             self._live.stop()
         self._conclude()
@@ -109,7 +109,7 @@ def panel(progress: Progress | Pace) -> Table:
     rows = {
         "trained": f"{progress.trained:.4g} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
         "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
-        f"{progress.reused} by a known verdict",
+        f"{progress.reused} decided by a stored verdict",
         "rejected": _rejected(progress),
         "best": f"{figure(best.score)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",

@@ -56,7 +56,7 @@ def _collect_facts(found: Search, number: int, score: float | None) -> dict[str,
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         "score of the proxy training, valid split": figure(score),
-        "mean over fresh seeds, valid split": figure(confirmed),
+        "mean over new training seeds, valid split": figure(confirmed),
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
     }

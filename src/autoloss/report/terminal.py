@@ -1,7 +1,7 @@
-"""The console that people read: names, formulas and paths stand there as they are, and none of them gives it orders.
+"""The console of the commands: it prints names, formulas and paths literally.
 
-What is in square brackets is no markup, `:name:` no picture, and a control character becomes visible instead of being obeyed:
-the name of a column may not clear the screen, nor a formula from somebody's database change the terminal's title.
+Square brackets are no markup, `:name:` is no emoji, and control characters are printed visibly instead of being sent: the name of a
+column cannot clear the screen, nor can a formula of a database change the terminal's title.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rich.segment import Segment
 from autoloss.errors import mask_unprintable
 
 PIPED_WIDTH = 200
-"""Characters of a line where no terminal tells: what is piped is read by programs or copied, so formulas stay whole."""
+"""Characters of a line where the output is no terminal, so that formulas are not broken."""
 
 
 def console(*, to_stderr: bool = False, quiet: bool = False) -> Console:
-    """Return a console that obeys this program alone."""
+    """Return a console that prints control characters visibly."""
     made = _made(to_stderr, quiet, None)
     return made if made.is_terminal else _made(to_stderr, quiet, PIPED_WIDTH)
 

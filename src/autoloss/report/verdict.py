@@ -1,4 +1,4 @@
-"""Did the search find something better, and how sure is that? One judgement, for terminals and pages."""
+"""Whether the winner is better than the best baseline, and how certain that is; for terminals and pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autoloss.report.numbers import figure, signed
 from autoloss.trainings.table import PairedDifference, Row, compare_paired, sort_by_mean
 
 SURE = 0.05
-"""The p-value below which a difference is called one."""
+"""Significance level: a difference with a smaller p-value counts as one."""
 
 
 class Standing(Enum):
-    """How the winner stands to the best baseline."""
+    """How the winner compares with the best baseline."""
 
     BEATS = "beats"
     AHEAD = "is ahead of"
@@ -24,10 +24,10 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The winner beside the best baseline, on the test split and the same fresh seeds.
+    """The winner compared with the best baseline, on the test split and the same new training seeds.
 
     Args:
-        rival: The baseline with the highest mean; None where the task names none.
+        rival: The baseline with the highest mean; None where the task declares none.
         paired: Their differences.
     """
 
@@ -54,22 +54,22 @@ class Judgement:
 
     @property
     def sureness(self) -> str:
-        """How sure the difference is."""
+        """The difference with its 95 % confidence interval and p-value."""
         seeds = f"{len(self.winner.scores)} seed" + "s" * (len(self.winner.scores) != 1)
         if self.paired is None:
             return f"over {seeds}"
         difference = f"difference {signed(self.paired.difference)}"
         if self.paired.interval is None or self.paired.p_value is None:
-            return f"{difference} over {seeds}; how sure that is cannot be told from these"
+            return f"{difference} over {seeds}, too few for a test"
         interval = f"± {figure(self.paired.interval)}"
         return f"{difference} {interval}, p = {self.paired.p_value:.2g} (paired t-test over {seeds})"
 
 
 def judged(rows: Sequence[Row], winner: str) -> Judgement | None:
-    """Set the winner beside the best baseline; None where no found loss has a score on every seed.
+    """Compare the winner with the best baseline; None where no found loss has a score on every seed.
 
     Args:
-        winner: Label of the loss that was best on fresh seeds of the valid split; the best *on test* would flatter.
+        winner: Label of the loss with the best mean over new training seeds on the valid split. The best *on test* would be biased.
     """
     found = [row for row in sort_by_mean(rows) if not row.entrant.baseline and row.mean is not None]
     rivals = [row for row in sort_by_mean(rows) if row.entrant.baseline and row.mean is not None]
@@ -80,14 +80,14 @@ def judged(rows: Sequence[Row], winner: str) -> Judgement | None:
 
 
 def verdict(rows: Sequence[Row], winner: str) -> str:
-    """Say in a sentence whether the winner beat the best baseline, and how sure that is."""
+    """Say in a sentence whether the winner is better than the best baseline, and how certain that is."""
     found = judged(rows, winner)
     if found is None:
-        return "No found loss trained on every seed."
+        return "No found loss has a score on every seed."
     if found.rival is None:
-        return f"{found.winner.entrant.label} reaches {_mean(found.winner)}; the task names no standard loss to compare with."
+        return f"{found.winner.entrant.label} reaches {_mean(found.winner)}; the task declares no standard loss to compare it with."
     standing = found.standing or Standing.EQUALS
-    doubt = ", but chance is not ruled out" if standing is Standing.AHEAD else ""
+    doubt = ", but not significantly" if standing is Standing.AHEAD else ""
     return (
         f"The winner {found.winner.entrant.label} {standing.value} the best baseline on test{doubt}: "
         f"{found.numbers}; {found.sureness}."

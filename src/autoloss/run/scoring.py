@@ -106,7 +106,7 @@ def compare(
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
 ) -> list[Row]:
-    """Re-train a run's best losses and the baselines on fresh seeds and measure them on the test split.
+    """Re-train a run's best losses and the baselines on new training seeds and measure them on the test split.
 
     What was trained before under the same seeds is not trained again.
 

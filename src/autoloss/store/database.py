@@ -7,7 +7,7 @@ import sqlite3
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from autoloss.store.tally import Tally
 
 KEYS = {"setting": "name", "candidate": "id", "training": "rowid", "rejected": "rowid"}
 """Table → the column that its rows are ordered by and named by."""
-KEY = "key"
-"""Name of the key beside the columns of a row."""
 KEY = "key"
 """Name of the key beside the columns of a row."""
 RETRY_SECONDS = 5.0
@@ -74,12 +72,12 @@ class Database:
         try:
             self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=10)
         except sqlite3.Error as error:
-            raise self._unopened(error) from error
+            raise self._opening_error(error) from error
         try:
             self._prepare_to_write() if write else self._prepare_to_read()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
-            raise self._unopened(error) from error
+            raise self._opening_error(error) from error
         except BaseException:
             self.close()
             raise
@@ -164,7 +162,7 @@ class Database:
                 break
             except sqlite3.DatabaseError as error:
                 if _code(error) not in NO_ROOM:
-                    raise self._named(error) from error
+                    raise self._transaction_error(error) from error
                 if not waiting:
                     self._say(
                         f"{self.path} cannot be written: {error}. Make room on its disk: the run waits and loses nothing."
@@ -222,7 +220,7 @@ class Database:
         """Read rows of a table in the order of its key.
 
         Args:
-            damaged: Called with the key of each damaged row, which is left out, and with what is to be said of it.
+            damaged: Called with the key of each damaged row, which is left out, and with the error that names it.
 
         Returns:
             The names of the columns, `KEY` the last; and the rows.
@@ -233,11 +231,15 @@ class Database:
 
         def check() -> Iterator[tuple[Any, ...]]:
             with self._reading():
-                yield from template.check(rows, lambda row: damaged(row[-1], self.damage(table, row[-1])))
+                yield from template.check(rows, refuse)
+
+        def refuse(row: tuple[Any, ...]) -> None:
+            damaged(row[-1], self.describe_damage(table, dict(zip(names, row, strict=True))))
 
         with self._reading():
             template, rows = self._select(table, where)
-        return (*template.names, KEY), check()
+        names = (*template.names, KEY)
+        return names, check()
 
     def _select(self, table: str, where: str) -> tuple[Template, Iterable[tuple[Any, ...]]]:
         """Return what checks the rows of a table, and the rows, each followed by its key."""
@@ -278,20 +280,27 @@ class Database:
                 "to go on from what is left."
             )
 
-    def damage(self, table: str, key: object, why: str = "its checksum does not fit") -> StoreError:
-        """Return what is to be said of a damaged row."""
+    def describe_damage(self, table: str, row: Mapping[str, Any], why: str = "its checksum does not fit") -> StoreError:
+        """Return the error that names a damaged row and, where it can be read, its candidate.
+
+        Args:
+            row: By the names of its columns, and its key as `KEY`.
+        """
+        candidate = row.get("candidate")
+        owner = f" It belongs to candidate {candidate}." if isinstance(candidate, int) else ""
         return StoreError(
-            f"{self.path}: the row of {table} with {KEYS[table]} {key!r} is damaged ({why}). Restore the file from a copy."
+            f"{self.path}: the row of {table} with {KEYS[table]} {row[KEY]!r} is damaged ({why}).{owner} "
+            "Restore the file from a copy."
         )
 
-    def _unopened(self, error: Exception) -> StoreError:
+    def _opening_error(self, error: Exception) -> StoreError:
         remedy = "Restore it from a copy, or start a new run in another directory."
         if _code(error) in NO_ROOM:
             remedy = "Make room on its disk and try again."
         return StoreError(f"{self.path} cannot be opened as a run: {error}. {remedy}")
 
-    def _named(self, error: sqlite3.DatabaseError) -> Exception:
-        """Return what a failed transaction is raised as."""
+    def _transaction_error(self, error: sqlite3.DatabaseError) -> Exception:
+        """Return the error to raise for a failed transaction."""
         if (_code(error) or 0) & PRIMARY not in DAMAGE:
             return error
         return StoreError(f"{self.path} cannot be written: {error}. Restore the file from a copy.")

@@ -163,7 +163,7 @@ class MemoryCopy:
             if why is None:
                 kept.append(row[-1])
             else:
-                leave_out(row[-1], database.damage(table, row[-1], why))
+                leave_out(row[-1], database.describe_damage(table, dict(zip(names, row, strict=True)), why))
         keys = sorted([*kept, *damaged]) if damaged else kept
         if table == "candidate":
             self._name_gaps(database.path, [first - 1, *keys])

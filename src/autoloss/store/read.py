@@ -197,7 +197,7 @@ class Reader:
         scores = self._memory.pairs(line, number)
         with Store(self.directory) as store:
             found = store.candidates_of(scores)
-        return [(_present(found.get(one), self.directory, one), score) for one, score in scores.items()]
+        return [(_require(found.get(one), self.directory, one), score) for one, score in scores.items()]
 
     def trained_loss(self, number: int) -> str | None:
         """Return the loss whose training decides the outcome of a candidate, or None where that is not known."""
@@ -216,7 +216,7 @@ class Reader:
         if not roots:
             return None
         with Store(self.directory) as store:
-            return _present(store.outcomes_of(roots).get(roots[0]), self.directory, roots[0])
+            return _require(store.outcomes_of(roots).get(roots[0]), self.directory, roots[0])
 
     def history(self) -> list[Individual]:
         """Return the candidates before the first without an outcome.
@@ -231,7 +231,8 @@ class Reader:
         return [Individual(candidates[number], outcomes[root]) for number, root in enumerate(roots)]
 
 
-def _present(found: Any, directory: Path, number: int) -> Any:
+def _require(found: Any, directory: Path, number: int) -> Any:
+    """Return a row, or raise a StoreError where it is missing."""
     if found is None:
         raise StoreError(f"A row of candidate {number} in {directory} is missing. Restore the file from a copy.")
     return found

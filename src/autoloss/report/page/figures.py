@@ -1,4 +1,4 @@
-"""What happened over a search: scores, operators and training curves as charts, the funnel as numbers."""
+"""Figures of the report: scores, operators and training curves as charts, and the funnel as numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
         name = f"standard loss ({figure(baseline)})"
         layers.append(Layer("line", line([(x.low, baseline), (x.high, baseline)], x, y), 3, name, dashed=True))
     below = sum(score < y.low for score in scores)
-    note = f"{counted(below)} trainings below {y.low:.2g} stand at the lower edge." if below else ""
+    note = f"{counted(below)} trainings below {y.low:.2g} are drawn at the lower edge." if below else ""
     description = (
         f"Scores of {counted(len(scores))} trainings in their order. The best rises from {figure(best[0])} to "
         f"{figure(best[-1])}" + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
@@ -104,12 +104,12 @@ def funnel(reader: Reader, running: int) -> list[Stage]:
     sampled = totals["sampled"]
     stages = (
         ("sampled", "trees drawn", sampled),
-        ("simulated", "sent through the rejection protocol", totals["simulated"]),
-        ("known", "decided by a verdict on the same gradients", totals["reused"]),
+        ("simulated", "tested by the rejection protocol", totals["simulated"]),
+        ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
         ("passed", "accepted for a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", reader.count - trained),
-        ("trained", "trained to an end" + (f"; {running} more not finished" if running else ""), trained),
-        ("scored", "came to a score", len(reader.scores)),
+        ("trained", "trainings that ended" + (f"; {running} more not finished" if running else ""), trained),
+        ("scored", "trainings with a score", len(reader.scores)),
     )
     most = math.log10(1 + max(1, sampled))
     return [

@@ -17,6 +17,7 @@ from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.run.results import Search
+from autoloss.run.user_files import importable_files
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.atomic_files import write_text
 from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
@@ -83,6 +84,7 @@ def kept(search: Search, formula: str) -> Scenes | None:
     return made if made.formula == formula else None
 
 
+@importable_files()
 def made(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
     """Train twice, with the found loss and with the standard one, and keep the scenes beside the run.
 

@@ -99,7 +99,7 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise RequestError(
-                f"Nothing can be served at {host}, port {port}: {reason}. Name another one.", argument="port"
+                f"The page cannot be served at {host}, port {port}: {reason}. Choose another one.", argument="port"
             ) from None
 
     @property
@@ -149,7 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self.server.knows(self.headers.get("Host", "")):
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "This server is no host of that name.\n", kind="text/plain")
+            self._answer(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "Unknown host name; open the address that the command printed.\n",
+                kind="text/plain",
+            )
         elif self.path == "/":
             self._answer(HTTPStatus.OK, self.server.live.whole())
         elif self.path == "/main":
@@ -159,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(HTTPStatus.OK, html, tag=tag)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "There is nothing here but / and /main.\n", kind="text/plain")
+            self._answer(HTTPStatus.NOT_FOUND, "Not found: this server has / and /main only.\n", kind="text/plain")
 
     def do_HEAD(self) -> None:
         self.do_GET()

@@ -88,12 +88,12 @@ def shape_of(tree: Expression, form: BranchForm, branch: str, label: str) -> Sha
         if side not in silent
         for number, what in enumerate(("Value", "Gradient"))
     ]
-    notes = [f"At {side} both losses are silent: value and gradient are 0 everywhere." for side in silent]
+    notes = [f"At {side} both losses and their gradients are 0 everywhere." for side in silent]
     mixing = sorted(MIXING & {operator.name for operator in tree.operators})
     if mixing:
         notes.append(
-            f"This loss has {', '.join(mixing)}: positions or classes see each other. Drawn is one position with two "
-            "classes, so what it does to its neighbours is not in the picture."
+            f"This loss contains {', '.join(mixing)}, which combine positions or classes. The charts show one position with "
+            "two classes, without the effect on its neighbours."
         )
     return Shape(branch, tuple(charts), tuple(notes))
 

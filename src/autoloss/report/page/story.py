@@ -1,4 +1,4 @@
-"""The first screen in words: did it find something better, how sure is that, what is it, and how far is the run?"""
+"""The first screen in words: whether the winner is better than the best baseline, how certain that is, and the state of the run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Tone = Literal["good", "open", "bad"]
 
 HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
     Standing.BEATS: ("Yes: {winner} beats the best baseline.", "good"),
-    Standing.AHEAD: ("Perhaps: {winner} is ahead of the best baseline, but chance is not ruled out.", "open"),
-    Standing.EQUALS: ("No: {winner} does as well as the best baseline, not better.", "bad"),
+    Standing.AHEAD: ("Perhaps: {winner} is ahead of the best baseline, but not significantly.", "open"),
+    Standing.EQUALS: ("No: {winner} equals the best baseline.", "bad"),
     Standing.BEHIND: ("No: {winner} does not beat the best baseline.", "bad"),
 }
 
@@ -28,9 +28,9 @@ class Story:
 
     Args:
         headline: The answer.
-        sentences: What it rests on.
-        winner: Number of the loss that it is about, or None.
-        advice: What to do next and the command that does it, where there is something.
+        sentences: The evidence.
+        winner: Number of the winning loss, or None.
+        advice: The next step and its command, or None.
     """
 
     headline: str
@@ -42,13 +42,13 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a run is.
+    """The state of a run.
 
     Args:
-        going: Somebody drives it now.
-        word: In one or two words.
+        going: Whether a process drives it now.
+        word: The state in one or two words.
         sentence: What is under way, or what to do.
-        command: What goes on with it, where it stopped.
+        command: The command that resumes it, where it stopped.
     """
 
     going: bool
@@ -60,7 +60,7 @@ class State:
 
 
 def state_of(search: Search) -> State:
-    """Say how far a run is: searching, re-training, finished or stopped."""
+    """Return the state of a run: searching, confirming, finished or stopped."""
     reader = search.reader
     budget = search.configuration.evaluations
     charged = len(reader.scores)
@@ -70,13 +70,15 @@ def state_of(search: Search) -> State:
     if charged >= budget and (known >= expected or not reader.alive):
         return State(False, "finished", "", charged, budget)
     if charged >= budget:
-        done = f"{known} of at least {expected} trainings on fresh seeds and of baselines are done"
-        return State(True, "re-training the best", done, charged, budget)
+        done = f"{known} of at least {expected} trainings on new training seeds and of baselines are done"
+        return State(True, "confirming the best", done, charged, budget)
     if reader.alive is None:
-        return State(True, "on another machine", "Whether it still runs cannot be told from here.", charged, budget)
+        return State(
+            True, "on another machine", "Another machine drives this run; its state is unknown here.", charged, budget
+        )
     if reader.alive:
         return State(True, "searching", f"{len(reader.running)} in training now", charged, budget)
-    return State(False, "stopped", "Nothing is lost; go on with:", charged, budget, again)
+    return State(False, "stopped", "Nothing is lost. Resume with:", charged, budget, again)
 
 
 def _trials_expected(search: Search) -> int:
@@ -89,7 +91,7 @@ def _trials_expected(search: Search) -> int:
 
 
 def story_of(search: Search, state: State) -> Story:
-    """Answer what a reader asks first."""
+    """Return the first screen of a run."""
     best = search.best if search.top(1) else None
     if best is None:
         ended = () if state.going or state.command else ("The run ended without a score.",)
@@ -98,12 +100,12 @@ def story_of(search: Search, state: State) -> Story:
     if found is None:
         return _untested(search, state)
     if found.rival is None:
-        numbers = f"On the {TEST} split, fresh seeds: {found.numbers}."
+        numbers = f"On the {TEST} split, new training seeds: {found.numbers}."
         headline = f"#{best.id} reaches {figure(found.winner.mean)}; there is no baseline to compare it with."
         return Story(headline, "open", (numbers,), best.id)
     headline, tone = HEADLINES[found.standing or Standing.EQUALS]
     if found.standing is Standing.BEHIND and found.paired and (found.paired.p_value or 0.0) >= SURE:
-        headline = "No: {winner} does not beat the best baseline; how far it is behind may be chance."
+        headline = "No: {winner} does not beat the best baseline; it is behind, but not significantly."
     label = found.winner.entrant.label
     number = int(label.removeprefix("#")) if label.removeprefix("#").isdigit() else best.id
     return Story(headline.format(winner=label), tone, _evidence(search, found), number)
@@ -111,15 +113,15 @@ def story_of(search: Search, state: State) -> Story:
 
 def _evidence(search: Search, found: Judgement) -> tuple[str, ...]:
     rivals = sum(row.entrant.baseline for row in search.comparison)
-    means = f"Means on the {TEST} split, which the search never saw, ± half of the 95 % interval: {found.numbers}."
+    means = f"Means on the unused {TEST} split, ± half the width of the 95 % confidence interval: {found.numbers}."
     sure = f"{found.sureness[0].upper()}{found.sureness[1:]}."
     fair = (
-        f"That is the best of {rivals} baselines; their learning rates were tuned."
+        f"The baseline is the best of {rivals}; their learning rates were tuned."
         if rivals > 1
         else "It is the only baseline of the comparison."
     )
     few = (
-        " Three seeds show large differences only; autoloss compare takes more."
+        " Three seeds show large differences only; compare on more seeds with autoloss compare."
         if len(found.winner.scores) <= 3
         else ""
     )
@@ -131,11 +133,11 @@ def _untested(search: Search, state: State) -> Story:
     confirmed = (
         ""
         if best.confirmed is None
-        else f" It was trained again on {best.fresh_seeds} fresh seeds, with a mean of {figure(best.confirmed)}."
+        else f" Its mean over {best.fresh_seeds} new training seeds is {figure(best.confirmed)}."
     )
     so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split.{confirmed}"
-    luck = "The best of many noisy scores is too good: only fresh seeds and held-out data tell."
-    headline = "Not known yet: nothing was compared with the baselines."
+    luck = "The best of many noisy scores is biased upwards; new training seeds and held-out data give an unbiased estimate."
+    headline = "Not known yet: no loss has been compared with the baselines."
     compare = ("Compare it:", shlex.join(["autoloss", "compare", str(search.directory)]))
     advice = None if state.going or state.command else compare
     return Story(headline, "open", (so_far, luck, *_so_far(state)), best.id, advice)

@@ -40,7 +40,9 @@ def digits_det(
         metric: map, ap50 or voc07.
         unit: Unit of areas: square pixels, or the area of the target box.
         size: Side of a scene in pixels, a multiple of 32.
-        train: Number of training scenes; `valid` and `test` likewise.
+        train: Number of training scenes.
+        valid: Number of validation scenes.
+        test: Number of test scenes.
         seed: Seed of the scenes.
         epochs: Epochs of the proxy. This and the next six options are fields of its `Recipe`. A step of Adam does not depend on
             the scale of a loss, in which found losses differ by orders of magnitude between branches: with SGD a loss that trains

@@ -47,7 +47,9 @@ class Stage:
     """
 
     backbone: str = "resnet50"
+    """ResNet of the network, such as resnet18, resnet50 or resnet101."""
     levels: str = "P4-P6"
+    """Levels of the feature pyramid: P4-P6, as in the proxy of the paper, or P2-P6."""
     channels: int = 128
     """Channels of the pyramid and of the RPN's head; half of the usual."""
     head_width: int = 512
@@ -55,7 +57,9 @@ class Stage:
     weights: str = "none"
     """Weights of the backbone: none, imagenet, or the path of a state dict."""
     short_side: int = 800
+    """Pixels of the short side to which images are resized, unless the long side then exceeds `long_side`."""
     long_side: int = 1333
+    """Maximum number of pixels of the long side."""
     recipe: Recipe = field(default_factory=lambda: RECIPE)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.tasks.detection.data.examples import Example, select_trainable
-from autoloss.tasks.detection.heads.head import BranchSettings, Head
+from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 
 DRAWS_PER_SAMPLE = 50
@@ -39,7 +39,7 @@ def draw_samples(
     network.backbone.eval()
     found: dict[str, list[Sample]] = {name: [] for name in branches}
     tried = 0
-    for example in _draw_examples(data, count * DRAWS_PER_SAMPLE, generator):
+    for example in _draw_examples(data, collect_targets(heads), count * DRAWS_PER_SAMPLE, generator):
         tried += 1
         for name, sample in _sample_image(network, example, heads, settings).items():
             if len(found[name]) < count and _can_gain(branches[name], sample):
@@ -54,14 +54,16 @@ def draw_samples(
     )
 
 
-def _draw_examples(data: Sequence[Example], limit: int, generator: torch.Generator) -> Iterator[Example]:
+def _draw_examples(
+    data: Sequence[Example], further: Sequence[ObjectTarget], limit: int, generator: torch.Generator
+) -> Iterator[Example]:
     """Draw `limit` training images and yield those that hold an object; none is drawn twice before all were drawn once."""
     drawn = 0
     while drawn < limit:
         for index in torch.randperm(len(data), generator=generator).tolist():
             drawn += 1
             image, target = data[index]
-            target = select_trainable(target)
+            target = select_trainable(target, further)
             # Without an object no precision is defined.
             if len(target["boxes"]):
                 yield image, target

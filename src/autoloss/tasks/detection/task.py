@@ -16,7 +16,7 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.data import load_batches
 from autoloss.tasks.detection.data.examples import Example, TrainingExamples, move_target
 from autoloss.tasks.detection.heads import BASELINES, HEADS
-from autoloss.tasks.detection.heads.head import BranchSettings, Head
+from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
     VOC07,
@@ -72,7 +72,7 @@ class DetectionTask(Task):
         recipe: Recipe of the proxy training.
         full: The schedule `full`; as the proxy when None.
         settings: Units and weights of the branches.
-        heads: One for each branch.
+        heads: One for each branch; the network is built with those that declare layers.
         flip: Probability that a training image is mirrored.
         final: Metrics of the test split that replace those of the same names.
         name: Shown in tables.
@@ -177,7 +177,7 @@ class DetectionTask(Task):
     ) -> Trainer[FasterRCNN, Sequence[Example]]:
         schedule, execution = training.schedule, execution or self._execution
         data = self._training_data(schedule)
-        examples = TrainingExamples(data, self.flip)
+        examples = TrainingExamples(data, self.flip, collect_targets(self._heads))
 
         def make_loss(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
             return lambda batch: self._compute_loss(network, batch, criterion, execution)

@@ -34,7 +34,9 @@ def digits_seg(
     Args:
         metric: One of the six; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit.
         size: Side of a scene in pixels, a multiple of 16.
-        train: Number of training scenes; `valid` and `test` likewise.
+        train: Number of training scenes.
+        valid: Number of validation scenes.
+        test: Number of test scenes.
         seed: Seed of the scenes.
         tail: Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real
             scenes, losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not.

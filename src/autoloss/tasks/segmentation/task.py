@@ -37,8 +37,11 @@ class Stage:
     """
 
     network: str = "deeplabv3+"
+    """deeplabv3+ or pspnet."""
     backbone: str = "resnet50"
+    """ResNet of the network, such as resnet18, resnet50 or resnet101."""
     output_stride: int = 16
+    """Pixels of the image per cell of the last feature map, along each side."""
     weights: str = "none"
     """Weights of the backbone: none, imagenet, or the path of a state dict."""
     side: int = 128

@@ -70,11 +70,17 @@ class TabularOptions:
     input_noise: float = 0.0
     """Standard deviation of the noise added to the inputs of all rows, in that of each column."""
     hidden: int = 32
+    """Units of each hidden layer."""
     layers: int = 2
+    """Number of hidden layers."""
     steps: int = 300
+    """Optimizer steps, rounded up to whole epochs."""
     batch_size: int = 32
+    """Rows per optimizer step."""
     learning_rate: float = 0.05
+    """Initial learning rate."""
     rows_per_sample: int = 64
+    """Rows of a sample of the rejection protocol."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -26,14 +26,19 @@ class Recipe:
     """
 
     epochs: int = 3
+    """Passes over the training data."""
     batch_size: int = 32
-    """The last, incomplete batch of an epoch is dropped unless it is the only one."""
+    """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
     optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd or adam."""
     learning_rate: float = 0.02
+    """Initial learning rate, after the warm-up."""
     momentum: float = 0.9
     """Momentum of SGD; Adam uses its defaults."""
     weight_decay: float = 5e-4
+    """Factor of the L2 penalty on the weights."""
     schedule: Literal["poly", "cosine", "constant", "steps"] = "poly"
+    """How the learning rate changes over the training: poly, cosine, constant or steps."""
     power: float = 0.9
     """Exponent of the schedule poly: the learning rate falls as (1 − step/steps)^power."""
     milestones: tuple[float, ...] = (8 / 12, 11 / 12)

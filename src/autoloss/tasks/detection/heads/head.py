@@ -1,13 +1,17 @@
-"""What a head of a detector declares: its stage, its branch, its standard loss, and what its loss is called with (Section 4.2)."""
+"""What a head of a detector declares: its stage, its branch, its standard loss, and what its loss is called with (Section 4.2).
+
+A head of the stage `RCNN` may also declare layers of its own, and what it needs of each object besides box and class: a head that
+predicts masks is one file.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from autoloss.space.boxes import PLAIN, AreaUnit
 from autoloss.space.branch import Branch, Sample
@@ -38,6 +42,60 @@ class BranchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegionLayers:
+    """Layers that a head adds to the second stage of a network, on pooled features of its own.
+
+    They are trained on the regions with an object, and applied to the detections in evaluation: each image's detections then hold
+    their output under the name of the head.
+
+    Args:
+        build: (channels of the features, C without background) → layers that map (N, channels, `roi_size`, `roi_size`) to the raw
+            prediction (N, …). It is called after the rest of the network has been built.
+        roi_size: Cells of a region along each side.
+        roi_points: Sampling points of a cell along each side.
+    """
+
+    build: Callable[[int, int], nn.Module]
+    roi_size: int = 14
+    roi_points: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectTarget:
+    """What a head needs of each object of an image besides its box and class.
+
+    Args:
+        name: Key in the targets of the data, (G, …). The network's transform resizes `masks`, (G, H, W), and `keypoints` with the
+            image, and nothing else.
+        mirror: (values, width of the image) → the values in the mirrored image.
+    """
+
+    name: str
+    mirror: Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnOutput:
+    """What the layers of a head predict for the N sampled regions with an object, and the object of each.
+
+    Args:
+        prediction: Output of the layers, (N, …), in float32.
+        region: (N, 4).
+        target: Class of each region, (N,).
+        image: Index of the image of each region, (N,).
+        assigned: Index of its object among those of the image, (N,).
+        objects: For each image, `boxes`, `labels` and the declared targets, (G, …) each.
+    """
+
+    prediction: Tensor
+    region: Tensor
+    target: Tensor
+    image: Tensor
+    assigned: Tensor
+    objects: Sequence[Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampledBoxes:
     """The N boxes that a stage samples in one step, positive and negative, with what the network predicts for them.
 
@@ -50,6 +108,7 @@ class SampledBoxes:
         deviations: Unit of the deltas, (1, 4).
         truth: Ground-truth boxes of the batch, (G, 4).
         truth_target: Their classes, (G,).
+        own: For a head with layers of its own, what these predict.
     """
 
     logits: Tensor
@@ -60,6 +119,7 @@ class SampledBoxes:
     deviations: Tensor
     truth: Tensor
     truth_target: Tensor
+    own: OwnOutput | None = None
 
     @property
     def context(self) -> dict[str, Tensor]:
@@ -82,11 +142,15 @@ class Head(ABC):
         name: Of the branch.
         stage: Where the loss is called.
         standard: Name in the zoo of the usual loss.
+        layers: Layers of its own, in the stage `RCNN`.
+        targets: What it needs of each object besides box and class.
     """
 
     name: str
     stage: Stage
     standard: str
+    layers: RegionLayers | None = None
+    targets: tuple[ObjectTarget, ...] = ()
 
     @abstractmethod
     def branch(self, classes: int, settings: BranchSettings) -> Branch:
@@ -98,8 +162,17 @@ class Head(ABC):
 
     @abstractmethod
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the raw prediction (N, C, 1, 1) and the context that the loss is called with."""
+        """Return the raw prediction and the context that the loss is called with.
+
+        The prediction is (N, C, 1, 1) for boxes, (N, C, H, W) for layers that predict maps. Without any region with an object, the
+        loss is not called.
+        """
 
     def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
         """Return what `inputs` gave for one image as a sample of the rejection protocol."""
         return Sample(prediction, context)
+
+
+def collect_targets(heads: Iterable[Head]) -> tuple[ObjectTarget, ...]:
+    """Return what heads need of each object, each once."""
+    return tuple({target.name: target for head in heads for target in head.targets}.values())

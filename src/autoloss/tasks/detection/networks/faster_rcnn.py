@@ -1,11 +1,13 @@
 """Faster R-CNN whose losses come from a criterion, one for each of its heads (Section 4.2); all else is torchvision's.
 
 Anchors, matching, sampling, NMS and RoIAlign are torchvision's. The RPN and the R-CNN each report the boxes that they sample, and
-the losses of the heads of that stage are called with them; `space/boxes.py` says what a context holds.
+the losses of the heads of that stage are called with them; `space/boxes.py` says what a context holds. Heads that declare layers
+get them in the second stage (`own_layers.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,14 +22,16 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import MultiScaleRoIAlign
 
+from autoloss.errors import RequestError
 from autoloss.space.boxes import PLAIN
-from autoloss.space.branch import Criterion
+from autoloss.space.branch import BranchLoss, Criterion
 from autoloss.space.operators import upcast
 from autoloss.tasks.detection.heads import HEADS
-from autoloss.tasks.detection.heads.head import Head, SampledBoxes, Stage
+from autoloss.tasks.detection.heads.head import Head, OwnOutput, SampledBoxes, Stage
+from autoloss.tasks.detection.networks.own_layers import OwnLayers
 
 Target = Mapping[str, Tensor]
-"""`boxes` (G, 4) and `labels` (G,) of one image."""
+"""`boxes` (G, 4) and `labels` (G,) of one image, and what the heads declare besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +94,9 @@ class Float32Predictor(FastRCNNPredictor):
         return upcast(logits), upcast(deltas)
 
 
-Report = Callable[[Stage, SampledBoxes], None]
-"""Called with the boxes that a stage samples in a training step; it computes the losses of the stage's heads."""
+Report = Callable[[Stage, SampledBoxes, Mapping[str, OwnOutput]], None]
+"""Called with the boxes that a stage samples in a training step, and with what the heads' own layers predict; it computes the
+losses of the stage's heads."""
 
 
 class ReportingRPN(RegionProposalNetwork):
@@ -121,16 +126,18 @@ class ReportingRPN(RegionProposalNetwork):
         truth = [(target["boxes"], torch.ones_like(target["labels"])) for target in targets]
         target = torch.cat(labels)[sampled].long()
         logits, deltas = objectness.reshape(-1, 1)[sampled], pred_bbox_deltas[sampled]
-        self.report(Stage.RPN, _collect_boxes(logits, deltas, target, anchors[sampled], matched[sampled], PLAIN, truth))
+        boxes = _collect_boxes(logits, deltas, target, anchors[sampled], matched[sampled], PLAIN, truth)
+        self.report(Stage.RPN, boxes, {})
         zero = logits.new_zeros(())
         return zero, zero
 
 
 class ReportingRoIHeads(RoIHeads):
-    """The second stage of an R-CNN, which likewise reports its sampled boxes."""
+    """The second stage of an R-CNN, which likewise reports its sampled boxes, and has the layers of heads that declare some."""
 
     report: Report
     deviations: tuple[float, ...]
+    own: OwnLayers
 
     def forward(
         self,
@@ -140,7 +147,9 @@ class ReportingRoIHeads(RoIHeads):
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         if not self.training or targets is None:
-            return super().forward(features, proposals, image_shapes, targets)
+            found, losses = super().forward(features, proposals, image_shapes, targets)
+            self.own.add_to(found, features, image_shapes)
+            return found, losses
         truth = [target["boxes"].to(proposals[0].dtype) for target in targets]
         regions, indices, labels, _ = self.select_training_samples(proposals, targets)
         logits, deltas = self.box_predictor(self.box_head(self.box_roi_pool(features, regions, image_shapes)))
@@ -150,7 +159,8 @@ class ReportingRoIHeads(RoIHeads):
         matched = [boxes[index] if len(boxes) else own for boxes, index, own in pairs]
         known = [(boxes, one["labels"]) for boxes, one in zip(truth, targets, strict=True)]
         reference, box = torch.cat(regions), torch.cat(matched)
-        self.report(Stage.RCNN, _collect_boxes(logits, chosen, target, reference, box, self.deviations, known))
+        boxes = _collect_boxes(logits, chosen, target, reference, box, self.deviations, known)
+        self.report(Stage.RCNN, boxes, self.own.predict(features, regions, labels, indices, image_shapes, targets))
         return [], {}
 
 
@@ -176,6 +186,19 @@ def _collect_boxes(
     )
 
 
+def _compute_loss(head: Head, loss: BranchLoss, boxes: SampledBoxes, own: OwnOutput | None) -> Tensor:
+    if head.layers is None:
+        return loss(*head.inputs(boxes))
+    if own is None:
+        raise RequestError(
+            f"The network has no layers of the head {head.name!r}; build it with FasterRCNN(…, heads=…)."
+        )
+    if not len(own.prediction):
+        # No image holds an object: the gradient is zero.
+        return own.prediction.sum()
+    return loss(*head.inputs(dataclasses.replace(boxes, own=own)))
+
+
 class FasterRCNN(GeneralizedRCNN):
     """Faster R-CNN for images of any size.
 
@@ -183,9 +206,19 @@ class FasterRCNN(GeneralizedRCNN):
         backbone: Returns feature maps by name and has `out_channels`; the last map is the pooled extra level.
         classes: C, without background.
         settings: Sizes of the network.
+        heads: Those that may declare layers of their own.
+
+    Raises:
+        RequestError: A head of the first stage declares layers.
     """
 
-    def __init__(self, backbone: nn.Module, classes: int, settings: DetectorSettings = DetectorSettings()) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        classes: int,
+        settings: DetectorSettings = DetectorSettings(),
+        heads: Sequence[Head] = HEADS,
+    ) -> None:
         channels: int = backbone.out_channels  # pyright: ignore[reportAssignmentType]
         levels = len(settings.anchor_sizes)
         anchors = Float32Anchors(tuple((size,) for size in settings.anchor_sizes), (settings.aspect_ratios,) * levels)
@@ -201,20 +234,22 @@ class FasterRCNN(GeneralizedRCNN):
             kept,
             0.7,
         )
-        heads = ReportingRoIHeads(
-            # Features of regions are read from all levels but the pooled one.
-            MultiScaleRoIAlign([str(level) for level in range(levels - 1)], settings.roi_size, settings.roi_points),
+        # Features of regions are read from all levels but the pooled one.
+        pooled = [str(level) for level in range(levels - 1)]
+        roi_heads = ReportingRoIHeads(
+            MultiScaleRoIAlign(pooled, settings.roi_size, settings.roi_points),
             TwoMLPHead(channels * settings.roi_size**2, settings.head_width),
             Float32Predictor(settings.head_width, classes + 1),
             *(0.5, 0.5, settings.rcnn_sampled, 0.25),
             tuple(1 / deviation for deviation in settings.deviations),
             *(settings.least_score, 0.5, settings.most_detections),
         )
-        heads.deviations = settings.deviations
+        roi_heads.deviations = settings.deviations
+        roi_heads.own = OwnLayers(heads, pooled, channels, classes)
         transform = GeneralizedRCNNTransform(
             settings.short_side, settings.long_side, list(settings.mean), list(settings.deviation)
         )
-        super().__init__(backbone, rpn, heads, transform)
+        super().__init__(backbone, rpn, roi_heads, transform)
 
     def loss(
         self, images: Sequence[Tensor], targets: Sequence[Target], criterion: Criterion, heads: Sequence[Head] = HEADS
@@ -224,12 +259,17 @@ class FasterRCNN(GeneralizedRCNN):
         Args:
             images: (3, H, W) each, in [0, 1].
             criterion: Head → loss, with its weight and divisor; called outside any autocast.
+
+        Raises:
+            RequestError: A head declares layers that the network was built without.
         """
         losses: dict[str, Tensor] = {}
 
-        def report(stage: Stage, boxes: SampledBoxes) -> None:
+        def report(stage: Stage, boxes: SampledBoxes, own: Mapping[str, OwnOutput]) -> None:
             with torch.autocast(boxes.logits.device.type, enabled=False):
-                losses.update({h.name: criterion[h.name](*h.inputs(boxes)) for h in heads if h.stage is stage})
+                for head in heads:
+                    if head.stage is stage:
+                        losses[head.name] = _compute_loss(head, criterion[head.name], boxes, own.get(head.name))
 
         self.rpn.report = self.roi_heads.report = report  # pyright: ignore[reportArgumentType]
         try:

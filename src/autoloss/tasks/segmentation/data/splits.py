@@ -41,7 +41,7 @@ def split_voc(
     Args:
         data: The folder that holds VOCdevkit, or one inside it.
         split: Split to train on; if None `train_aug` where SBD is present, else `train`.
-        held_out: Number of its images that are held out for validation.
+        held_out: Number of its images that are held out for validation; if None a seventh of them, at most 1500.
         seed: Seed of the images that are held out.
 
     Raises:
@@ -64,7 +64,16 @@ def split_voc(
 
 
 def split_cityscapes(data: str | None = None, *, held_out: int | None = None, seed: int = 0) -> ImageSplits:
-    """Find the splits of Cityscapes; arguments and errors as for `split_voc`."""
+    """Find the splits of Cityscapes.
+
+    Args:
+        data: The folder that holds leftImg8bit and gtFine.
+        held_out: Number of training images that are held out for validation; if None a seventh of them, at most 1500.
+        seed: Seed of the images that are held out.
+
+    Raises:
+        RequestError: No folder was given, or it has another layout.
+    """
     if data is None:
         raise _missing_folder(
             cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
@@ -76,9 +85,12 @@ def split_folder(data: str | None = None, *, classes: int | None = None, seed: i
     """Find the splits of a folder of the user's own.
 
     Args:
-        data: The folder.
+        data: The folder that holds `images` and `masks`.
         classes: Number of classes; counted in the masks when None.
         seed: Seed of the images for a split that has no list.
+
+    Raises:
+        RequestError: No folder was given, or it has another layout.
     """
     if data is None:
         raise _missing_folder("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
