@@ -16,21 +16,18 @@ import pytest
 import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import describe_never_trained
-from autoloss.report.verdict import verdict
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import NeverTrained, open_run, rank_history
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
-from autoloss.search.records import Origin, Outcome, State
+from autoloss.search.records import Origin, State
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
 from autoloss.trainings.baselines import OF_CLASSES, OF_REGIONS, baselines
-from autoloss.trainings.entrant import Entrant
-from autoloss.trainings.table import Row
 from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
@@ -424,24 +421,6 @@ def test_a_run_that_was_stopped_before_it_began_is_started_again(tmp_path):
 def test_another_task_is_not_mixed_into_a_run(run_directory):
     with pytest.raises(RequestError, match="was started with another task"):
         autoloss.resume(run_directory, QuickTask(("cls", "reg")), workers=0)
-
-
-def row(label: str, *scores: float, baseline: bool = False) -> Row:
-    outcomes = tuple(Outcome(state=State.SCORED, score=score) for score in scores)
-    return Row(Entrant(label, label, baseline=baseline), outcomes)
-
-
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ([row("#1", 0.5, 0.6), row("ce", 0.2, 0.3, baseline=True)], "#1 beats the best baseline on test"),
-        ([row("#1", -0.05, -0.05), row("ce", 0.0, 0.0, baseline=True)], "#1 does not beat the best baseline"),
-        ([row("#2", 0.9, 0.9), row("#1", 0.1, 0.1), row("ce", 0.5, 0.5, baseline=True)], "#1 does not beat"),
-        ([row("#1", 0.5, 0.5), row("ce", 0.5, 0.5, baseline=True)], "#1 equals the best baseline"),
-    ],
-)
-def test_the_verdict_is_the_winners_and_takes_zero_for_a_score(rows, sentence):
-    assert sentence in verdict(rows, "#1")
 
 
 @pytest.mark.parametrize(
