@@ -27,7 +27,16 @@ from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
-from autoloss.trainings.baselines import OF_CLASSES, OF_REGIONS, baselines
+from autoloss.trainings.baselines import (
+    CLOSE,
+    LEARNING_RATES,
+    OF_CLASSES,
+    OF_REGIONS,
+    TUNING_SEEDS,
+    baselines,
+    count_tuning_trainings,
+)
+from autoloss.trainings.entrant import training_seeds
 from autoloss.workers.job_runner import JobRunner
 
 from .quick import SETTINGS, QuickTask
@@ -480,3 +489,25 @@ def test_workers_that_will_never_train_are_told_of():
     (told,) = describe_idle_workers(8, lag=4)
     assert told.startswith("At most 4 of the 8 workers train at a time")
     assert "Set evolution.lag=16" in told
+
+
+def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_for_the_best_two(run_directory):
+    found = open_run(run_directory)
+    first, second = training_seeds(1, "tuning", TUNING_SEEDS)
+    with Store(run_directory) as store:
+        tuned = [job for job in store.trainings() if job.training.seed in (first, second)]
+    losses = {row.entrant.loss for row in found.comparison}
+    assert {job.loss for job in tuned} == losses
+    for loss in losses:
+        rates = [
+            sorted(job.training.scale["main"] for job in tuned if (job.loss, job.training.seed) == (loss, seed))
+            for seed in (first, second)
+        ]
+        assert rates[0] == sorted(LEARNING_RATES)
+        assert len(rates[1]) == CLOSE
+    assert len(tuned) == count_tuning_trainings(len(losses))
+    # This task has no learning rate, so the scale is tuned; the labels of losses and of baselines say so alike.
+    for row in found.comparison:
+        if row.entrant.number is not None:
+            expected = "" if row.entrant.scale == 1 else f" (scale × {row.entrant.scale:g})"
+            assert row.entrant.label == f"#{row.entrant.number}{expected}"
