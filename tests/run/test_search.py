@@ -500,7 +500,9 @@ def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_
     assert {job.loss for job in tuned} == losses
     for loss in losses:
         rates = [
-            sorted(job.training.scale["main"] for job in tuned if (job.loss, job.training.seed) == (loss, seed))
+            sorted(
+                job.training.scale.get("main", 1.0) for job in tuned if (job.loss, job.training.seed) == (loss, seed)
+            )
             for seed in (first, second)
         ]
         assert rates[0] == sorted(LEARNING_RATES)

@@ -51,7 +51,8 @@ def search(
     start: Annotated[
         list[str] | None,
         typer.Option(
-            help="Losses to start from: a file with one on each line, or names of the zoo and formulas, with commas."
+            help="Losses to start from: a file with one on each line; or, with commas, formulas, names of the zoo, "
+            "zoo (all its formulas that fit), folders of runs (their ten best)."
         ),
     ] = None,
     frozen: Frozen = None,
