@@ -354,7 +354,9 @@ def test_one_noisy_score_makes_no_winner(tmp_path):
     text = words(text_of(directory))
     assert "#1 best so far" in text
     assert "winner" not in text
-    lost = words(text_of(compared(directory, found=(0.9, 0.8), standard=(0.7, 0.75))))
+    ahead = words(text_of(compared(directory, found=(0.9, 0.8), standard=(0.7, 0.75))))
+    assert "winner" not in ahead
+    lost = words(text_of(compared(searched(tmp_path / "lost"), found=(0.6, 0.61, 0.62), standard=(0.7, 0.72, 0.71))))
     assert "winner" not in lost
     assert "#1 best found" in lost
     assert "Use baseline/ce at the recipe's learning rate" in lost

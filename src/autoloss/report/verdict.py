@@ -93,7 +93,8 @@ def next_steps(search: Search) -> list[Step]:
     if judgement.is_win and found is not None:
         return [Step(f"Train with #{best.id} {_at(found.entrant)}"), Step("Take it home", export)]
     steps = []
-    if rival is not None and judgement.standing is not Standing.ONE_SEED:
+    is_lost = judgement.standing in (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE)
+    if is_lost and rival is not None:
         steps.append(
             Step(f"Use {_name(rival.entrant)} {_at(rival.entrant)}: on the {TEST} split it has {_mean(rival)}")
         )
@@ -102,7 +103,7 @@ def next_steps(search: Search) -> list[Step]:
     elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND):
         more = ("--seeds", str(max(MORE_SEEDS, 2 * len(found.scores) if found else 0)))
         steps.append(Step("More training seeds tell more", _command("compare", search.directory, *more)))
-    if judgement.standing in (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE):
+    if is_lost:
         more = ("--evaluations", f"+{search.configuration.evaluations}")
         steps.append(Step("A longer search may find a better loss", _command("resume", search.directory, *more)))
     return [*steps, Step(f"Export the best loss found, #{best.id}", export)]
