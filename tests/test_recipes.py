@@ -186,9 +186,10 @@ def test_the_papers_recipe_keeps_the_papers_settings_for_every_task():
 def test_every_other_search_has_the_default_settings_within_those_of_its_experiment():
     for task in (*tasks.names(), "worst_digit.py:task", object()):
         found = recipes.get_search_settings(task)
-        assert {**found, **recipes.DEFAULT, **recipes.get_search_settings(task, "paper")} == {**recipes.DEFAULT, **found} or (
-            task in recipes.OWN
-        )
+        assert {**found, **recipes.DEFAULT, **recipes.get_search_settings(task, "paper")} == {
+            **recipes.DEFAULT,
+            **found,
+        } or (task in recipes.OWN)
         configuration = Configuration().changed(found)
         assert configuration.search.rungs[0] < 1 and configuration.search.scale
     assert set(recipes.OWN) <= set(tasks.names())

@@ -19,7 +19,7 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
     """Return a loss of a run as text.
 
     Args:
-        individual: Its number; the winner when left out.
+        individual: X.
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
 
     Raises:
@@ -52,11 +52,14 @@ def _choose(found: Search, individual: int | None) -> tuple[int, float | None, s
 
 def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
     confirmed = found.losses([number])[0].confirmed
+    compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     facts = {
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         "score of the proxy training, valid split": figure(score),
         "mean over new training seeds, valid split": figure(confirmed),
+        "best learning rate": "–" if compared is None else f"{compared.learning_rate:g} × the recipe's",
+        "judgement": found.judgement.standing.value if number == found.best.id else "–",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
     }

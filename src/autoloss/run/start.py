@@ -39,7 +39,11 @@ def start_run(
     runner = JobRunner(task, samples, configuration, operators=request.operators)
     configuration = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
-    for text in (*describe_idle_workers(machines.workers, configuration.evolution.lag), *map(describe_start, start), *describe_budget(configuration)):
+    for text in (
+        *describe_idle_workers(machines.workers, configuration.evolution.lag),
+        *map(describe_start, start),
+        *describe_budget(configuration),
+    ):
         say(text)
     with one_thread():
         untrained = task.untrained(derive_seed(configuration.seed, "training"))
