@@ -191,5 +191,6 @@ def test_every_other_search_has_the_default_settings_within_those_of_its_experim
             **found,
         } or (task in recipes.OWN)
         configuration = Configuration().changed(found)
-        assert configuration.search.rungs[0] < 1 and configuration.search.scale
+        assert configuration.search.rungs[0] < 1
+        assert configuration.search.scale
     assert set(recipes.OWN) <= set(tasks.names())

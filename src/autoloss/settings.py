@@ -69,8 +69,8 @@ class SearchSettings:
     """
 
     proposer: str = "evolution"
-    """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations by a model of the scores;
-    `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
+    """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations, by a model of the
+    scores; `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
     pool: int = 4
     """Number of passing mutations of which `guided` trains one."""
     rungs: tuple[float, ...] = (1.0,)

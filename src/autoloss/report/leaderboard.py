@@ -112,7 +112,7 @@ def top_table(
         ),
         "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
         "found: number of times found, with twins and copies · formula: simplified, and below it the original"
-        + (" · new training seeds: mean score of further trainings · ★ winner" if confirmed else "")
+        + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{describe_never_trained(search)}",
     )

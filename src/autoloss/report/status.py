@@ -107,7 +107,8 @@ def panel(progress: Progress | Pace) -> Table:
         return grid
     best = progress.best
     rows = {
-        "trained": f"{progress.trained:.4g} of {progress.budget} · {progress.running} running · {progress.per_minute:.1f} per minute",
+        "trained": f"{progress.trained:.4g} of {progress.budget} · {progress.running} running · "
+        f"{progress.per_minute:.1f} per minute",
         "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
         f"{progress.reused} decided by a stored verdict",
         "rejected": _rejected(progress),

@@ -127,9 +127,8 @@ class Search:
         """The best, trained again on new seeds of the valid split; the one with the highest mean first."""
         seed, final = self.configuration.seed, self.configuration.final
         best = self.reader.losses(self.reader.ranking[: final.confirm])
-        return confirmed_rows(
-            [_entrant(row["id"], row["loss"], self.configuration) for row in best], seed, final, self.reader.trainings
-        )
+        entrants = [_entrant(row["id"], row["loss"], self.configuration) for row in best]
+        return confirmed_rows(entrants, seed, final, self.reader.trainings)
 
     @cached_property
     def comparison(self) -> Sequence[Row]:

@@ -39,8 +39,9 @@ def start_run(
     runner = JobRunner(task, samples, configuration, operators=request.operators)
     configuration = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
+    lag = configuration.evolution.lag
     for text in (
-        *describe_idle_workers(machines.workers, configuration.evolution.lag),
+        *describe_idle_workers(machines.workers, lag),
         *map(describe_start, start),
         *describe_budget(configuration),
     ):

@@ -1,3 +1,4 @@
+# pyright: basic
 """A model of what losses score: a Gaussian process over what their gradients look like."""
 
 from __future__ import annotations
