@@ -89,6 +89,13 @@ def check(
     evaluations: Annotated[int, typer.Option(min=1, help="Budget of the search whose time is estimated.")] = 500,
     workers: Workers = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    rates: Annotated[
+        bool | None,
+        typer.Option(
+            "--rates/--no-rates",
+            help="Train the standard loss at a grid of learning rates, too [default: where it takes seconds].",
+        ),
+    ] = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
@@ -98,7 +105,14 @@ def check(
     from autoloss.run.check import check as checked
 
     report = checked(
-        task, metric=metric, options=options, settings=settings, evaluations=evaluations, workers=workers, seed=seed
+        task,
+        metric=metric,
+        options=options,
+        settings=settings,
+        evaluations=evaluations,
+        workers=workers,
+        seed=seed,
+        rates=rates,
     )
     if as_json:
         print_json(report.values())

@@ -14,7 +14,7 @@ from typing import final
 from autoloss.formulas.functions import is_own
 from autoloss.space.operators import OPERATORS, Operator
 
-LONG = 100
+LONG = 10
 """Denominator from which a number with few decimals is written with them."""
 SUM, PRODUCT, SIGN, POWER, ATOM, NAME = range(6)
 """Precedence, from loose to tight. A minus is as loose as a sum; in Python it has a level of its own, SIGN."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from random import Random
 from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
-from autoloss.rejection.protocol import measure_reference
+from autoloss.run.adapting import adapt_configuration
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
@@ -21,9 +22,12 @@ from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Diverged, Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.baselines import count_tuning_trainings
-from autoloss.workers.rejection_tester import RejectionTester, make_tester
+from autoloss.trainings.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.rejection_tester import RejectionTester
 
+WARMUP = 0.01
+"""Share of the schedule that is trained before one is timed, where its steps are not known."""
 LEAST_STEPS = 2
 """Training steps that a check waits for."""
 TRAINING_SECONDS = 10.0
@@ -68,6 +72,9 @@ class TaskCheck:
         seconds_per_candidate: Of testing one candidate, a tree for each branch.
         search_seconds: Estimated time of a search with this budget and number of workers.
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
+        rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
+        rungs: Shares of the schedule that candidates are trained at.
+        notes: What a search would change of its settings, since the task cannot do it.
     """
 
     task: str
@@ -80,6 +87,9 @@ class TaskCheck:
     evaluations: int
     threshold: float
     unit: str
+    rates: Mapping[float, float | None] = field(default_factory=dict)
+    rungs: tuple[float, ...] = (1.0,)
+    notes: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,11 +107,34 @@ class TaskCheck:
                 yield f"    rejected: {branch.reason}. {advise(branch, self.unit)}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
+        yield from self._describe_rates()
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {self.final_seconds:.0f} s"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
+        shares = ", ".join(f"{rung:g}" for rung in self.rungs[:-1])
         if self.search_seconds is not None:
-            yield f"  a search of {self.evaluations} trainings: about {self.search_seconds:.0f} s"
+            how = f", at {shares} of the schedule first" if shares else ""
+            yield f"  a search of {self.evaluations} trainings{how}: about {self.search_seconds:.0f} s"
+        for note in self.notes:
+            yield f"  {note}"
+
+    def _describe_rates(self) -> Iterator[str]:
+        if not self.rates:
+            return
+        scores = ", ".join(
+            f"× {rate:g}: {'–' if score is None else f'{score:.4f}'}" for rate, score in self.rates.items()
+        )
+        yield f"  the standard loss at factors on the learning rate, one seed: {scores}"
+        best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
+        if _worth(self.rates[best]) > _worth(self.rates[1.0]):
+            yield (
+                f"    The recipe's learning rate is not the best of these. To search at {best:g} times it: "
+                f"--set search.learning_rate={best:g}"
+            )
+
+
+def _worth(score: float | None) -> float:
+    return -math.inf if score is None else score
 
 
 @importable_files()
@@ -114,6 +147,7 @@ def check(
     evaluations: int = 500,
     workers: int = 2,
     seed: int = 0,
+    rates: bool | None = None,
 ) -> TaskCheck:
     """Try a task's data, its samples, its standard loss and a training.
 
@@ -122,6 +156,7 @@ def check(
         evaluations: The budget whose time is estimated.
         workers: Their number, for the estimate.
         seed: Decides the samples.
+        rates: Train the standard loss at each of `LEARNING_RATES` as well; None does so where a training takes seconds.
 
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
@@ -134,34 +169,55 @@ def check(
     inspect_data(refer_to_task(task, metric, options))
     wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
     request = make_request(task, metric=metric, options=options, settings=wanted)
-    loaded, configuration, table = request.task, request.configuration, request.operators
+    loaded, configuration = request.task, request.configuration
     samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
+    runner = JobRunner(loaded, samples, configuration, operators=request.operators)
+    notes: list[str] = []
+    configuration = adapt_configuration(loaded, configuration, runner, notes.append)
     branches = []
     usual_seconds, full_seconds = [], []
     with one_thread():
-        for name, branch in loaded.branches.items():
-            tester = make_tester(branch, measure_reference(branch, samples[name]), configuration, table)
+        for name in loaded.branches:
+            tester = runner.get_tester(name)
             branches.append(_test_standard_loss(name, loaded, tester))
             usual, full = _time_candidates(tester, configuration)
             usual_seconds.append(usual)
             full_seconds.append(full)
         outcome, training = _try_training(loaded)
+        tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
+        scores = _try_rates(loaded) if tried else {}
     per_candidate = sum(usual_seconds)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full_seconds)
-    busy = max(1, min(workers, configuration.evolution.lag))
     return TaskCheck(
         loaded.name,
         tuple(branches),
         outcome,
         training,
         per_candidate,
-        None if training is None else evaluations * (accepted + training) / busy,
+        None if training is None else _estimate_search(configuration, accepted, training, workers),
         None if training is None else count_final_trainings(configuration.final) * training / max(1, workers),
         evaluations,
         configuration.rejection.threshold,
         configuration.rejection.unit,
+        scores,
+        configuration.search.rungs,
+        tuple(notes),
     )
+
+
+def _estimate_search(configuration: Configuration, accepted: float, training: float, workers: int) -> float:
+    """Return the seconds of a search.
+
+    Args:
+        accepted: Seconds of rejection tests for each candidate.
+        training: Seconds of a whole training.
+    """
+    settings = configuration.search
+    share_of_candidate = sum(rung * settings.promote**place for place, rung in enumerate(settings.rungs))
+    candidates = configuration.evaluations / share_of_candidate
+    busy = max(1, min(workers, configuration.evolution.lag))
+    return (candidates * accepted + configuration.evaluations * training) / busy
 
 
 def count_final_trainings(settings: FinalSettings) -> int:
@@ -237,6 +293,10 @@ def _try_training(task: Task) -> tuple[str, float | None]:
         return "not tried: the task names no standard loss", None
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     training = Training(seed=0)
+    if task.shortens:
+        # What a process does once, such as loading libraries, belongs to no training.
+        steps = task.steps(training)
+        task.train(criterion, Training(seed=0, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
     began = time.perf_counter()
     reached = 0
 
@@ -257,3 +317,12 @@ def _try_training(task: Task) -> tuple[str, float | None]:
         return f"score {outcome.score:.4f}", seconds
     ended = "diverged" if isinstance(outcome, Diverged) else "stopped"
     return f"{ended} at step {outcome.step}: {outcome.reason}", seconds
+
+
+def _try_rates(task: Task) -> dict[float, float | None]:
+    """Train with the standard loss at each learning rate of the grid; return the scores."""
+    if set(task.standard) != set(task.branches) or not task.tunes_learning_rate:
+        return {}
+    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
+    outcomes = {rate: task.train(criterion, Training(seed=0, learning_rate=rate)) for rate in LEARNING_RATES}
+    return {rate: outcome.score if isinstance(outcome, Scored) else None for rate, outcome in outcomes.items()}
