@@ -42,6 +42,8 @@ class History:
         self.totals: Counter[str] = Counter()
         self.charged = 0.0
         """Whole trainings, or shares of them, that count towards the budget."""
+        self.trainings: Counter[float] = Counter()
+        """Share of the schedule → trainings that ended."""
         self.best: Individual | None = None
         self.verdicts = {branch: VerdictCache() for branch in self.branches}
         self.draft: Draft | None = None
@@ -180,6 +182,7 @@ class History:
     def tell(self, k: int, outcome: Outcome) -> None:
         """Record what the training of candidate k came to, for the candidate and for its twins."""
         diverged = outcome.state is State.DIVERGED
+        self.trainings[self.candidates[k].fidelity] += 1
         if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
             self.charged += outcome.fidelity
         self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
