@@ -12,8 +12,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs,vision,ray]"
 	touch $@
 
+# Another seed: make demo SEED=1
+SEED ?= 0
 demo: .venv/installed
-	$(BIN)/autoloss search digits-seg --metric miou --evaluations 40 --seed 0 --set final.confirm=4 --set final.finalists=2 --set final.compare=1
+	$(BIN)/autoloss search digits-seg --metric miou --evaluations 24 --seed $(SEED) --set final.confirm=4 --set final.finalists=2 \
+		--set final.compare=1 --set final.compare_seeds=5
 
 test: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -172,18 +172,25 @@ def test_published_figures_are_the_papers():
     assert row("voc-r50-faster-rcnn", "CE + L1 + CE + IoU", None) == [80.4]
 
 
-def test_only_searches_of_the_catalogues_tasks_have_settings():
-    assert recipes.get_search_settings("voc-seg") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
-    assert recipes.get_search_settings("coco-det")["rejection.unit"] == "relative"
-    assert recipes.get_search_settings("voc-r101-pspnet") == recipes.get_search_settings("worst_digit.py:task") == {}
-    assert recipes.get_search_settings(object()) == {}
+def test_the_papers_recipe_keeps_the_papers_settings_for_every_task():
+    assert recipes.get_search_settings("voc-seg", "paper") == {"rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert recipes.get_search_settings("coco-det", "paper")["rejection.unit"] == "relative"
+    for task in ("voc-r101-pspnet", "worst_digit.py:task", "digits-seg", "digits-det", "tabular", object()):
+        assert recipes.get_search_settings(task, "paper") == {}
+    with pytest.raises(RequestError, match="no recipe of a search named 'papers'"):
+        recipes.get_search_settings("voc-seg", "papers")
     with pytest.raises(RequestError, match="Did you mean 'voc-seg'"):
         recipes.get("voc-sge")
 
 
-def test_small_tasks_set_what_a_search_of_tens_of_trainings_needs():
-    assert not set(recipes.SMALL) & set(recipes.RECIPES)
-    for task in recipes.SMALL:
-        assert task in tasks.names()
-        assert recipes.get_search_settings(task) == recipes.SMALL[task]
-        assert Configuration().changed(recipes.SMALL[task]) != Configuration()
+def test_every_other_search_has_the_default_settings_within_those_of_its_experiment():
+    for task in (*tasks.names(), "worst_digit.py:task", object()):
+        found = recipes.get_search_settings(task)
+        assert {**found, **recipes.DEFAULT, **recipes.get_search_settings(task, "paper")} == {
+            **recipes.DEFAULT,
+            **found,
+        } or (task in recipes.OWN)
+        configuration = Configuration().changed(found)
+        assert configuration.search.rungs[0] < 1
+        assert configuration.search.scale
+    assert set(recipes.OWN) <= set(tasks.names())

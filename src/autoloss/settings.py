@@ -69,8 +69,8 @@ class SearchSettings:
     """
 
     proposer: str = "evolution"
-    """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations by a model of the scores;
-    `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
+    """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations, by a model of the
+    scores; `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
     pool: int = 4
     """Number of passing mutations of which `guided` trains one."""
     rungs: tuple[float, ...] = (1.0,)
@@ -219,7 +219,7 @@ class SpaceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalSettings:
-    """The trainings that follow a search and select its winner.
+    """The trainings that follow a search: the best losses on new seeds, then compared with baselines.
 
     Raises:
         RequestError: A count is negative.
@@ -229,8 +229,9 @@ class FinalSettings:
     """Number of best candidates that are trained on new training seeds, on the valid split."""
     confirm_seeds: int = 2
     finalists: int = 4
-    """Number of the best on those seeds that are trained on further ones; this reveals a loss that fails one training in five."""
+    """Number of the best on those seeds that race on further ones: a loss that fails one training in five shows it."""
     finalist_seeds: int = 3
+    """Further seeds per finalist, at most and on average: those clearly behind get fewer, close ones up to twice as many."""
     compare: int = 3
     """Number of these that are compared with the baselines on the test split."""
     compare_seeds: int = 3

@@ -64,10 +64,10 @@ def words(text: str) -> str:
     ("found", "standard", "answer"),
     [
         ((0.9, 0.91, 0.92), (0.7, 0.72, 0.71), "Yes: #1 beats the best baseline."),
-        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "Perhaps: #1 is ahead of the best baseline, but not significantly."),
-        ((0.7, 0.7, 0.7), (0.7, 0.7, 0.7), "No: #1 equals the best baseline."),
-        ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71), "No: #1 does not beat the best baseline."),
-        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "it is behind, but not significantly"),
+        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "Perhaps: #1 is ahead of the best baseline, but chance is not ruled out."),
+        ((0.7, 0.7, 0.7), (0.7, 0.7, 0.7), "No: #1 does as well as the best baseline, not better."),
+        ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71), "No: #1 does not beat the best baseline; it is significantly worse."),
+        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "how far it is behind may be chance"),
     ],
 )
 def test_the_first_screen_answers_and_says_how_sure_that_is(found, standard, answer, tmp_path):
@@ -80,7 +80,8 @@ def test_the_first_screen_answers_and_says_how_sure_that_is(found, standard, ans
     assert "baseline/ce" in head
     assert POOLED in head
     if len({round(one - other, 9) for one, other in zip(found, standard, strict=True)}) > 1:
-        assert "paired t-test over 3 seeds" in head
+        assert "95 % confidence interval" in head
+        assert "(paired t-test, two-sided)" in head
 
 
 def test_a_page_has_every_part(tmp_path):
@@ -353,7 +354,20 @@ def test_one_noisy_score_makes_no_winner(tmp_path):
     text = words(text_of(directory))
     assert "#1 best so far" in text
     assert "winner" not in text
-    assert "#1 winner" in words(text_of(compared(directory, found=(0.9, 0.8), standard=(0.7, 0.75))))
+    ahead = words(text_of(compared(directory, found=(0.9, 0.8), standard=(0.7, 0.75))))
+    assert "winner" not in ahead
+    lost = words(text_of(compared(searched(tmp_path / "lost"), found=(0.6, 0.61, 0.62), standard=(0.7, 0.72, 0.71))))
+    assert "winner" not in lost
+    assert "#1 best found" in lost
+    assert "Use baseline/ce at the recipe's learning rate" in lost
+    assert "Export it" not in lost
+
+
+def test_a_loss_that_beats_the_best_baseline_is_the_winner(tmp_path):
+    directory = searched(tmp_path / "run")
+    text = words(text_of(compared(directory, found=(0.9, 0.91, 0.92), standard=(0.7, 0.72, 0.71))))
+    assert "#1 winner" in text
+    assert "Export it : autoloss export" in text.replace("home:", "home :")
 
 
 def test_a_mean_of_the_best_five_needs_five(tmp_path):

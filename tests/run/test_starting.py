@@ -9,19 +9,27 @@ from torch import Tensor
 import autoloss
 from autoloss.cli.arguments import parse_frozen
 from autoloss.errors import RequestError
-from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
+from autoloss.report.leaderboard import (
+    columns_of,
+    comparison_rows,
+    comparison_table,
+    hall_of_fame,
+    top_rows,
+    top_table,
+)
 from autoloss.report.take_home import export_loss
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
+from autoloss.run.starting_losses import FROM_RUN
 from autoloss.search.chance import derive_seed
 from autoloss.search.history import as_text
 from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
 from autoloss.store.store import Store
 from autoloss.tasks.task import Scored, Training
-from autoloss.zoo import resolve
+from autoloss.zoo import ENTRIES, resolve
 
 from .quick import SETTINGS, QuickTask
 
@@ -130,6 +138,85 @@ def test_a_fault_in_a_file_is_named_by_its_line(tmp_path):
     file.write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(RequestError, match="holds no formula"):
         searched(tmp_path / "run", start=str(file))
+
+
+class TestWarmStart:
+    """`zoo` and the folder of a run stand for many losses; as many are taken as there is room for."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def earlier(tmp_path_factory):
+        return searched(tmp_path_factory.mktemp("earlier") / "run", evaluations=8)
+
+    def test_the_zoo_gives_all_its_formulas_that_fit_each_once(self, tmp_path):
+        said: list[str] = []
+        settings = {"evolution.initial": 40}
+        found = searched(tmp_path / "run", evaluations=1, start="zoo", settings=settings, say=said.append)
+        formulas = found.configuration.evolution.start
+        fit = [entry.formula for entry in ENTRIES.values() if entry.formula and entry.activation != "box"]
+        assert set(formulas) == {str(autoloss.parse(formula)) for formula in fit}
+        assert formulas[0] == CE
+        assert sum(text.startswith(("Starts from ", "Does not start from ")) for text in said) == len(formulas)
+        assert not any("left out" in text for text in said)
+
+    def test_a_run_gives_the_best_of_each_size_and_the_highest_scores(self, earlier, tmp_path):
+        found = searched(
+            tmp_path / "run", evaluations=1, start=str(earlier.directory), settings={"evolution.initial": 20}
+        )
+        chosen = found.configuration.evolution.start
+        assert len(chosen) == min(FROM_RUN, len(earlier.top(100)))
+        assert {loss.formula for loss in hall_of_fame(earlier)} <= set(chosen)
+        assert chosen[0] == earlier.best.formula
+        assert found.settings.start[0].label == f"run #{earlier.best.id}"
+        assert found.settings.start[0].reason is None
+
+    def test_they_are_mixed_with_formulas_and_what_finds_no_room_is_left_out_and_counted(self, earlier, tmp_path):
+        said: list[str] = []
+        found = searched(
+            tmp_path / "run",
+            evaluations=1,
+            start=[f"{INVERTED}, zoo", str(earlier.directory), "p - y"],
+            say=said.append,
+        )
+        start = found.configuration.evolution.start
+        assert (len(start), start[0], start[1], start[-1]) == (5, INVERTED, CE, "add(p, neg(y))")
+        of_zoo, of_run = (text for text in said if "left out" in text)
+        assert "losses of the zoo are left out: the search starts from evolution.initial = 5 losses at most." in of_zoo
+        assert f"losses of {earlier.directory} are left out" in of_run
+
+    def test_a_loss_that_was_given_is_not_taken_from_the_zoo_once_more(self, tmp_path):
+        found = searched(tmp_path / "run", evaluations=1, start="baseline/focal, zoo, baseline/ce")
+        start = found.configuration.evolution.start
+        assert len(set(start)) == len(start) == 5
+        assert start[-1] == CE
+
+    def test_the_history_goes_on_and_is_derived_again(self, earlier, tmp_path):
+        start = ["zoo", str(earlier.directory)]
+        searched(tmp_path / "run", evaluations=2, start=start)
+        longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
+        whole = searched(tmp_path / "whole", evaluations=6, start=start)
+        assert list(as_text(longer.history)) == list(as_text(whole.history))
+        assert replay(tmp_path / "whole", task=QuickTask(), full=True).difference is None
+
+    def test_a_network_of_several_branches_takes_what_the_zoo_has_for_all_of_them(self, tmp_path):
+        found = searched(tmp_path / "run", TwoStandards(("cls", "reg")), evaluations=1, start="zoo")
+        assert found.configuration.evolution.start == ("cls: neg(mul(y, log(p))); reg: square(add(p, neg(y)))",)
+
+    def test_a_run_with_other_branches_is_refused_in_a_sentence(self, earlier, tmp_path):
+        with pytest.raises(RequestError, match=r"its branches are main \(.*those of this task are cls \(.*reg \("):
+            searched(tmp_path / "run", BOTH, start=str(earlier.directory))
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(RequestError, match="no run"):
+            searched(tmp_path / "run", start=str(tmp_path / "empty"))
+
+    def test_formulas_that_were_given_and_find_no_room_remain_a_mistake(self, tmp_path):
+        start = ["zoo", "p - y", "y - p", "p * y", "p / y", "y / p", "p + y"]
+        with pytest.raises(RequestError, match=r"starts from 6 losses, but evolution\.initial is 5"):
+            searched(tmp_path / "run", start=start)
+
+
+class TwoStandards(QuickTask):
+    standard = {"cls": "baseline/ce", "reg": "baseline/mse"}
 
 
 class TestSpace:

@@ -3,7 +3,7 @@
 from autoloss.search.records import Outcome, State
 from autoloss.settings import FinalSettings
 from autoloss.trainings.entrant import CONFIRMATION, Entrant, training_seeds
-from autoloss.trainings.table import confirmed_rows
+from autoloss.trainings.racing import confirmed_rows
 
 FINAL = FinalSettings(confirm=3, confirm_seeds=2, finalists=2, finalist_seeds=3)
 STEADY, FICKLE, WEAK = (Entrant(label, label) for label in ("steady", "fickle", "weak"))

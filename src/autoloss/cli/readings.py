@@ -121,7 +121,7 @@ def replay(
 @app.command()
 def export(
     directory: Directory,
-    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
+    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The best loss found when left out.")] = None,
     to: Annotated[str, typer.Option(help="python, latex or json.")] = "python",
     out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
 ) -> None:

@@ -51,7 +51,8 @@ def search(
     start: Annotated[
         list[str] | None,
         typer.Option(
-            help="Losses to start from: a file with one on each line, or names of the zoo and formulas, with commas."
+            help="Losses to start from: a file with one on each line; or, with commas, formulas, names of the zoo, "
+            "zoo (all its formulas that fit), folders of runs (their ten best)."
         ),
     ] = None,
     frozen: Frozen = None,
@@ -141,32 +142,29 @@ def resume(
 
 
 def _conclude(found: Search, as_json: bool) -> None:
-    """Print the result of a run."""
+    """Print the result of a run, the judgement first."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
-    from autoloss.report.verdict import verdict
+    from autoloss.report.verdict import next_steps, sentences
 
     if as_json:
-        comparison = comparison_rows(found.comparison)
         print_json(
             {
+                "verdict": found.judgement.to_dict(),
                 "directory": str(found.directory),
                 "end": found.end,
                 "top": top_rows(found, 10),
                 "never_trained": asdict(found.never_trained),
-                "comparison": comparison,
+                "comparison": comparison_rows(found.comparison, found.judgement),
             }
         )
         return
     console = console_of()
+    for sentence in sentences(found):
+        console.print(sentence, soft_wrap=True)
     console.print(f"The search ended: {found.end}.", soft_wrap=True)
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
-        console.print(
-            comparison_table(
-                "Comparison on the test split, new training seeds", found.comparison, columns_of(None, found)
-            )
-        )
-        console.print(verdict(found.comparison, f"#{found.best.id}"), soft_wrap=True)
-    if found.top(1):
-        console.print(f"Winner: #{found.best.id}  {found.best.formula}", soft_wrap=True)
-        console.print(f"Export it: autoloss export {found.directory} {found.best.id}", soft_wrap=True)
+        title, further = "On the test split, new training seeds", columns_of(None, found)
+        console.print(comparison_table(title, found.comparison, further, found.judgement))
+    for step in next_steps(found):
+        console.print(str(step), soft_wrap=True)

@@ -86,26 +86,30 @@ def compare(
 ) -> None:
     """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
     from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
-    from autoloss.report.verdict import verdict
+    from autoloss.report.verdict import next_steps, sentences
     from autoloss.run.results import open_run
     from autoloss.run.scoring import compare as compared
 
     further = columns_of(None if also is None else parse_list(also), open_run(directory))
     with interruptible():
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
+    found = open_run(directory)
     if as_json:
-        print_json(comparison_rows(rows))
-    else:
-        console = console_of()
-        console.print(comparison_table(f"{directory}, test split", rows, further))
-        console.print(verdict(rows, f"#{open_run(directory).best.id}"), soft_wrap=True)
+        print_json({"verdict": found.judgement.to_dict(), "comparison": comparison_rows(rows, found.judgement)})
+        return
+    console = console_of()
+    for sentence in sentences(found):
+        console.print(sentence, soft_wrap=True)
+    console.print(comparison_table(f"{directory}, test split", rows, further, found.judgement))
+    for step in next_steps(found):
+        console.print(str(step), soft_wrap=True)
 
 
 @app.command()
 def retrain(
     context: typer.Context,
     directory: Directory,
-    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The winner when left out.")] = None,
+    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The best loss found when left out.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="A retraining of the paper; its published results are shown too.")
     ] = None,

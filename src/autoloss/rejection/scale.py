@@ -89,7 +89,7 @@ def _measure_mean(loss: BranchLoss, branch: Branch, sample: Sample) -> float:
     if not value.requires_grad:
         return 0.0
     (slope,) = torch.autograd.grad(value, prediction)
-    return float(slope.norm() * branch.divisor(sample.context) / branch.weight)
+    return math.sqrt(float(slope.square().sum())) * float(branch.divisor(sample.context)) / branch.weight
 
 
 def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:

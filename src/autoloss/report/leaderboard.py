@@ -11,7 +11,9 @@ from rich.table import Table
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
+from autoloss.report.verdict import MEANING
 from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
+from autoloss.trainings.judgement import Judgement
 from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
@@ -83,7 +85,7 @@ def top_table(
     """
     further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
-    winner = search.best.id if confirmed else None
+    best = search.best.id if confirmed else None
     columns = {"id": "right", "score": "right", **({"new training seeds": "right"} if confirmed else {})}
     return table(
         f"Best of {search.reader.count} losses in {search.directory}",
@@ -97,7 +99,7 @@ def top_table(
         },
         (
             (
-                f"{'★ ' if row['id'] == winner else ''}{row['id']}",
+                f"{'★ ' if row['id'] == best else ''}{row['id']}",
                 figure(row["score"]),
                 *([figure(row["confirmed"])] if confirmed else []),
                 *(figure(row["also"].get(metric)) for metric in further),
@@ -110,7 +112,7 @@ def top_table(
         ),
         "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
         "found: number of times found, with twins and copies · formula: simplified, and below it the original"
-        + (" · new training seeds: mean score of further trainings · ★ winner" if confirmed else "")
+        + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{describe_never_trained(search)}",
     )
@@ -145,8 +147,12 @@ def describe_never_trained(search: Search) -> str:
     return f"Of {found.trained} trained losses, {lost} did not learn: {', '.join(ways)}."
 
 
-def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a comparison as plain values."""
+def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:
+    """Return a comparison as plain values.
+
+    Args:
+        judgement: Its p-values take the place of those against the first baseline.
+    """
     return [
         {
             "label": row.entrant.label,
@@ -159,31 +165,29 @@ def comparison_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "mean": row.mean,
             "sd": row.deviation,
             "interval": row.interval,
-            "p_value": row.p_value,
+            "p_value": _p_value(row, judgement),
             "also": row.also,
         }
         for row in rows
     ]
 
 
-def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) -> Table:
-    """Return a comparison as a table, the best entrant first.
+def comparison_table(
+    title: str, rows: Sequence[Row], also: Sequence[str] = (), judgement: Judgement | None = None
+) -> Table:
+    """Show entrants beside each other, the best first.
 
     Args:
         also: Further metrics whose means get a column.
+        judgement: Its p-values take the place of those against the first baseline.
     """
-    tested = any(row.reference is not None for row in rows)
-    reference = (
-        next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), "")
-        if tested
-        else ""
-    )
+    notes = [MEANING] * any(row.interval is not None for row in rows) + describe_p_values(rows, judgement)
     return table(
         title,
         {
             "loss": "left",
             "mean": "right",
-            "± sd": "right",
+            "± 95 %": "right",
             "p": "right",
             **dict.fromkeys(also, "right"),
             "seeds": "right",
@@ -193,8 +197,8 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
             (
                 row.entrant.label,
                 figure(row.mean),
-                figure(row.deviation),
-                "" if row.p_value is None else f"{row.p_value:.3f}",
+                figure(row.interval),
+                "" if (p_value := _p_value(row, judgement)) is None else f"{p_value:.2g}",
                 *(figure(row.also.get(metric)) for metric in also),
                 count_seeds(row),
                 "" if row.entrant.baseline else row.entrant.loss,
@@ -202,11 +206,27 @@ def comparison_table(title: str, rows: Sequence[Row], also: Sequence[str] = ()) 
             for row in rows
         ),
         "\n".join(
-            [f"p: two-sided paired t-test against {reference}, same seeds"] * bool(reference)
-            + [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons]
+            [*notes, *(f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons)]
         )
         or None,
     )
+
+
+def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
+    """Say what the p-values of a comparison are; nothing where it has none."""
+    test = "two-sided paired t-test over the same training seeds"
+    if judgement is None:
+        reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)
+        tested = any(row.p_value is not None for row in rows)
+        return [f"p: against {reference}, {test}, not corrected"] if reference and tested else []
+    if judgement.found is None or not judgement.p_values:
+        return []
+    corrected = f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
+    return [f"p: {judgement.found.entrant.label} against this baseline, {test}{corrected}"]
+
+
+def _p_value(row: Row, judgement: Judgement | None) -> float | None:
+    return row.p_value if judgement is None else judgement.p_values.get(row.entrant.label)
 
 
 def count_seeds(row: Row) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoloss.report.shares import PROMOTED, write_share
+from autoloss.report.shares import write_share
 from autoloss.run.results import Search
-from autoloss.search.records import Candidate
+from autoloss.search.records import PROMOTED, Candidate
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 MUTATED = "mutated"

@@ -13,10 +13,9 @@ from fractions import Fraction
 
 from autoloss.report.numbers import figure
 from autoloss.run.results import Search
-from autoloss.search.records import Candidate, State
+from autoloss.search.records import PROMOTED, Candidate, State
 from autoloss.space.loss_text import MAIN, split_branches, split_factor
 
-PROMOTED = "promoted"
 LARGEST_DENOMINATOR = 64
 
 

@@ -22,7 +22,7 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
     """Return a loss of a run as text.
 
     Args:
-        individual: Its number; the winner when left out.
+        individual: X.
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
 
     Raises:
@@ -59,12 +59,15 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
     number, score, fidelity = row["id"], row["score"], row["fidelity"]
     confirmed = found.losses([number])[0].confirmed
     short = "" if fidelity == 1 else f" {at_share(fidelity)}"
+    compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     facts = {
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         f"score of the proxy training{short}, valid split": figure(score),
         **_promotions(found, number),
         "mean over new training seeds, valid split": figure(confirmed),
+        "best learning rate": "–" if compared is None else f"{compared.learning_rate:g} × the recipe's",
+        "judgement": found.judgement.standing.value if number == found.best.id else "–",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(row["loss"]) or "–",

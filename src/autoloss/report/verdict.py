@@ -1,98 +1,150 @@
-"""Whether the winner is better than the best baseline, and how certain that is; for terminals and pages."""
+"""The judgement of a search in words: the same for terminals and pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from pathlib import Path
+from typing import Literal
 
 from autoloss.report.numbers import figure, signed
-from autoloss.trainings.table import PairedDifference, Row, compare_paired, sort_by_mean
+from autoloss.run.results import Search
+from autoloss.trainings.entrant import TEST, Entrant
+from autoloss.trainings.judgement import Judgement, Standing
+from autoloss.trainings.table import Row
 
-SURE = 0.05
-"""Significance level: a difference with a smaller p-value counts as one."""
+Tone = Literal["good", "open", "bad"]
+MEANING = "±: half the width of the 95 % confidence interval (Student's t over the training seeds)"
+"""The one kind of ± in all tables and sentences of a search."""
+MORE_SEEDS = 10
 
-
-class Standing(Enum):
-    """How the winner compares with the best baseline."""
-
-    BEATS = "beats"
-    AHEAD = "is ahead of"
-    EQUALS = "equals"
-    BEHIND = "does not beat"
+HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
+    Standing.BEATS: ("Yes: {found} beats the best baseline.", "good"),
+    Standing.AHEAD: ("Perhaps: {found} is ahead of the best baseline, but chance is not ruled out.", "open"),
+    Standing.EQUAL: ("No: {found} does as well as the best baseline, not better.", "bad"),
+    Standing.BEHIND: (
+        "No: {found} does not beat the best baseline; how far it is behind may be chance.",
+        "bad",
+    ),
+    Standing.WORSE: ("No: {found} does not beat the best baseline; it is significantly worse.", "bad"),
+    Standing.ONE_SEED: (
+        "Not known yet: {found} and the baselines were trained on one seed, which tells nothing.",
+        "open",
+    ),
+    Standing.NO_SCORE: ("No: {found} did not train on every seed of the comparison.", "bad"),
+    Standing.NO_BASELINE: ("Not known: the task names no baseline to compare {found} with.", "open"),
+    Standing.NOT_COMPARED: ("Not known yet: nothing was compared with the baselines.", "open"),
+}
+NOTHING = "Nothing yet: no loss has a score."
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The winner compared with the best baseline, on the test split and the same new training seeds.
+class Step:
+    """What to do next.
 
     Args:
-        rival: The baseline with the highest mean; None where the task declares none.
-        paired: Their differences.
+        command: That does it, where one does.
     """
 
-    winner: Row
-    rival: Row | None = None
-    paired: PairedDifference | None = None
+    text: str
+    command: str = ""
 
-    @property
-    def standing(self) -> Standing | None:
-        if self.paired is None:
-            return None
-        difference, p_value = self.paired.difference, self.paired.p_value
-        if difference == 0:
-            return Standing.EQUALS
-        if difference < 0:
-            return Standing.BEHIND
-        return Standing.BEATS if p_value is None or p_value < SURE else Standing.AHEAD
-
-    @property
-    def numbers(self) -> str:
-        """Both means with half of their 95 % intervals."""
-        text = f"{self.winner.entrant.label} {_mean(self.winner)}"
-        return text if self.rival is None else f"{text} against {_mean(self.rival)} of {self.rival.entrant.label}"
-
-    @property
-    def sureness(self) -> str:
-        """The difference with its 95 % confidence interval and p-value."""
-        seeds = f"{len(self.winner.scores)} seed" + "s" * (len(self.winner.scores) != 1)
-        if self.paired is None:
-            return f"over {seeds}"
-        difference = f"difference {signed(self.paired.difference)}"
-        if self.paired.interval is None or self.paired.p_value is None:
-            return f"{difference} over {seeds}, too few for a test"
-        interval = f"± {figure(self.paired.interval)}"
-        return f"{difference} {interval}, p = {self.paired.p_value:.2g} (paired t-test over {seeds})"
+    def __str__(self) -> str:
+        return f"{self.text}: {self.command}" if self.command else f"{self.text}."
 
 
-def judged(rows: Sequence[Row], winner: str) -> Judgement | None:
-    """Compare the winner with the best baseline; None where no found loss has a score on every seed.
-
-    Args:
-        winner: Label of the loss with the best mean over new training seeds on the valid split. The best *on test* would be biased.
-    """
-    found = [row for row in sort_by_mean(rows) if not row.entrant.baseline and row.mean is not None]
-    rivals = [row for row in sort_by_mean(rows) if row.entrant.baseline and row.mean is not None]
-    if not found:
-        return None
-    best = next((row for row in found if row.entrant.label == winner), found[0])
-    return Judgement(best, rivals[0], compare_paired(best.scores, rivals[0].scores)) if rivals else Judgement(best)
+def headline(judgement: Judgement) -> str:
+    """Answer in a sentence whether the search found something better than the baselines."""
+    return HEADLINES[judgement.standing][0].format(found=judgement.found and judgement.found.entrant.label)
 
 
-def verdict(rows: Sequence[Row], winner: str) -> str:
-    """Say in a sentence whether the winner is better than the best baseline, and how certain that is."""
-    found = judged(rows, winner)
+def evidence(judgement: Judgement) -> list[str]:
+    """Say in sentences what the answer rests on."""
+    found, rival, paired = judgement.found, judgement.rival, judgement.paired
     if found is None:
-        return "No found loss has a score on every seed."
-    if found.rival is None:
-        return f"{found.winner.entrant.label} reaches {_mean(found.winner)}; the task declares no standard loss to compare it with."
-    standing = found.standing or Standing.EQUALS
-    doubt = ", but not significantly" if standing is Standing.AHEAD else ""
+        return []
+    seeds = _seeds(len(found.scores))
+    if found.mean is None:
+        return [f"{found.failed} of its trainings on {seeds} have no score: {'; '.join(_first_lines(found))}."]
+    means = [f"{row.entrant.label} {_mean(row)}" for row in (found, rival) if row is not None]
+    interval = "" if found.interval is None else ", ± 95 % confidence interval"
+    sentences = [f"Mean over {seeds} of the {TEST} split{interval}: {', '.join(means)}."]
+    if rival is None or paired is None:
+        return sentences
+    sentences.append(f"Difference {_difference(judgement)}.")
+    if judgement.baselines > 1:
+        sentences.append(f"{rival.entrant.label} is the best of {judgement.baselines} baselines on the {TEST} split.")
+    return sentences
+
+
+def sentences(search: Search) -> list[str]:
+    """Return the answer and what it rests on, for a terminal."""
+    return [headline(search.judgement), *evidence(search.judgement)] if search.top(1) else [NOTHING]
+
+
+def next_steps(search: Search) -> list[Step]:
+    """Say what to do next: which loss to use, and which command goes on."""
+    if not search.top(1):
+        return [Step("Look at why", _command("failures", search.directory))]
+    best, judgement = search.best, search.judgement
+    export = _command("export", search.directory, str(best.id))
+    found, rival = judgement.found, judgement.rival
+    if judgement.is_win and found is not None:
+        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), Step("Export it", export)]
+    steps = []
+    is_lost = judgement.standing in (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE)
+    if is_lost and rival is not None:
+        steps.append(
+            Step(f"Use {_name(rival.entrant)} {_at(rival.entrant)}: on the {TEST} split it has {_mean(rival)}")
+        )
+    if judgement.standing is Standing.NOT_COMPARED:
+        steps.append(Step("Compare it with the baselines", _command("compare", search.directory)))
+    elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND):
+        more = ("--seeds", str(max(MORE_SEEDS, 2 * len(found.scores) if found else 0)))
+        steps.append(Step("More training seeds tell more", _command("compare", search.directory, *more)))
+    if is_lost:
+        more = ("--evaluations", f"+{search.configuration.evaluations}")
+        steps.append(Step("A longer search may find a better loss", _command("resume", search.directory, *more)))
+    return [*steps, Step(f"Export the best loss found, #{best.id}", export)]
+
+
+def _difference(judgement: Judgement) -> str:
+    assert judgement.paired is not None
+    difference = signed(judgement.paired.difference)
+    if judgement.paired.interval is None or judgement.p_value is None:
+        why = "one seed has no spread" if judgement.standing is Standing.ONE_SEED else "the same on every seed"
+        return f"{difference}; no p-value: {why}"
+    corrected = f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
     return (
-        f"The winner {found.winner.entrant.label} {standing.value} the best baseline on test{doubt}: "
-        f"{found.numbers}; {found.sureness}."
+        f"{difference} ± {figure(judgement.paired.interval)}, p = {judgement.p_value:.2g} "
+        f"(paired t-test, two-sided{corrected})"
     )
+
+
+def _at(entrant: Entrant) -> str:
+    """Say how a loss was scaled where it was compared."""
+    if entrant.scale != 1:
+        return f"multiplied by {entrant.scale:g}, at the recipe's learning rate"
+    factor = entrant.learning_rate
+    return "at the recipe's learning rate" if factor == 1 else f"at {factor:g} × the recipe's learning rate"
+
+
+def _name(entrant: Entrant) -> str:
+    return entrant.loss if len(entrant.loss) <= len(entrant.label) else entrant.label
 
 
 def _mean(row: Row) -> str:
     return figure(row.mean) + ("" if row.interval is None else f" ± {figure(row.interval)}")
+
+
+def _seeds(count: int) -> str:
+    return f"{count} training seed" + "s" * (count != 1)
+
+
+def _first_lines(row: Row) -> list[str]:
+    return [reason.splitlines()[0] for reason in row.reasons]
+
+
+def _command(name: str, directory: Path, *arguments: str) -> str:
+    return shlex.join(["autoloss", name, str(directory), *arguments])

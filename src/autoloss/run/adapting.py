@@ -44,15 +44,23 @@ def adapt_configuration(task: Task, configuration: Configuration, runner: JobRun
         if rungs != settings.rungs:
             say(f"{reason} {_describe_rungs(rungs)}")
             configuration = _change(configuration, rungs=rungs)
-    cheapest = int(configuration.evaluations / configuration.search.rungs[0])
-    if cheapest < configuration.evolution.initial and len(configuration.evolution.start) < cheapest:
-        least = max(1, len(configuration.evolution.start), cheapest // 2)
-        say(
-            f"The budget holds {cheapest} candidates and evolution.initial is {configuration.evolution.initial}: all would be "
-            f"drawn from nothing. The search draws {least} and takes parents for the others."
-        )
-        configuration = configuration.changed({"evolution.initial": least})
     return configuration
+
+
+def describe_budget(configuration: Configuration) -> list[str]:
+    """Say whether the budget ends before the first candidate with a parent.
+
+    >>> describe_budget(Configuration(evaluations=10))
+    ['The budget holds 10 candidates, and the first 20 are drawn from nothing (evolution.initial): this is a random search. ...']
+    """
+    candidates = int(configuration.evaluations / configuration.search.rungs[0])
+    if candidates > configuration.evolution.initial:
+        return []
+    return [
+        f"The budget holds {candidates} candidates, and the first {configuration.evolution.initial} are drawn from nothing "
+        "(evolution.initial): this is a random search. Raise the budget, also later by `autoloss resume`, or lower "
+        "evolution.initial."
+    ]
 
 
 def _change(configuration: Configuration, **settings: object) -> Configuration:

@@ -21,7 +21,7 @@ from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
 from autoloss.tasks.task import Diverged, Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.baselines import LEARNING_RATES, SCALES, TUNING_SEEDS
+from autoloss.trainings.baselines import count_tuning_trainings
 from autoloss.workers.rejection_tester import RejectionTester, make_tester
 
 LEAST_STEPS = 2
@@ -165,13 +165,13 @@ def check(
 
 
 def count_final_trainings(settings: FinalSettings) -> int:
-    """Return about how many trainings follow a search: confirmations, the baselines' learning rates, the comparison.
+    """Return at most about how many trainings follow a search: confirmations, learning rates, the comparison.
 
     >>> count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
     20
     """
-    tuning = 2 * len(LEARNING_RATES) * TUNING_SEEDS
-    entrants = settings.compare + 3 + len(SCALES)
+    tuning = count_tuning_trainings(settings.compare + 2)
+    entrants = settings.compare + 3
     compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
     return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
 

@@ -28,6 +28,7 @@ class Request:
         operators: All that a formula may hold, by name.
         start: Losses to start from.
         also: Further metrics to show beside the score.
+        notes: What a user has to know of how the request was understood.
     """
 
     task: Task
@@ -36,6 +37,7 @@ class Request:
     operators: Mapping[str, Operator]
     start: Sequence[StartingLoss] = ()
     also: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def make_request(
@@ -69,7 +71,8 @@ def make_request(
     table = operator_table(own)
     off = tuple(dict.fromkeys([*configuration.space.without, *without]))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
-    losses = parse_starting_losses([*configuration.evolution.start, *start], loaded.branches, table)
+    wanted = [*configuration.evolution.start, *start]
+    losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
     configuration = configuration.changed(
         {
             "space.without": off,
@@ -78,7 +81,13 @@ def make_request(
         }
     )
     return Request(
-        task=loaded, reference=reference, configuration=configuration, operators=table, start=losses, also=tuple(also)
+        task=loaded,
+        reference=reference,
+        configuration=configuration,
+        operators=table,
+        start=losses,
+        also=tuple(also),
+        notes=notes,
     )
 
 

@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss.search.records import Individual, Origin, State
+from autoloss.search.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
 from autoloss.store.run_settings import RunSettings
 from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
-from autoloss.trainings.table import Row, collect_rows, confirmed_rows, sort_by_mean
+from autoloss.trainings.judgement import Judgement, judge_comparison
+from autoloss.trainings.racing import confirmed_rows
+from autoloss.trainings.table import Row, collect_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
@@ -36,7 +38,7 @@ class FoundLoss:
         formula: Its text.
         also: Further metrics of its proxy training.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
-        fresh_seeds: The number of those seeds; the finalists have more than the others.
+        fresh_seeds: The number of those seeds; close finalists have more than the others.
         leaves: Branch → names of its leaves.
         operators: The run's own, as objects or by reference.
     """
@@ -122,10 +124,11 @@ class Search:
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:
-        """The best, trained again on new seeds of the valid split; the winner first."""
+        """The best, trained again on new seeds of the valid split; the one with the highest mean first."""
         seed, final = self.configuration.seed, self.configuration.final
         best = self.reader.losses(self.reader.ranking[: final.confirm])
-        return confirmed_rows([_entrant(row["id"], row["loss"]) for row in best], seed, final, self.reader.trainings)
+        entrants = [_entrant(row["id"], row["loss"], self.configuration) for row in best]
+        return confirmed_rows(entrants, seed, final, self.reader.trainings)
 
     @cached_property
     def comparison(self) -> Sequence[Row]:
@@ -134,6 +137,11 @@ class Search:
         entrants = [Entrant(**entrant) for entrant in compared.entrants]
         seeds = training_seeds(self.configuration.seed, COMPARISON, compared.seeds)
         return sort_by_mean(collect_rows(entrants, seeds, TEST, self.reader.trainings))
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Whether the best loss beats the best baseline on the test split."""
+        return judge_comparison(self.comparison, self.best.id if self.top(1) else None)
 
     @property
     def operators(self) -> Sequence[Operator | str]:
@@ -149,16 +157,20 @@ class Search:
 
     @property
     def best(self) -> FoundLoss:
-        """The winner on new training seeds or, where nothing was trained again, the highest score.
+        """The best on new training seeds or, where nothing was trained again, the highest score.
 
         Raises:
             LookupError: No loss has a score.
         """
-        # Only the first few by score were trained on new seeds.
-        ranked = self.top(max(1, self.configuration.final.confirm))
-        if not ranked:
-            raise LookupError(f"No loss of the run in {self.directory} has a score.")
-        return max(ranked, key=by_seeds_and_mean)
+        for found in self.best_first(1):
+            return found
+        raise LookupError(f"No loss of the run in {self.directory} has a score.")
+
+    def best_first(self, count: int) -> list[FoundLoss]:
+        """Return the losses as new training seeds rank them, then those that were not trained on new seeds, by score."""
+        confirmed = [row.entrant.number for row in self.confirmed if row.mean is not None]
+        order = dict.fromkeys([*(number for number in confirmed if number is not None), *self.reader.ranking])
+        return self.losses(list(order)[:count])
 
     def top(self, count: int) -> list[FoundLoss]:
         """Return the best by score, each signature once; `best` goes by new training seeds instead."""
@@ -179,25 +191,25 @@ class Search:
         return found
 
 
-def _entrant(number: int, loss: str) -> Entrant:
-    return Entrant(f"#{number}", loss)
-
-
-def by_seeds_and_mean(found: FoundLoss) -> tuple[int, float]:
-    """Return what losses are ordered by: the number of new seeds they were trained on, then the mean over these."""
-    return found.fresh_seeds, found.score if found.confirmed is None else found.confirmed
+def _entrant(number: int, loss: str, configuration: Configuration) -> Entrant:
+    return Entrant(f"#{number}", loss, configuration.search.learning_rate)
 
 
 def rank_history(history: Sequence[Individual]) -> list[Individual]:
-    """Return the trained individuals with a score, the best first; twins and copies are not listed again."""
+    """Return the trained individuals with a score, the best first, as the view `ranking` does.
+
+    Twins and copies are not listed again, nor are those that were promoted and have a score at a larger share of the schedule.
+    """
     trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
-    # The order is stable: of equal scores the earlier candidate counts.
-    return sorted(trained, key=lambda one: -one.score)
+    promoted = {one.child.parent for one in trained if PROMOTED in one.child.kinds.values()}
+    return sorted((one for one in trained if one.id not in promoted), key=lambda one: one.rank, reverse=True)
 
 
-def best_entrants(history: Sequence[Individual], count: int) -> list[Entrant]:
-    """Return the best losses of a history, which are trained again before a winner is named."""
-    return [_entrant(one.id, one.formula) for one in rank_history(history)[:count]]
+def best_entrants(history: Sequence[Individual], configuration: Configuration) -> list[Entrant]:
+    """Return the best losses of a history, which are trained again before one is called the best."""
+    return [
+        _entrant(one.id, one.formula, configuration) for one in rank_history(history)[: configuration.final.confirm]
+    ]
 
 
 def open_run(directory: str | Path) -> Search:

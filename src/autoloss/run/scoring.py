@@ -10,7 +10,7 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import RequestError, unknown
 from autoloss.run.request import make_request, restore_request
-from autoloss.run.results import by_seeds_and_mean, open_run
+from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
 from autoloss.search.chance import derive_seed
 from autoloss.space.loss_text import join_branches
@@ -106,7 +106,7 @@ def compare(
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
 ) -> list[Row]:
-    """Re-train a run's best losses and the baselines on new training seeds and measure them on the test split.
+    """Train a run's best losses and the baselines on new seeds, each at its best learning rate, and measure them on the test split.
 
     What was trained before under the same seeds is not trained again.
 
@@ -123,7 +123,7 @@ def compare(
     Store(directory).close()
     with closing(Ownership(directory)), Store(directory, write=True) as store:
         found = open_run(directory)
-        best = sorted(found.top(found.reader.count), key=by_seeds_and_mean, reverse=True)
+        best = found.best_first(top)
         if not best:
             raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
         request = restore_request(found.settings, directory, task, operators)
@@ -136,8 +136,10 @@ def compare(
         with start_workers(runner, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, request.configuration.limits)
             store.rest_with(dispatcher.rest)
-            winners = [Entrant(f"#{loss.id}", loss.formula) for loss in best[:top]]
+            entrants = [
+                Entrant(f"#{loss.id}", loss.formula, request.configuration.search.learning_rate) for loss in best
+            ]
             every = baselines == "all"
             return compare_with_baselines(
-                winners, request.task, request.configuration, seeds, store, dispatcher, every=every
+                entrants, request.task, request.configuration, seeds, store, dispatcher, every=every
             )

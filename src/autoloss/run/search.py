@@ -72,8 +72,9 @@ def search(
         directory: Where the run is kept; a new folder under `runs` by default.
         settings: `evolution.lag` and the like → value; over those of the recipe.
         options: Further keyword arguments of a task of the catalogue.
-        start: Losses to start from: a file with one on each line, names of the zoo and formulas with commas between, or several
-            of these. The first candidates are those of them that pass the rejection protocol.
+        start: Losses to start from: a file with one on each line; or, with commas between, formulas, names of the zoo, `zoo` for
+            all of its formulas that fit, and folders of runs, for the ten best losses of each; or several of these. The first
+            candidates are those of them that pass the rejection protocol.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         without: Operators of Table 1 that are switched off.
         operators: Operators of your own, or `file.py:name` of one or several.
@@ -128,6 +129,8 @@ def search(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
                 "directory",
             )
+        for note in request.notes:
+            (say or _ignore)(note)
         settings_of_run, samples = start_run(request, path, machines, say or _ignore)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
@@ -209,7 +212,7 @@ class _Driver:
             end = run_loop(history, self.store, dispatcher, self.observe)
             crash_point("search-ended")
             if final:
-                best = best_entrants(history.finished, configuration.final.confirm)
+                best = best_entrants(history.finished, configuration)
                 confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say)
         if dispatcher.losses:
             self.say(dispatcher.describe_losses())

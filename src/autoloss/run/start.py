@@ -9,7 +9,7 @@ from autoloss import __version__
 from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import bound_gains
-from autoloss.run.adapting import adapt_configuration
+from autoloss.run.adapting import adapt_configuration, describe_budget
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
 from autoloss.search.chance import derive_seed
@@ -39,7 +39,12 @@ def start_run(
     runner = JobRunner(task, samples, configuration, operators=request.operators)
     configuration = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
-    for text in (*describe_idle_workers(machines.workers, configuration.evolution.lag), *map(describe_start, start)):
+    lag = configuration.evolution.lag
+    for text in (
+        *describe_idle_workers(machines.workers, lag),
+        *map(describe_start, start),
+        *describe_budget(configuration),
+    ):
         say(text)
     with one_thread():
         untrained = task.untrained(derive_seed(configuration.seed, "training"))

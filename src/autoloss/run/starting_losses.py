@@ -1,24 +1,33 @@
-"""Losses that a search starts from: by name, by formula or from a file, each held to the rejection protocol first."""
+"""Losses that a search starts from: by name, by formula, from a file, from the zoo or from another run.
+
+Each is held to the rejection protocol first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.rejection.reasons import Reason
-from autoloss.space.branch import Branch
+from autoloss.run.results import open_run
 from autoloss.space.expression import Expression
 from autoloss.space.loss import Loss
 from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import StartVerdict
+from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
 
 COMMENT = "#"
+ZOO = "zoo"
+"""Stands for all formulas of the zoo that fit."""
+FROM_RUN = 10
+"""So many of the best losses of another run are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +54,132 @@ def describe_start(start: StartVerdict) -> str:
 
 
 def parse_starting_losses(
-    start: Sequence[str], branches: Mapping[str, Branch], operators: Mapping[str, Operator]
-) -> tuple[StartingLoss, ...]:
+    start: Sequence[str], task: Task, operators: Mapping[str, Operator], most: int
+) -> tuple[tuple[StartingLoss, ...], tuple[str, ...]]:
     """Read losses to start from.
 
     Args:
-        start: Each a file with a loss on each line, or names of the zoo and formulas with commas between.
+        start: Each a file with a loss on each line, or with commas between: formulas, names of the zoo, `zoo` for all formulas of
+            the zoo that fit, and folders of runs, for their best losses.
+        most: K. As many losses of `zoo` and of runs are taken as there is room for beside those that are given one by one.
+
+    Returns:
+        The losses, each once, and a sentence on each `zoo` or run of which some were left out.
 
     Raises:
-        RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice.
+        RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice; or a run
+            has other branches.
     """
+    groups = list(_groups(start, task, operators))
     found: dict[str, StartingLoss] = {}
-    for place, label in _labels(start):
-        try:
-            losses = zoo.resolve(label, branches, operators)[1]
-        except RequestError as error:
-            raise RequestError(f"{place}{error}") from None
-        trees = {name: loss for name, loss in losses.items() if isinstance(loss, Expression)}
-        if len(trees) < len(losses):
-            raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
-        text = str(Loss(trees))
-        if text in found:
-            raise RequestError(f"{place}{label} is the loss {found[text].label} once more; give each once.")
-        found[text] = StartingLoss(label, text)
-    return tuple(found.values())
+    for group in groups:
+        if group.source:
+            continue
+        for place, loss in group.losses:
+            if loss.formula in found:
+                label = found[loss.formula].label
+                raise RequestError(f"{place}{loss.label} is the loss {label} once more; give each once.")
+            found[loss.formula] = loss
+    room, said = max(0, most - len(found)), []
+    chosen: dict[str, StartingLoss] = {}
+    for group in groups:
+        if not group.source:
+            chosen |= {loss.formula: loss for _, loss in group.losses}
+            continue
+        new = {loss.formula: loss for _, loss in group.losses if loss.formula not in {**found, **chosen}}
+        taken = dict(list(new.items())[:room])
+        chosen, room = chosen | taken, room - len(taken)
+        if len(taken) < len(new):
+            said.append(
+                f"{len(new) - len(taken)} of the {len(new)} losses of {group.source} are left out: the search starts from "
+                f"evolution.initial = {most} losses at most."
+            )
+    return tuple(chosen.values()), tuple(said)
 
 
-def _labels(start: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Give each loss with where it stands, for messages."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Losses that were given together, each with where it stands, for messages.
+
+    Args:
+        source: The zoo or the run that they come from; nothing for losses that were given one by one.
+    """
+
+    losses: Sequence[tuple[str, StartingLoss]]
+    source: str = ""
+
+
+def _groups(start: Sequence[str], task: Task, operators: Mapping[str, Operator]) -> Iterator[_Group]:
     for text in start:
         path = Path(text)
-        if len(text) < 1000 and path.is_file():
-            yield from _lines(path)
-        else:
-            yield from (("", part.strip()) for part in _separated(text))
+        is_path = len(text) < 1000
+        if is_path and path.is_file():
+            yield _Group([(place, _resolve(label, task, operators, place)) for place, label in _lines(path)])
+            continue
+        for part in [text] if is_path and path.is_dir() else map(str.strip, _separated(text)):
+            if part == ZOO:
+                yield _Group([("", loss) for loss in _take_zoo(task, operators)], "the zoo")
+            elif len(part) < 1000 and Path(part).is_dir():
+                yield _Group([("", loss) for loss in _take_run(part, task, operators)], part)
+            else:
+                yield _Group([("", _resolve(part, task, operators))])
+
+
+def _resolve(
+    label: str, task: Task, operators: Mapping[str, Operator], place: str = "", text: str | Mapping[str, str] = ""
+) -> StartingLoss:
+    """Resolve one loss.
+
+    Args:
+        place: Where it stands, for messages.
+        text: The loss, where its label is not.
+    """
+    try:
+        losses = zoo.resolve(text or label, task.branches, operators)[1]
+    except RequestError as error:
+        raise RequestError(f"{place}{error}") from None
+    trees = {name: loss for name, loss in losses.items() if isinstance(loss, Expression)}
+    if len(trees) < len(losses):
+        raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
+    # Each tree gets the factor of this search's own samples.
+    return StartingLoss(label, str(Loss({name: tree.scaled(1.0) for name, tree in trees.items()})))
+
+
+def _take_zoo(task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
+    """Give the standard loss of the task, then all of the zoo, as far as they are formulas that fit the branches."""
+    offers: list[tuple[str, str | Mapping[str, str]]] = [(name, name) for name in zoo.names()]
+    if task.standard:
+        offers.insert(0, (join_branches(task.standard), task.standard))
+    for label, text in offers:
+        with suppress(RequestError):
+            yield _resolve(label, task, operators, text=text)
+
+
+def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> list[StartingLoss]:
+    """Return the best losses of a run: the best of each size, then those with the highest scores, `FROM_RUN` in all.
+
+    Raises:
+        RequestError: There is no run, it has no scores, or it has other branches.
+    """
+    run = open_run(directory)
+    wanted = {name: tuple(branch.leaves_and_roles) for name, branch in task.branches.items()}
+    leaves = {name: tuple(found) for name, found in run.settings.leaves.items()}
+    if leaves != wanted:
+        raise RequestError(
+            f"A search cannot start from the losses of {directory}: its branches are {_describe_leaves(leaves)}; those of this "
+            f"task are {_describe_leaves(wanted)}. Name a run whose task has the same branches."
+        )
+    ranking = [found.id for found in run.best_first(run.reader.count)]
+    numbers = set(list(dict.fromkeys([*run.reader.best_by_size, *ranking]))[:FROM_RUN])
+    if not numbers:
+        raise RequestError(f"No loss of the run in {directory} has a score yet; a search cannot start from it.")
+    chosen = run.losses([number for number in ranking if number in numbers])
+    name = Path(directory).name or directory
+    return [_resolve(f"{name} #{loss.id}", task, operators, f"{name} #{loss.id}: ", loss.formula) for loss in chosen]
+
+
+def _describe_leaves(leaves: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{name} ({', '.join(found)})" for name, found in leaves.items())
 
 
 def _separated(text: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Guided search: several passing candidates are drawn for each place, and the one is trained that a model of the scores prefers.
 
-The children are those of the evolution. A Gaussian process learns the score at the first rung from the gradient of a loss: its norm
-and direction where the network starts and where half of the predictions are right, as the signature of a candidate has them.
-It follows White et al., BANANAS (AAAI 2021), in mutating the best and choosing by a model, with a Gaussian process in place of their
-networks, since the observations are few.
+The children are those of the evolution. A Gaussian process learns the score at the first rung from the gradient of a loss: its
+norm and direction where the network starts and where half of the predictions are right, as the signature of a candidate has them.
+It follows White et al., BANANAS (AAAI 2021), in mutating the best and choosing by a model, with a Gaussian process in place of
+their networks, since the observations are few.
 """
 
 from __future__ import annotations

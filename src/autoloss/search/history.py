@@ -21,7 +21,6 @@ from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
 
-
 ROUNDING = 1e-9
 """Of sums of shares."""
 

@@ -10,6 +10,7 @@ from enum import Enum
 from random import Random
 
 from autoloss.search.initialization import initial_expression
+from autoloss.search.records import PROMOTED
 from autoloss.settings import OffspringSettings
 from autoloss.space.expression import Alphabet, Expression, arity, build, leaf
 
@@ -82,7 +83,7 @@ class Kind(Enum):
     MUTATION = "mutated"
     START = "given"
     """A loss that the search was started with."""
-    PROMOTION = "promoted"
+    PROMOTION = PROMOTED
     """The parent's tree, to be trained at a larger share of the schedule."""
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+PROMOTED = "promoted"
+"""Kind of every branch of a candidate that is an earlier one, trained at a larger share of the schedule."""
+
 
 class State(Enum):
     """Everything an individual can come to."""

@@ -1,3 +1,4 @@
+# pyright: basic
 """A model of what losses score: a Gaussian process over what their gradients look like."""
 
 from __future__ import annotations
@@ -98,6 +99,6 @@ def _fit_process(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> Any
         for length in LENGTHS:
             for noise in NOISES:
                 kernel = Matern(length * unit, nu=2.5) + WhiteKernel(noise)
-                process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)
+                process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)  # pyright: ignore[reportArgumentType]
                 found.append(process.fit(rows, targets))
     return max(found, key=lambda process: round(process.log_marginal_likelihood_value_, 9))

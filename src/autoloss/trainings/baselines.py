@@ -1,11 +1,12 @@
-"""The losses that found ones are compared with: which fit a task, at which learning rates and scales.
+"""The losses that found ones are compared with: which fit a task, and at which learning rates.
 
-The scale of a loss acts like a learning rate. A baseline's learning rate is therefore the best of a small grid, chosen on the
-valid split, and the standard loss is trained at several scales as well.
+The scale of a loss acts like a learning rate. The learning rate of every loss that is compared is therefore the best of a small
+grid, chosen on the valid split.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,10 +20,10 @@ from autoloss.trainings.table import sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""The grid of factors on the recipe's learning rate that a baseline is tuned on."""
+"""The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
 TUNING_SEEDS = 2
-SCALES = (0.3, 3.0, 10.0)
-"""Further factors that the standard loss is trained with."""
+CLOSE = 2
+"""So many of the rates that are best on the first seed are trained on the further ones."""
 DICE = "baseline/dice"
 OF_CLASSES = ("baseline/wce", "baseline/lovasz")
 OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
@@ -45,27 +46,36 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     return [Entrant(_label(name), name, baseline=True) for name in names]
 
 
-def at_scales(entrant: Entrant) -> list[Entrant]:
-    """Return a loss at each of the further scales."""
-    return [replace(entrant, label=f"{entrant.label} × {scale:g}", scale=scale) for scale in SCALES]
-
-
 def tune_learning_rates(
     entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, record: Record
 ) -> list[Entrant]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split.
 
-    Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    All rates are trained on one seed, and the best `CLOSE` of each entrant on the others. Of equal rates the one nearest to the
+    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
     """
     setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
-    grid = [replace(entrant, **{setting: factor}) for entrant in entrants for factor in LEARNING_RATES]
-    rows = compare_losses(grid, training_seeds(seed, "tuning", TUNING_SEEDS), "valid", dispatcher, record)
+    seeds = training_seeds(seed, "tuning", TUNING_SEEDS)
+    factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
+    grids = [[replace(entrant, **{setting: factor}) for factor in factors] for entrant in entrants]
+    for count in range(1, len(seeds) + 1):
+        rows = compare_losses([one for grid in grids for one in grid], seeds[:count], "valid", dispatcher, record)
+        ranked = iter(rows)
+        grids = [[row.entrant for row in sort_by_mean([next(ranked) for _ in grid])[:CLOSE]] for grid in grids]
     best: list[Entrant] = []
-    for start in range(0, len(rows), len(LEARNING_RATES)):
-        choice = sort_by_mean(rows[start : start + len(LEARNING_RATES)])[0].entrant
+    for choice, *_ in grids:
         factor = choice.learning_rate * choice.scale
         best.append(choice if factor == 1 else replace(choice, label=f"{choice.label} ({short} × {factor:g})"))
     return best
+
+
+def count_tuning_trainings(entrants: int) -> int:
+    """Return how many trainings `tune_learning_rates` needs for so many entrants.
+
+    >>> count_tuning_trainings(1)
+    7
+    """
+    return entrants * (len(LEARNING_RATES) + CLOSE * (TUNING_SEEDS - 1))
 
 
 def _join(losses: Mapping[str, str]) -> str:

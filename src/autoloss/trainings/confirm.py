@@ -1,4 +1,4 @@
-"""What ends a search: the best candidates on new training seeds, then beside the baselines on the test split."""
+"""What ends a search: the best candidates on new training seeds, then compared with the baselines on the test split."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from autoloss.store.crash_points import crash_point
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.baselines import at_scales, baselines, tune_learning_rates
+from autoloss.trainings.baselines import baselines, tune_learning_rates
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
-from autoloss.trainings.table import Row, confirmed_rows, sort_by_mean
+from autoloss.trainings.racing import follow_race
+from autoloss.trainings.record import run_trainings
+from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 
 Say = Callable[[str], None]
@@ -22,7 +24,7 @@ Say = Callable[[str], None]
 def confirm_and_compare(
     best: Sequence[Entrant], task: Task, configuration: Configuration, dispatcher: Dispatcher, store: Store, say: Say
 ) -> None:
-    """Train the best candidates on new seeds, then compare the winners with the baselines on the test split.
+    """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
 
     Args:
         best: The best candidates of the search, at most `final.confirm` of them.
@@ -40,7 +42,8 @@ def confirm_and_compare(
         return
     best = best[: settings.compare]
     say(
-        f"Comparing the top {len(best)} with the baselines on the test split: {settings.compare_seeds} new training seeds each."
+        f"Comparing the top {len(best)} with the baselines: each at the best learning rate of a small grid, then "
+        f"{settings.compare_seeds} new training seeds each on the test split."
     )
     compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher)
     crash_point("compared")
@@ -49,21 +52,22 @@ def confirm_and_compare(
 def _confirm(
     best: Sequence[Entrant], seed: int, settings: FinalSettings, dispatcher: Dispatcher, store: Store, say: Say
 ) -> list[Entrant]:
-    """Train the best on new seeds, the finalists on further ones; return them in their new order."""
-    count, further = settings.confirm_seeds, settings.finalist_seeds
-    every = training_seeds(seed, CONFIRMATION, count + further)
+    """Train the best on new seeds, then let the finalists race; return all in their new order."""
+    count = settings.confirm_seeds
     say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
-    first = compare_losses(best, every[:count], "valid", dispatcher, store)
+    compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, store)
     crash_point("best-confirmed")
-    finalists = [row.entrant for row in sort_by_mean(first)[: settings.finalists]]
-    if finalists and further:
+    race = follow_race(best, seed, settings, store.trainings())
+    if race.missing:
+        finalists = min(settings.finalists, len(best))
         say(
-            f"Confirming the top {len(finalists)} of these: {further} further training seeds each "
-            f"({len(finalists) * further} trainings)."
+            f"Confirming the top {finalists} of these: one further training seed each per round, at most "
+            f"{finalists * settings.finalist_seeds} trainings; a candidate that is clearly behind gets no more."
         )
-        compare_losses(finalists, every, "valid", dispatcher, store)
-        crash_point("finalists-confirmed")
-    return [row.entrant for row in confirmed_rows(best, seed, settings, store.trainings())]
+    while race.missing:
+        race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, store))
+    crash_point("finalists-confirmed")
+    return [row.entrant for row in race.rows]
 
 
 def compare_with_baselines(
@@ -76,7 +80,9 @@ def compare_with_baselines(
     *,
     every: bool = False,
 ) -> list[Row]:
-    """Compare losses with the tuned baselines, and with the standard loss at other scales, on the test split.
+    """Compare losses with the baselines on the test split.
+
+    The learning rates of losses and baselines are tuned on the same grid.
 
     Every training is recorded in the store, and so is the list of entrants.
 
@@ -87,10 +93,11 @@ def compare_with_baselines(
         One row per entrant, the best first.
     """
     plain = baselines(task, every=every)
-    rivals = tune_learning_rates(plain, task, configuration.seed, dispatcher, store)
+    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, store)
+    found, rivals = tuned[: len(best)], tuned[len(best) :]
     # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
     own = [rival for rival in plain[:1] if rival not in rivals]
-    entrants = [*best, *own, *rivals, *(other for rival in plain[:1] for other in at_scales(rival))]
+    entrants = [*found, *own, *rivals]
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
     store.change_setting("comparison", comparison)
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)

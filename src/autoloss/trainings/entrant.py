@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from autoloss.search.chance import derive_seed
@@ -33,6 +34,16 @@ class Entrant:
     learning_rate: float = 1.0
     scale: float = 1.0
     baseline: bool = False
+
+    @property
+    def number(self) -> int | None:
+        """The number of the candidate that its label begins with, as in `#39 (lr × 3)`; None for another loss.
+
+        >>> Entrant("#39 (lr × 3)", "mul(y, p)", learning_rate=3.0).number
+        39
+        """
+        found = None if self.baseline else re.match(r"#(\d+)\b", self.label)
+        return int(found[1]) if found else None
 
     def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
         """Return its training with a seed."""

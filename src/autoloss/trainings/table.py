@@ -10,8 +10,7 @@ from typing import Any
 
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
-from autoloss.settings import FinalSettings
-from autoloss.trainings.entrant import CONFIRMATION, Entrant, training_seeds
+from autoloss.trainings.entrant import Entrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,24 +166,3 @@ def collect_rows(
 def sort_by_mean(rows: Sequence[Row]) -> list[Row]:
     """Sort rows by their mean, the best first, those without one last."""
     return sorted(rows, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True)
-
-
-def sort_by_seeds_and_mean(rows: Sequence[Row]) -> list[Row]:
-    """Sort rows by their number of seeds, then by their mean: a loss was trained on more seeds since it led on fewer."""
-    return sorted(sort_by_mean(rows), key=lambda row: 0 if row.mean is None else len(row.scores), reverse=True)
-
-
-def confirmed_rows(
-    entrants: Sequence[Entrant], seed: int, settings: FinalSettings, recorded: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return what confirming came to, the winner first; a finalist has its further seeds once all of them are recorded.
-
-    Args:
-        entrants: The best candidates of the search.
-        seed: The run's.
-    """
-    every = training_seeds(seed, CONFIRMATION, settings.confirm_seeds + settings.finalist_seeds)
-    first = sort_by_mean(collect_rows(entrants, every[: settings.confirm_seeds], "valid", recorded))
-    finalists = [row.entrant for row in first[: settings.finalists]]
-    whole = {row.entrant: row for row in collect_rows(finalists, every, "valid", recorded)}
-    return sort_by_seeds_and_mean([whole.get(row.entrant, row) for row in first])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autoloss.report.failures import failures
-from autoloss.report.leaderboard import count_seeds, hall_rows, rows_of, top_rows
+from autoloss.report.leaderboard import count_seeds, describe_p_values, hall_rows, rows_of, top_rows
 from autoloss.report.lineage import Step, lineage
 from autoloss.report.numbers import counted, duration, figure
 from autoloss.report.page import figures
@@ -20,7 +19,6 @@ from autoloss.report.page.scenes import Scenes, kept
 from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
 from autoloss.report.shares import (
-    PROMOTED,
     at_share,
     count_trainings,
     describe_factors,
@@ -29,14 +27,17 @@ from autoloss.report.shares import (
     write_counts,
     write_score,
 )
+from autoloss.report.verdict import MEANING
 from autoloss.run.results import Search
+from autoloss.search.records import PROMOTED
 from autoloss.store.read import Reader
+from autoloss.trainings.judgement import Judgement
 from autoloss.trainings.table import Row
 
 TOP = 20
 """Losses in the table of the best."""
 OFFSPRING = 8
-"""Children of the winner that are listed."""
+"""Children of the best loss that are listed."""
 EXAMPLES = 12
 """Groups of failures that are listed."""
 
@@ -46,13 +47,14 @@ class Compared:
     """A row of the comparison on the test split.
 
     Args:
+        badge: What it is called there; nothing for baselines.
         places: Of its interval's ends and of its mean, in units; None where there is no mean.
         below: The mean is below the axis.
     """
 
     label: str
     baseline: bool
-    winner: bool
+    badge: str
     mean: str
     half: str
     p_value: str
@@ -91,10 +93,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A loss of the winner's family.
+    """A loss of the family of the best.
 
     Args:
-        how: How it came about; of the winner's offspring only whether it was promoted.
+        how: How it came about; of offspring only whether it was promoted.
         score: With its share of the schedule, where there are several.
     """
 
@@ -109,11 +111,13 @@ class Contents:
     """What the page shows.
 
     Args:
-        factor: What the factors before the winner's formulas are, in words; empty where it has none.
+        best: The loss that the story is about.
+        factor: What the factors before its formulas are, in words; empty where it has none.
+        notes: What the comparison's columns mean.
         axis: Of the intervals in the comparison.
         running: Number, since when, formula, and share where there are several.
         hall_share: At which share the hall of fame was trained, in words; empty where there is only one.
-        family: The winner's ancestors, the first one first; itself last.
+        family: The best loss's ancestors, the first one first; itself last.
         written: When this was read, in words.
     """
 
@@ -127,10 +131,10 @@ class Contents:
     state: State
     facts: Mapping[str, str]
     story: Story
-    winner: Listed | None
+    best: Listed | None
     factor: str
-    export: str
     compared: Sequence[Compared]
+    notes: Sequence[str]
     axis: Axis | None
     damaged: Sequence[str]
     running: Sequence[tuple[int, str, Formula, str]]
@@ -161,16 +165,17 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
     state = state_of(search)
     story = story_of(search, state)
     top, hall = top_rows(search, TOP), hall_rows(search)
-    number = story.winner
+    number = story.best
     born = [] if number is None else reader.offspring(number)
     steps = [] if number is None else lineage(search, number)
     shown = [*(row["formula"] for row in (*top, *hall)), *(step.child.loss for step in steps)]
     running = reader.running
     formulas = Formulas.of(search, [*shown, *(row["loss"] for row in (*born[:OFFSPRING], *running))])
-    winner = None if number is None else _winner(search, formulas, number)
-    compared, scale = _compared(search.comparison, number)
-    # One noisy score makes nobody a winner.
-    badge = "winner" if search.confirmed or compared else "best so far"
+    best = None if number is None else _list_best(search, formulas, number)
+    # Only a loss that beats the best baseline is a winner.
+    badge = "winner" if story.is_win else "best found" if search.confirmed else "best so far"
+    compared, scale = _compared(search, number, badge)
+    notes = [MEANING, *describe_p_values(search.comparison, search.judgement)] if compared else []
     listed = [Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in (*hall, *top)]
     return Contents(
         run=search.directory.absolute().name,
@@ -183,10 +188,10 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
         state=state,
         facts=_facts(search, state),
         story=story,
-        winner=winner,
-        factor="" if winner is None else describe_factors(winner.formula.found),
-        export="" if number is None else shlex.join(["autoloss", "export", str(search.directory), str(number)]),
+        best=best,
+        factor="" if best is None else describe_factors(best.formula.found),
         compared=compared,
+        notes=notes,
         axis=scale,
         damaged=list(reader.damaged),
         running=[
@@ -209,8 +214,8 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
         offspring=[_child(search, row, formulas) for row in born[:OFFSPRING]],
         offspring_count=len(born),
         curves=_curves(search, number),
-        shapes=[] if winner is None else _shapes(search, winner),
-        scenes=None if winner is None else kept(search, winner.formula.found),
+        shapes=[] if best is None else _shapes(search, best),
+        scenes=None if best is None else kept(search, best.formula.found),
     )
 
 
@@ -243,7 +248,7 @@ def _rankings(search: Search, rows: Sequence[Listed]) -> list[Ranking]:
     ]
 
 
-def _winner(search: Search, formulas: Formulas, number: int) -> Listed:
+def _list_best(search: Search, formulas: Formulas, number: int) -> Listed:
     (best,) = search.losses([number])
     return Listed(rows_of(search, [best])[0], formulas[best.formula])
 
@@ -263,38 +268,39 @@ def _ago(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
-def _compared(rows: Sequence[Row], number: int | None) -> tuple[list[Compared], Axis | None]:
-    """Return the rows with their places on one axis; what failed far below the others does not press them together."""
+def _compared(search: Search, number: int | None, badge: str) -> tuple[list[Compared], Axis | None]:
+    """Return the comparison with places on one axis; what failed far below the others does not press them together."""
+    rows = search.comparison
+    badges = {row.entrant: "" if row.entrant.baseline else "found" for row in rows}
+    badges |= {row.entrant: badge for row in rows if number is not None and row.entrant.number == number}
     ends = [
         (row.mean - (row.interval or 0.0), row.mean + (row.interval or 0.0)) for row in rows if row.mean is not None
     ]
     means = sorted(row.mean for row in rows if row.mean is not None)
     if not ends:
-        return [_compared_row(row, number, None) for row in rows], None
+        return [_compared_row(row, badges[row.entrant], search.judgement, None) for row in rows], None
     middle = means[len(means) // 2]
     reach = max(2 * (means[-1] - middle), *(high - low for low, high in ends[:1]), 1e-6)
-    # The winner and the best baseline are what the table is looked at for.
-    kept = [row for row in rows if row.entrant.label == f"#{number}"][:1] + [
-        row for row in rows if row.entrant.baseline
-    ][:1]
+    # The best loss found and the best baseline are what the table is looked at for.
+    kept = [row for row in rows if badges[row.entrant] == badge][:1] + [row for row in rows if row.entrant.baseline][:1]
     asked = [row.mean - (row.interval or 0.0) for row in kept if row.mean is not None]
     low = max(min(low for low, _ in ends), min(middle - 2 * reach, *asked))
     scale = axis(low, max(high for _, high in ends), "score on the test split", count=4)
-    return [_compared_row(row, number, scale) for row in rows], scale
+    return [_compared_row(row, badges[row.entrant], search.judgement, scale) for row in rows], scale
 
 
-def _compared_row(row: Row, number: int | None, scale: Axis | None) -> Compared:
-    places = None
+def _compared_row(row: Row, badge: str, judgement: Judgement, scale: Axis | None) -> Compared:
+    places, p_value = None, judgement.p_values.get(row.entrant.label)
     if row.mean is not None and scale is not None:
         half = row.interval or 0.0
         places = (scale.place(row.mean - half), scale.place(row.mean), scale.place(row.mean + half))
     return Compared(
         label=row.entrant.label,
         baseline=row.entrant.baseline,
-        winner=row.entrant.label == f"#{number}",
+        badge=badge,
         mean=figure(row.mean),
         half="" if row.interval is None else figure(row.interval),
-        p_value="" if row.p_value is None else f"{row.p_value:.2g}",
+        p_value="" if p_value is None else f"{p_value:.2g}",
         seeds=count_seeds(row),
         reasons=tuple(reason.splitlines()[0] for reason in row.reasons),
         places=places,
@@ -318,16 +324,16 @@ def _curves(search: Search, number: int | None) -> list[Chart]:
     return charts
 
 
-def _shapes(search: Search, winner: Listed) -> list[Shape]:
-    """Draw the winner's trees, simplified; none where it holds operators of somebody's own."""
+def _shapes(search: Search, best: Listed) -> list[Shape]:
+    """Draw the best loss's trees, simplified; none where it holds operators of somebody's own."""
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
     forms = search.settings.branches
     try:
-        loss = Loss.parse(winner.formula.found, search.settings.leaves)
+        loss = Loss.parse(best.formula.found, search.settings.leaves)
     except FormulaError:
         return []
-    label = f"#{winner.values['id']}"
+    label = f"#{best.values['id']}"
     drawn = [shape_of(tree, forms[name], name if len(loss) > 1 else "", label) for name, tree in loss.items()]
     return [shape for shape in drawn if shape is not None]

@@ -25,7 +25,7 @@ BINS = 24
 BEST = 5
 """So many of the best make the mean that is drawn beside the best."""
 CURVES = 3
-"""So many losses have their training curves drawn: the winner's, and the best baselines'."""
+"""So many losses have their training curves drawn: the best one found, and the best baselines'."""
 
 
 def over_time(search: Search, baseline: float | None) -> list[Chart]:
@@ -196,9 +196,9 @@ def _holding(name: str, losses: Counter[frozenset[str]]) -> float:
     return sum(count for loss, count in losses.items() if name in loss) / losses.total()
 
 
-def training_curves(search: Search, trials: Mapping[Train, Outcome], winner: int) -> list[Chart]:
-    """Draw the training losses of the winner and of the best baselines, same seed, each on its own scale."""
-    chosen = [row for row in search.comparison if row.entrant.label == f"#{winner}"]
+def training_curves(search: Search, trials: Mapping[Train, Outcome], best: int) -> list[Chart]:
+    """Draw the training losses of the best loss found and of the best baselines, same seed, each on its own scale."""
+    chosen = [row for row in search.comparison if row.entrant.number == best]
     chosen += [row for row in search.comparison if row.entrant.baseline][: CURVES - len(chosen)]
     fresh = training_seeds(search.configuration.seed, COMPARISON, 1)
     charts = []

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from autoloss.report.numbers import figure
 from autoloss.report.shares import at_share, list_charges, trains_short
-from autoloss.report.verdict import SURE, Judgement, Standing, judged
+from autoloss.report.verdict import HEADLINES, NOTHING, Step, Tone, evidence, headline, next_steps
 from autoloss.run.results import Search
-from autoloss.trainings.entrant import TEST
+from autoloss.trainings.judgement import Standing
 
 ROUNDING = 1e-9
 """Of sums of shares."""
-Tone = Literal["good", "open", "bad"]
-
-HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
-    Standing.BEATS: ("Yes: {winner} beats the best baseline.", "good"),
-    Standing.AHEAD: ("Perhaps: {winner} is ahead of the best baseline, but not significantly.", "open"),
-    Standing.EQUALS: ("No: {winner} equals the best baseline.", "bad"),
-    Standing.BEHIND: ("No: {winner} does not beat the best baseline.", "bad"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +22,18 @@ class Story:
 
     Args:
         headline: The answer.
-        sentences: The evidence.
-        winner: Number of the winning loss, or None.
-        advice: The next step and its command, or None.
+        sentences: What it rests on.
+        best: Number of the loss that it is about, or None.
+        is_win: Whether that loss beats the best baseline.
+        steps: What to do next, where there is something.
     """
 
     headline: str
     tone: Tone
     sentences: tuple[str, ...] = ()
-    winner: int | None = None
-    advice: tuple[str, str] | None = None
+    best: int | None = None
+    is_win: bool = False
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +98,8 @@ def _trials_expected(search: Search) -> int:
     """Return how many trainings follow the search, as far as that is known: those of baselines depend on the task."""
     final, comparison = search.configuration.final, search.settings.comparison
     best = min(final.confirm, len(search.top(final.confirm)))
-    further = min(final.finalists, best) * final.finalist_seeds
+    # The last finalist of the race gets so many; the others may get none.
+    further = final.finalist_seeds if min(final.finalists, best) else 0
     compared = comparison.seeds * len(comparison.entrants) or min(final.compare, best) * final.compare_seeds
     return best * final.confirm_seeds + further + compared
 
@@ -115,41 +108,17 @@ def story_of(search: Search, state: State) -> Story:
     """Return the first screen of a run."""
     best = search.best if search.top(1) else None
     if best is None:
-        ended = () if state.going or state.command else ("The run ended without a score.",)
-        return Story("Nothing yet: no loss has a score.", "open", (*_so_far(state), *ended))
-    found = judged(search.comparison, f"#{best.id}")
-    if found is None:
-        return _untested(search, state)
-    if found.rival is None:
-        numbers = f"On the {TEST} split, new training seeds: {found.numbers}."
-        headline = f"#{best.id} reaches {figure(found.winner.mean)}; there is no baseline to compare it with."
-        return Story(headline, "open", (numbers,), best.id)
-    headline, tone = HEADLINES[found.standing or Standing.EQUALS]
-    if found.standing is Standing.BEHIND and found.paired and (found.paired.p_value or 0.0) >= SURE:
-        headline = "No: {winner} does not beat the best baseline; it is behind, but not significantly."
-    label = found.winner.entrant.label
-    number = int(label.removeprefix("#")) if label.removeprefix("#").isdigit() else best.id
-    return Story(headline.format(winner=label), tone, _evidence(search, found), number)
+        why = () if state.going or state.command else ("The run ended without a score.",)
+        return Story(NOTHING, "open", (*_so_far(state), *why))
+    judgement = search.judgement
+    sentences, steps = tuple(evidence(judgement)), () if state.going else tuple(next_steps(search))
+    if judgement.standing is Standing.NOT_COMPARED:
+        sentences, steps = (*_describe_best(search), *_so_far(state)), () if state.command else steps
+    tone = HEADLINES[judgement.standing][1]
+    return Story(headline(judgement), tone, sentences, best.id, judgement.is_win, steps)
 
 
-def _evidence(search: Search, found: Judgement) -> tuple[str, ...]:
-    rivals = sum(row.entrant.baseline for row in search.comparison)
-    means = f"Means on the unused {TEST} split, ± half the width of the 95 % confidence interval: {found.numbers}."
-    sure = f"{found.sureness[0].upper()}{found.sureness[1:]}."
-    fair = (
-        f"The baseline is the best of {rivals}; their learning rates were tuned."
-        if rivals > 1
-        else "It is the only baseline of the comparison."
-    )
-    few = (
-        " Three seeds show large differences only; compare on more seeds with autoloss compare."
-        if len(found.winner.scores) <= 3
-        else ""
-    )
-    return (means, sure + few, fair)
-
-
-def _untested(search: Search, state: State) -> Story:
+def _describe_best(search: Search) -> tuple[str, str]:
     best = search.best
     confirmed = (
         ""
@@ -162,11 +131,7 @@ def _untested(search: Search, state: State) -> Story:
         rest = "" if fidelity == 1 else " of the schedule; none is trained whole yet"
         share = f", trained {at_share(fidelity)}{rest}"
     so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split{share}.{confirmed}"
-    luck = "The best of many noisy scores is biased upwards; new training seeds and held-out data give an unbiased estimate."
-    headline = "Not known yet: no loss has been compared with the baselines."
-    compare = ("Compare it:", shlex.join(["autoloss", "compare", str(search.directory)]))
-    advice = None if state.going or state.command else compare
-    return Story(headline, "open", (so_far, luck, *_so_far(state)), best.id, advice)
+    return so_far, "The best of many noisy scores is too good: only new training seeds and held-out data tell."
 
 
 def _so_far(state: State) -> tuple[str, ...]:

@@ -38,13 +38,13 @@ def write_report(
     reader = Reader(directory)
     contents = gathered(reader)
     if scenes:
-        if contents.winner is None:
+        if contents.best is None:
             raise RequestError(
                 f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out.",
                 argument="scenes",
             )
         if contents.scenes is None:
-            scene_files.made(Search(reader), contents.winner.formula.found, say)
+            scene_files.made(Search(reader), contents.best.formula.found, say)
             contents = gathered(reader)
     write_text(path, page(contents))
     return path, list(reader.damaged)

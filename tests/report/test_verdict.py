@@ -1,0 +1,209 @@
+"""One judgement: only what beats the best baseline significantly, over several seeds and corrected, is called a winner."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from autoloss.cli.searching import _conclude
+from autoloss.report.leaderboard import comparison_rows, comparison_table
+from autoloss.report.page.contents import gathered
+from autoloss.report.page.rendering import page
+from autoloss.report.take_home import export_loss
+from autoloss.report.verdict import evidence, headline, next_steps
+from autoloss.run.results import open_run
+from autoloss.search.records import Outcome, State
+from autoloss.store.read import Reader
+from autoloss.store.run_settings import Comparison
+from autoloss.store.store import Store
+from autoloss.trainings.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.trainings.judgement import Standing, correct_by_holm, judge_comparison
+from autoloss.trainings.table import Row, collect_rows
+from tests.report.written import POOLED, compared, scored, searched
+
+
+def row(label: str, *scores: float | None, baseline: bool = False, **settings: float) -> Row:
+    outcomes = tuple(
+        Outcome(state=State.DIVERGED, reason="not finite")
+        if score is None
+        else Outcome(state=State.SCORED, score=score)
+        for score in scores
+    )
+    return Row(Entrant(label, label, baseline=baseline, **settings), outcomes)
+
+
+def ce(*scores: float | None) -> Row:
+    return row("ce", *scores, baseline=True)
+
+
+CASES = [
+    ([row("#1", 0.5, 0.61, 0.7), ce(0.2, 0.3, 0.4)], Standing.BEATS, "Yes: #1 beats the best baseline."),
+    ([row("#1", 0.5, 0.6, 0.3), ce(0.2, 0.3, 0.4)], Standing.AHEAD, "Perhaps: #1 is ahead"),
+    # Without a spread of the differences there is no p-value, and nothing is claimed.
+    ([row("#1", 0.5, 0.75), ce(0.25, 0.5)], Standing.AHEAD, "Perhaps: #1 is ahead"),
+    ([row("#1", 0.5, 0.5), ce(0.5, 0.5)], Standing.EQUAL, "No: #1 does as well as the best baseline, not better."),
+    ([row("#1", 0.2, 0.6, 0.3), ce(0.4, 0.5, 0.4)], Standing.BEHIND, "how far it is behind may be chance."),
+    ([row("#1", -0.05, -0.04), ce(0.0, 0.01)], Standing.BEHIND, "No: #1 does not beat the best baseline"),
+    ([row("#1", 0.2, 0.21, 0.22), ce(0.4, 0.41, 0.43)], Standing.WORSE, "it is significantly worse."),
+    ([row("#1", 0.9), ce(0.1)], Standing.ONE_SEED, "Not known yet: #1 and the baselines were trained on one seed"),
+    ([row("#1", 0.9, None), ce(0.1, 0.2)], Standing.NO_SCORE, "No: #1 did not train on every seed"),
+    ([row("#1", 0.9, 0.8), ce(0.1, None)], Standing.NO_BASELINE, "names no baseline to compare #1 with"),
+    ([row("#2", 0.9, 0.8), ce(0.1, 0.2)], Standing.NOT_COMPARED, "nothing was compared with the baselines"),
+    ([], Standing.NOT_COMPARED, "nothing was compared with the baselines"),
+    # The loss that was best on valid is judged, not the one that happens to be best on test.
+    ([row("#2", 0.9, 0.91), row("#1", 0.1, 0.12), ce(0.5, 0.5)], Standing.WORSE, "#1 does not beat"),
+    # At its tuned learning rate it is the same loss.
+    ([row("#1 (lr × 3)", 0.5, 0.61, 0.7), ce(0.2, 0.3, 0.4)], Standing.BEATS, "Yes: #1 (lr × 3) beats"),
+]
+
+
+@pytest.mark.parametrize(("rows", "standing", "sentence"), CASES)
+def test_each_case_has_its_sentence_and_only_one_is_a_win(rows, standing, sentence):
+    judgement = judge_comparison(rows, 1)
+    assert (judgement.standing, judgement.is_win) == (standing, standing is Standing.BEATS)
+    assert sentence in headline(judgement)
+    assert all("winner" not in text for text in [headline(judgement), *evidence(judgement)])
+    assert json.dumps(judgement.to_dict(), allow_nan=False)
+
+
+def test_p_values_are_those_of_scipy_corrected_by_holm():
+    found = [0.80, 0.83, 0.85, 0.81, 0.84]
+    baselines = {"a": [0.7, 0.75, 0.74, 0.7, 0.71], "b": [0.79, 0.8, 0.84, 0.8, 0.79], "c": [0.5, 0.8, 0.6, 0.7, 0.4]}
+    raw = {name: float(stats.ttest_rel(found, scores).pvalue) for name, scores in baselines.items()}
+    rows = [row("#1", *found), *(row(name, *scores, baseline=True) for name, scores in baselines.items())]
+    judgement = judge_comparison(rows, 1)
+    (first, p1), (second, p2), (third, p3) = sorted(raw.items(), key=lambda item: item[1])
+    expected = {first: 3 * p1, second: max(3 * p1, 2 * p2), third: max(3 * p1, 2 * p2, p3)}
+    assert judgement.p_values == pytest.approx(expected)
+    assert judgement.rival is not None
+    assert judgement.rival.entrant.label == "b"
+    assert judgement.p_value == pytest.approx(expected["b"])
+    half = stats.t.ppf(0.975, 4) * stats.sem([one - other for one, other in zip(found, baselines["b"], strict=True)])
+    assert judgement.to_dict()["interval"] == pytest.approx(half)
+
+
+def test_what_is_significant_alone_may_not_be_among_many_baselines():
+    one = [row("#1", 0.5, 0.6, 0.71), ce(0.4, 0.45, 0.6)]
+    assert judge_comparison(one, 1).is_win
+    noisy = [row(f"b{number}", 0.1, 0.7, 0.3 + number / 100, baseline=True) for number in range(5)]
+    among = judge_comparison([*one, *noisy], 1)
+    assert among.standing is Standing.AHEAD
+    # The smallest of six p-values counts six times.
+    assert among.p_value == pytest.approx(6 * (judge_comparison(one, 1).p_value or 0.0))
+    assert "Holm-corrected for 6 baselines" in evidence(among)[1]
+    assert correct_by_holm({"ce": 0.03, "b": 0.5, "c": 0.6})["ce"] == pytest.approx(0.09)
+
+
+def judged(tmp_path, found, standard, learning_rate: float = 1.0):
+    """Return a finished run whose best loss is compared with cross entropy at a learning rate."""
+    directory = compared(searched(tmp_path / "run", evaluations=3), found=found, standard=standard)
+    if learning_rate == 1:
+        return directory
+    label = f"baseline/ce (lr × {learning_rate:g})"
+    entrants = [Entrant("#1", POOLED), Entrant(label, "baseline/ce", learning_rate, baseline=True)]
+    listed = [
+        {"label": one.label, "loss": one.loss, "learning_rate": one.learning_rate, "baseline": one.baseline}
+        for one in entrants
+    ]
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(len(found), listed))
+        for score, seed in zip(standard, training_seeds(0, COMPARISON, len(found)), strict=True):
+            job = entrants[1].job(seed, "test")
+            store.add_training(job.loss, job.training, scored(score))
+    return directory
+
+
+def concluded(directory, capsys) -> str:
+    _conclude(open_run(directory), as_json=False)
+    return capsys.readouterr().out
+
+
+LOST = ((0.6, 0.61, 0.62), (0.7, 0.72, 0.71))
+
+
+def test_a_search_that_lost_says_which_baseline_to_use_and_at_which_rate(tmp_path, capsys):
+    printed = concluded(judged(tmp_path, *LOST, learning_rate=3.0), capsys)
+    assert printed.startswith("No: #1 does not beat the best baseline; it is significantly worse.\n")
+    assert "Use baseline/ce at 3 × the recipe's learning rate: on the test split it has 0.7100 ± 0.0248." in printed
+    assert "A longer search may find a better loss: autoloss resume " in printed
+    assert "Export the best loss found, #1: autoloss export " in printed
+    assert "inner" not in printed
+    assert "Export it" not in printed
+
+
+def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
+    directory = judged(tmp_path, (0.9, 0.91, 0.92), (0.7, 0.72, 0.71))
+    printed = concluded(directory, capsys)
+    assert printed.startswith("Yes: #1 beats the best baseline.\n")
+    assert "Train with #1 at the recipe's learning rate.\nExport it: autoloss export " in printed
+    exported = export_loss(directory, None, "python")
+    assert "beats the best baseline" in exported
+
+
+@pytest.mark.parametrize(
+    ("found", "standard", "step"),
+    [
+        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "--seeds 10"),
+        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "--seeds 10"),
+        ((0.9,), (0.7,), "--seeds 10"),
+        ((0.7, 0.7, 0.7), (0.7, 0.7, 0.7), "--evaluations +3"),
+    ],
+)
+def test_where_chance_is_not_ruled_out_more_seeds_are_advised(found, standard, step, tmp_path):
+    search = open_run(judged(tmp_path, found, standard))
+    steps = next_steps(search)
+    assert any(step in each.command for each in steps)
+    # What is ahead is not given up for the baseline.
+    is_ahead = search.judgement.standing in (Standing.AHEAD, Standing.ONE_SEED)
+    assert any(each.text.startswith("Use baseline/ce") for each in steps) != is_ahead
+
+
+def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):
+    printed = concluded(searched(tmp_path / "run", evaluations=3), capsys)
+    assert printed.startswith("Not known yet: nothing was compared with the baselines.\n")
+    assert "Compare it with the baselines: autoloss compare " in printed
+
+
+def test_terminal_json_and_page_show_the_same_judgement(tmp_path, capsys):
+    directory = judged(tmp_path, *LOST)
+    found = open_run(directory)
+    _conclude(found, as_json=True)
+    values = json.loads(capsys.readouterr().out)
+    assert next(iter(values)) == "verdict"
+    assert values["verdict"] == found.judgement.to_dict()
+    text = page(gathered(Reader(directory)))
+    for sentence in (headline(found.judgement), *evidence(found.judgement)):
+        assert sentence in text
+        assert sentence in concluded(directory, capsys)
+
+
+def test_a_table_has_one_kind_of_interval_and_one_test_and_says_which():
+    rows = [row("#1", 0.5, 0.61, 0.7), ce(0.2, 0.3, 0.4), row("dice", 0.1, 0.2, 0.4, baseline=True)]
+    judgement = judge_comparison(rows, 1)
+    console = Console(record=True, width=200)
+    console.print(comparison_table("x", rows, (), judgement))
+    printed = " ".join(console.export_text().split())
+    assert "± 95 %" in printed
+    assert "±: half the width of the 95 % confidence interval" in printed
+    assert "p: #1 against this baseline, two-sided paired t-test" in printed
+    assert "Holm-corrected for 2 baselines" in printed
+    values = {each["label"]: each for each in comparison_rows(rows, judgement)}
+    assert values["#1"]["p_value"] is None
+    assert values["ce"]["p_value"] == judgement.p_values["ce"]
+
+
+def test_losses_that_are_scored_side_by_side_keep_the_first_baseline_as_their_reference():
+    entrants = [Entrant("a", "mul(y, p)"), Entrant("ce", "baseline/ce", baseline=True)]
+    recorded = {
+        entrant.job(seed, "valid"): Outcome(state=State.SCORED, score=score + seed / (1 + score))
+        for entrant, score in zip(entrants, (0.1, 0.2), strict=True)
+        for seed in (1, 2)
+    }
+    console = Console(record=True, width=200)
+    console.print(comparison_table("x", collect_rows(entrants, (1, 2), "valid", recorded)))
+    assert "p: against ce, two-sided paired t-test over the same training seeds, not corrected" in " ".join(
+        console.export_text().split()
+    )
