@@ -197,6 +197,7 @@ def test_a_page_without_a_whole_training_says_so(tmp_path):
     text = words(page(contents))
     assert "0.2000 on the valid split, trained at 1/8 of the schedule; none is trained whole yet." in text
     assert "stopped 0.125 of 6" in text
+    assert "trainings 1 at 1/8, 0 whole" in text
 
 
 @pytest.mark.parametrize(("evaluations", "word"), [(1, "finished"), (2, "finished"), (3, "stopped")])

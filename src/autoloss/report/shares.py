@@ -65,8 +65,10 @@ def trains_short(search: Search) -> bool:
 
 
 def count_trainings(search: Search) -> Counter[float]:
-    """Return share of the schedule → trainings of the search that ended."""
-    return Counter(row["fidelity"] for row in search.reader.ended)
+    """Return share of the schedule → trainings of the search that ended; all of its shares are there."""
+    counts = Counter(dict.fromkeys(search.configuration.search.rungs, 0))
+    counts.update(row["fidelity"] for row in search.reader.ended)
+    return counts
 
 
 def list_charges(search: Search) -> list[float]:

@@ -80,7 +80,8 @@ class History:
         """Why no further candidate belongs to the run, or None while there are more."""
         settings, limits = self.configuration.evolution, self.configuration.limits
         if not self.running and self._cost_of_next > self._budget_left:
-            return f"{self.charged:g} of {self.configuration.evaluations} trainings are done"
+            unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
+            return f"{self.charged:g} of {self.configuration.evaluations} {unit} are done"
         if limits.explored is not None and self.totals["sampled"] >= limits.explored:
             return f"{self.totals['sampled']} losses are explored, and the limit is {limits.explored}"
         if self._idle >= settings.idle_children:

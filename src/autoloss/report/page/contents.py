@@ -257,7 +257,7 @@ def _facts(search: Search, state: State) -> dict[str, str]:
     best, changed = search.reader.losses(search.reader.ranking[:1]), search.reader.last_change
     return {
         state.unit: state.progress,
-        **({"trainings": write_counts(count_trainings(search)) or "–"} if trains_short(search) else {}),
+        **({"trainings": write_counts(count_trainings(search))} if trains_short(search) else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
         "best on valid": _score(search, best[0]["score"], best[0]["fidelity"]) if best else "–",
         "last written": "–" if changed is None else _ago(changed),
