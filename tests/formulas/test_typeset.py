@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autoloss.formulas.export import to_latex
+from autoloss.formulas.notations import UNICODE
+from autoloss.formulas.simplify import simplify_loss, write_loss
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 
@@ -39,3 +43,20 @@ def test_titles_and_facts_stay_in_comments():
     assert "% a \\input{x} {0}" in text.splitlines()
     assert "% run: b \\end" in text.splitlines()
     assert display(text) == [r"o &= p \cdot y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "latex"),
+    [
+        ("9.66 * neg(exp(mul(p, y)))", "−9.66·exp(p·y)", r"-9.66 \cdot \exp\left(p \cdot y\right)"),
+        ("5.59 * inv(log(mul(y, p)))", "5.59 / log(p·y)", r"\frac{5.59}{\log\left(p \cdot y\right)}"),
+        ("0.000001 * exp(mul(p, y))", "0.000001·exp(p·y)", r"0.000001 \cdot \exp\left(p \cdot y\right)"),
+        ("inv(add(1, add(1, y)))", "1 / (y + 2)", r"\frac{1}{y + 2}"),
+    ],
+)
+def test_the_factor_of_a_loss_is_a_short_decimal(text, written, latex):
+    forms = {"main": BranchForm()}
+    terms = simplify_loss(Loss.parse(text), forms)
+    assert write_loss(terms, UNICODE) == written
+    assert terms["main"].latex == latex
+    assert simplify_loss(Loss.parse(write_loss(terms)), forms) == terms

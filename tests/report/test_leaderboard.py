@@ -139,7 +139,7 @@ def test_failures_are_grouped_with_an_example_of_each(directory, capsys):
         "state": "diverged",
         "reason": "the loss is not finite",
         "count": 1,
-        "example": {"id": 4, "formula": "exp(mul(inv(p), sqrt(y)))", "step": 3},
+        "example": {"id": 4, "formula": "exp(mul(inv(p), sqrt(y)))", "step": 3, "fidelity": 1.0},
     }
     first = values["rejections"][0]
     assert (first["reason"], first["count"]) == ("no prediction or no target", 6 * 80)

@@ -375,7 +375,7 @@ def test_a_mean_of_the_best_five_needs_five(tmp_path):
     add(directory, *((candidate(number), scored(score)) for number, score in enumerate((0.9, 0.1, 0.1, 0.1))))
     assert "mean of the best 5" not in text_of(directory)
     add(directory, *((candidate(number), scored(0.2 * number / 10)) for number in range(4, 9)))
-    chart = gathered(Reader(directory)).over_time
+    (chart,) = gathered(Reader(directory)).over_time
     (mean_line,) = (layer for layer in chart.layers if layer.name.startswith("mean of the best 5"))
     heights = [int(height) for height in re.findall(r"V(\d+)", mean_line.path)]
     # It begins at the fifth training, and never falls.

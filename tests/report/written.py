@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from autoloss.tasks.task import Training
 from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
+SCALED = f"0.371 * {CE}"
 KEY = Training(seed=0)
 COUNTS = {"sampled": 90, "simulated": 8, "passed": 1, "reused": 3, "STRUCTURE": 80, "LOW_GAIN": 6, "NOT_FINITE": 3}
 
@@ -66,7 +68,7 @@ def add(directory: Path, *rows: tuple[Candidate, Outcome | None]) -> None:
         for one, outcome in rows:
             store.add_candidate(one, {("main", 7): ("add(1, 1)", "STRUCTURE")})
             if outcome is not None:
-                store.add_training(one.loss, KEY, outcome, one.id)
+                store.add_training(one.loss, replace(KEY, fidelity=one.fidelity), outcome, one.id)
 
 
 def searched(directory: Path, **settings: Any) -> Path:
@@ -81,6 +83,20 @@ def searched(directory: Path, **settings: Any) -> Path:
         (candidate(3, ROOT, parent=2, source=0), None),
         (candidate(4, "exp(mul(inv(p), sqrt(y)))"), diverged),
         (candidate(5, "mul(y, inv(p))", parent=1), None),
+    )
+    return directory
+
+
+def promoted(directory: Path, **settings: Any) -> Path:
+    """Write a search whose candidates are trained at an eighth first: three losses, one diverged, and the best of them promoted."""
+    begin(directory, **{"search.rungs": (0.125, 1.0), **settings})
+    diverged = Outcome(state=State.DIVERGED, step=3, reason="the loss is not finite", seconds=0.1)
+    add(
+        directory,
+        (candidate(0, ROOT, fidelity=0.125), scored(0.1)),
+        (candidate(1, SCALED, fidelity=0.125), scored(0.2)),
+        (candidate(2, POOLED, fidelity=0.125), diverged),
+        (candidate(3, SCALED, parent=1, kinds={"main": "promoted"}, scores={}, fidelity=1.0), scored(0.8)),
     )
     return directory
 

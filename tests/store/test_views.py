@@ -73,7 +73,8 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
         assert reader.trained_loss(one.id) == history[roots[one.id]].formula
         born = [other for other in history if other.child.parent == one.id and other.child.kinds["main"] != "fresh"]
         assert reader.offspring(one.id) == [
-            {"id": other.id, "loss": other.formula, "score": other.outcome.score} for other in born
+            {"id": other.id, "loss": other.formula, "fidelity": 1.0, "score": other.outcome.score, "promoted": 0}
+            for other in born
         ]
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import final
 
 from autoloss.formulas.functions import is_own
 from autoloss.space.operators import OPERATORS, Operator
 
+<<<<<<< HEAD
 LONG = 10
 """Denominator from which a number with few decimals is written with them."""
+=======
+LONG = 100
+"""Denominator from which a number with few decimals is written with them, as any with a factor of five below the bar is."""
+>>>>>>> h/show
 SUM, PRODUCT, SIGN, POWER, ATOM, NAME = range(6)
 """Precedence, from loose to tight. A minus is as loose as a sum; in Python it has a level of its own, SIGN."""
 
@@ -99,8 +105,7 @@ class Notation:
             return Written(name, ATOM, value) if self.is_exact else self._write_decimal(value)
         if value.denominator == 1:
             return Written(self.digits.format(value), NAME, value)
-        if value.denominator >= LONG and Fraction(decimal := f"{float(value):g}") == value and "e" not in decimal:
-            # A factor: 0.371 is read more easily than 371/1000.
+        if decimal := _write_few_decimals(value):
             return Written(self.digits.format(decimal), ATOM, value)
         if self.has_bar:
             return Written(self.fraction.format(*map(self.digits.format, value.as_integer_ratio())), POWER, value)
@@ -140,7 +145,7 @@ class Notation:
         if not below:
             return Written(self.group.format(self._join(above)), PRODUCT)
         value = above[0].number if above else None
-        if not self.has_bar or not isinstance(value, Fraction) or value.denominator == 1:
+        if not self.has_bar or not isinstance(value, Fraction) or value.denominator == 1 or _write_few_decimals(value):
             return self._write_fraction(above, below)
         # A bar above another one is hard to read: a/(2b) has the number on both sides, ½·a/b has it in front.
         if len(above) > 1:
@@ -189,6 +194,13 @@ class Notation:
 
     def _enclose(self, part: Written, level: int) -> str:
         return part.text if part.level >= level else self.parentheses.format(part.text)
+
+
+def _write_few_decimals(value: Fraction) -> str:
+    """Write a factor with decimals: 0.371 is read more easily than 371/1000, and 9.66 than 483/50; nothing for other numbers."""
+    decimal = Decimal(f"{float(value):g}")
+    few = (value.denominator >= LONG or value.denominator % 5 == 0) and Fraction(decimal) == value
+    return f"{decimal:f}" * few
 
 
 def opposite(formula: str) -> str:

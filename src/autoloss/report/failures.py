@@ -10,6 +10,7 @@ from rich.console import Console
 from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.numbers import counted
+from autoloss.report.shares import at_share
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome, State
 from autoloss.store.read import Reader
@@ -24,7 +25,12 @@ def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
             "state": group["state"],
             "reason": group["line"] or NO_REASON,
             "count": group["count"],
-            "example": {"id": group["id"], "formula": group["loss"], "step": group["step"]},
+            "example": {
+                "id": group["id"],
+                "formula": group["loss"],
+                "step": group["step"],
+                "fidelity": group["fidelity"],
+            },
         }
         for group in reader.unscored
     ]
@@ -52,7 +58,13 @@ def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
     for job, outcome in trainings.items():
         if outcome.state is not State.SCORED:
             key = job.training
-            example = {"loss": job.loss, "seed": key.seed, "split": key.split, "step": outcome.step}
+            example = {
+                "loss": job.loss,
+                "seed": key.seed,
+                "split": key.split,
+                "step": outcome.step,
+                "fidelity": key.fidelity,
+            }
             line = next(iter(outcome.reason.splitlines()), NO_REASON)
             groups.setdefault((outcome.state.value, line), []).append(example)
     found = [
@@ -85,7 +97,14 @@ def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, 
 
 def _training(example: Mapping[str, Any]) -> str:
     loss = f"#{example['id']}  {example['formula']}" if "id" in example else f"{example['loss']} on {example['split']}"
-    return loss if example["step"] is None else f"{loss} (step {example['step']})"
+    return loss + describe_end(example)
+
+
+def describe_end(example: Mapping[str, Any]) -> str:
+    """Say at which share and step a training ended: ` (at 1/8, step 3)`; nothing of one that is whole and has no step."""
+    short = [at_share(example["fidelity"])] if example["fidelity"] != 1 else []
+    facts = short + [f"step {example['step']}"] * (example["step"] is not None)
+    return f" ({', '.join(facts)})" * bool(facts)
 
 
 def _rejected(example: Mapping[str, Any] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,15 @@ from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
+from autoloss.report.shares import (
+    Counterpart,
+    at_share,
+    describe_factors,
+    promoted_from,
+    promoted_to,
+    write_score,
+    write_share,
+)
 from autoloss.run.results import Search, training_command
 from autoloss.search.records import Origin
 from autoloss.space.loss_text import join_branches
@@ -42,6 +52,10 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
         "readable": readable.line,
         "state": RUNNING if outcome is None else outcome.state.value,
         "score": None if outcome is None else outcome.score,
+        "fidelity": child.fidelity,
+        "promoted_from": _counterpart(promoted_from(search, child)),
+        "promoted_to": _counterpart(promoted_to(search, number)),
+        "factor": describe_factors(child.loss),
         "also": {} if outcome is None else dict(outcome.also),
         "reason": "" if outcome is None else outcome.reason,
         "step": None if outcome is None else outcome.step,
@@ -58,12 +72,17 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
                 "how": dict(step.how),
                 "formula": step.child.loss,
                 "score": step.score,
+                "fidelity": step.child.fidelity,
             }
             for step in steps
         ],
         "curve": [] if outcome is None else [list(point) for point in outcome.curve],
         "command": training_command(search, search.reader.trained_loss(number) or child.loss),
     }
+
+
+def _counterpart(found: Counterpart | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found)
 
 
 def _no_such_loss(search: Search, number: int) -> str:
@@ -80,7 +99,14 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     if values["simplified"] != values["formula"]:
         console.print(f"simplified: {values['simplified']}", soft_wrap=True)
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
-    console.print(f"{values['state']}  score {figure(values['score'])}  {also}".rstrip())
+    if values["factor"]:
+        console.print(values["factor"], soft_wrap=True)
+    short = any(step["fidelity"] != 1 for step in values["lineage"]) or bool(values["promoted_to"])
+    score = write_score(values["score"], values["fidelity"]) if short else figure(values["score"])
+    console.print(f"{values['state']}  score {score}  {also}".rstrip())
+    for name, other in (("promoted from", values["promoted_from"]), ("promoted to", values["promoted_to"])):
+        if other:
+            console.print(f"{name} #{other['id']}: {_describe(other)}")
     if values["reason"]:
         step = "" if values["step"] is None else f" (step {values['step']})"
         console.print(f"reason: {values['reason']}{step}")
@@ -93,11 +119,32 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     console.print(
         table(
             "Lineage",
-            {"id": "right", "how": "left", "score": "right", "formula": "left"},
-            ((step["id"], _how(step["how"]), figure(step["score"]), step["formula"]) for step in values["lineage"]),
+            {
+                "id": "right",
+                "how": "left",
+                "score": "right",
+                **dict.fromkeys(["share"] * short, "left"),
+                "formula": "left",
+            },
+            (
+                (
+                    step["id"],
+                    _how(step["how"]),
+                    figure(step["score"]),
+                    *[write_share(step["fidelity"])] * short,
+                    step["formula"],
+                )
+                for step in values["lineage"]
+            ),
         )
     )
-    console.print(f"Train it again: {values['command']}", soft_wrap=True)
+    console.print(f"Train it {'again' if values['fidelity'] == 1 else 'whole'}: {values['command']}", soft_wrap=True)
+
+
+def _describe(other: Mapping[str, Any]) -> str:
+    if other["score"] is None:
+        return f"no score {at_share(other['fidelity'])}"
+    return f"score {write_score(other['score'], other['fidelity'])}"
 
 
 def _how(how: Mapping[str, str]) -> str:

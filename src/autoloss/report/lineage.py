@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss.report.shares import write_share
 from autoloss.run.results import Search
-from autoloss.search.records import Candidate
+from autoloss.search.records import PROMOTED, Candidate
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 MUTATED = "mutated"
@@ -21,7 +22,8 @@ class Step:
     """A loss, or one of its ancestors.
 
     Args:
-        how: Branch → how its tree came about: copied, fresh, or the two mutations.
+        score: That of a training at `child.fidelity`.
+        how: Branch → how its tree came about: copied, fresh, promoted, or the two mutations.
     """
 
     child: Candidate
@@ -41,6 +43,8 @@ def lineage(search: Search, number: int) -> list[Step]:
 def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str, str]:
     how = dict(child.kinds)
     for branch, kind in child.kinds.items():
+        if kind == PROMOTED and parent is not None:
+            how[branch] = f"{kind} from {write_share(parent.fidelity)}"
         if kind == MUTATED and parent is not None:
             found = _mutations(search, child, parent, branch)
             how[branch] = f"{kind}: {', then '.join(found)}" if found else kind
@@ -63,7 +67,8 @@ def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str)
         return ["a fresh tree instead, after too many attempts"] if number is not None else []
     rng = derive_generator(configuration.seed, "attempt", child.id, branch, number)
     try:
-        before, after = (Loss.parse(one.loss, leaves)[branch] for one in (parent, child))
+        # A factor belongs to one tree, and none is drawn.
+        before, after = (Loss.parse(one.loss, leaves)[branch].scaled(1.0) for one in (parent, child))
     except FormulaError:
         return []
     # Roles decide nothing of a draw.

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from autoloss.report.numbers import duration, figure
+from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Progress
 from autoloss.trainings.retrain import Pace
@@ -80,21 +81,14 @@ def line(progress: Progress | Pace) -> str:
     if isinstance(progress, Pace):
         of = "" if progress.steps is None else f"/{progress.steps}"
         return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
-    best = progress.best
     parts = [
-        f"trained {progress.trained:.4g}/{progress.budget}",
-        f"sampled {progress.sampled}",
-        f"simulated {progress.simulated}",
-        f"passed {progress.passed}",
-        f"reused {progress.reused}",
-        f"rejected {_rejected(progress)}",
-        f"best {figure(best.score) if best else '–'}"
-        + (f" (#{best.id}, {progress.best_age} losses ago)" if best else ""),
-        f"busy {progress.busy}/{progress.workers}",
-        f"{progress.per_minute:.1f} trained/min",
+        f"trained {progress.trained:.4g} of {progress.budget}",
+        _ended(progress),
+        # Before the first score, this alone shows that something happens.
+        f"best {_best(progress)}" if progress.best else f"{progress.sampled} losses drawn",
         f"ETA {duration(progress.eta_seconds)}",
     ]
-    return " · ".join(parts)
+    return " · ".join(filter(None, parts))
 
 
 def panel(progress: Progress | Pace) -> Table:
@@ -107,12 +101,13 @@ def panel(progress: Progress | Pace) -> Table:
         return grid
     best = progress.best
     rows = {
-        "trained": f"{progress.trained:.4g} of {progress.budget} · {progress.running} running · "
-        f"{progress.per_minute:.1f} per minute",
+        "trained": f"{progress.trained:.4g} of {progress.budget}{' training equivalents' * _mixes(progress)} · "
+        + f"{_ended(progress)} · " * _mixes(progress)
+        + f"{progress.running} running · {progress.per_minute:.1f} per minute",
         "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
         f"{progress.reused} decided by a stored verdict",
         "rejected": _rejected(progress),
-        "best": f"{figure(best.score)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
+        "best": f"{_best(progress)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",
         "workers": f"{progress.busy} of {progress.workers} busy",
         "time": f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}",
@@ -120,6 +115,24 @@ def panel(progress: Progress | Pace) -> Table:
     for name, text in rows.items():
         grid.add_row(name, text)
     return grid
+
+
+def _mixes(progress: Progress) -> bool:
+    return len(progress.trainings) > 1
+
+
+def _ended(progress: Progress) -> str:
+    """Say how many short and whole trainings ended; nothing where all are whole."""
+    if not _mixes(progress):
+        return ""
+    whole = progress.trainings.get(1.0, 0)
+    return f"{sum(progress.trainings.values()) - whole} short, {whole} whole"
+
+
+def _best(progress: Progress) -> str:
+    assert progress.best is not None
+    score, fidelity = progress.best.score, progress.best.outcome.fidelity
+    return write_score(score, fidelity) if _mixes(progress) else figure(score)
 
 
 def _rejected(progress: Progress) -> str:

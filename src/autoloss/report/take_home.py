@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
-from autoloss.report.leaderboard import figure
+from autoloss.report.numbers import figure
+from autoloss.report.shares import at_share, describe_factors, promoted_from, promoted_to, write_score
 from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search, open_run
 from autoloss.space.loss import Loss
@@ -28,39 +31,55 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
     found = open_run(directory)
-    number, score, formula = _choose(found, individual)
+    row = _choose(found, individual)
+    number, score, formula = row["id"], row["score"], row["loss"]
     forms = found.settings.branches
     loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
-    facts = _collect_facts(found, number, score)
+    facts = _collect_facts(found, row)
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
     write = to_latex if to == "latex" else to_python
     return write(loss, forms, title=f"Found loss {number}", facts=facts)
 
 
-def _choose(found: Search, individual: int | None) -> tuple[int, float | None, str]:
+def _choose(found: Search, individual: int | None) -> Mapping[str, Any]:
+    """Return id, loss, fidelity and score of the loss that is asked for, or of the winner."""
     if individual is None:
         if not found.top(1):
             raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
-        return found.best.id, found.best.score, found.best.formula
+        individual = found.best.id
     for row in found.reader.losses([individual]):
-        return row["id"], row["score"], row["loss"]
+        return row
     raise RequestError(
         f"There is no loss #{individual} with an outcome in {found.directory}; it has {found.reader.count}, counted from 0."
     )
 
 
-def _collect_facts(found: Search, number: int, score: float | None) -> dict[str, str]:
+def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
+    number, score, fidelity = row["id"], row["score"], row["fidelity"]
     confirmed = found.losses([number])[0].confirmed
+    short = "" if fidelity == 1 else f" {at_share(fidelity)}"
     compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     facts = {
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
-        "score of the proxy training, valid split": figure(score),
+        f"score of the proxy training{short}, valid split": figure(score),
+        **_promotions(found, number),
         "mean over new training seeds, valid split": figure(confirmed),
         "best learning rate": "–" if compared is None else f"{compared.learning_rate:g} × the recipe's",
         "judgement": found.judgement.standing.value if number == found.best.id else "–",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
+        "factor": describe_factors(row["loss"]) or "–",
     }
     return {name: text for name, text in facts.items() if text != "–"}
+
+
+def _promotions(found: Search, number: int) -> dict[str, str]:
+    ((child, _), *_) = found.reader.lineage(number)
+    others = {"promoted from": promoted_from(found, child), "promoted to": promoted_to(found, number)}
+    return {
+        name: f"#{other.id}, score {write_score(other.score, other.fidelity)}"
+        for name, other in others.items()
+        if other
+    }

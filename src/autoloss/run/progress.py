@@ -19,6 +19,7 @@ class Progress:
     Args:
         trained: Trainings charged to the budget so far; one at a share of the schedule counts that share.
         trained_here: Likewise, by this process.
+        trainings: Share of the schedule → trainings that ended, the smallest share first; a search's rungs are all there.
         running: Trainings under way.
         sampled: Trees drawn, of which `simulated` went through the protocol and `passed` passed it.
         reused: Verdicts that were known already.
@@ -32,6 +33,7 @@ class Progress:
     trained: float
     budget: int
     trained_here: float
+    trainings: Mapping[float, int]
     running: int
     sampled: int
     simulated: int
@@ -53,6 +55,7 @@ class Progress:
             trained=history.charged,
             budget=history.configuration.evaluations,
             trained_here=history.charged - trained_before,
+            trainings={rung: history.trainings[rung] for rung in history.configuration.search.rungs},
             running=len(history.running),
             sampled=counts["sampled"],
             simulated=counts["simulated"],
@@ -68,7 +71,7 @@ class Progress:
 
     @property
     def per_minute(self) -> float:
-        """Trainings per minute since this process began."""
+        """Training equivalents per minute since this process began."""
         return 60 * self.trained_here / self.seconds if self.seconds > 0 else 0.0
 
     @property

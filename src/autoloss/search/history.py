@@ -41,6 +41,8 @@ class History:
         self.totals: Counter[str] = Counter()
         self.charged = 0.0
         """Whole trainings, or shares of them, that count towards the budget."""
+        self.trainings: Counter[float] = Counter()
+        """Share of the schedule → trainings that ended."""
         self.best: Individual | None = None
         self.verdicts = {branch: VerdictCache() for branch in self.branches}
         self.draft: Draft | None = None
@@ -78,7 +80,8 @@ class History:
         """Why no further candidate belongs to the run, or None while there are more."""
         settings, limits = self.configuration.evolution, self.configuration.limits
         if not self.running and self._cost_of_next > self._budget_left:
-            return f"{self.charged:g} of {self.configuration.evaluations} trainings are done"
+            unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
+            return f"{self.charged:g} of {self.configuration.evaluations} {unit} are done"
         if limits.explored is not None and self.totals["sampled"] >= limits.explored:
             return f"{self.totals['sampled']} losses are explored, and the limit is {limits.explored}"
         if self._idle >= settings.idle_children:
@@ -179,6 +182,7 @@ class History:
     def tell(self, k: int, outcome: Outcome) -> None:
         """Record what the training of candidate k came to, for the candidate and for its twins."""
         diverged = outcome.state is State.DIVERGED
+        self.trainings[self.candidates[k].fidelity] += 1
         if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
             self.charged += outcome.fidelity
         self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)

@@ -109,6 +109,11 @@ class Reader:
         first = "fidelity = (SELECT min(fidelity) FROM trained)"
         return self._memory.column(f"SELECT score FROM trained WHERE score IS NOT NULL AND {first} ORDER BY id")
 
+    @property
+    def ended(self) -> list[dict[str, Any]]:
+        """The trainings of the search that ended, in the order of their candidates: fidelity, state and score."""
+        return self._memory.rows("SELECT fidelity, state, score FROM trained ORDER BY id")
+
     def trained(self, state: State | None = None) -> int:
         """Return how many candidates were trained to an end, or to this state."""
         if state is None:
@@ -151,7 +156,7 @@ class Reader:
 
     @property
     def unscored(self) -> list[dict[str, Any]]:
-        """Trainings of the search without a score by state and line of the reason: count, and id, loss and step of the first."""
+        """Trainings of the search without a score by state and line of the reason: count; id, loss, fidelity, step of the first."""
         return self._memory.rows("SELECT * FROM unscored")
 
     @property
@@ -180,8 +185,12 @@ class Reader:
         return self._memory.pairs(query, json.dumps([*numbers]))
 
     def offspring(self, number: int) -> list[dict[str, Any]]:
-        """Return id, loss and score of the candidates that something of a loss went into, in order."""
-        return self._memory.rows(f"SELECT id, loss, {_SCORE} FROM candidate AS c WHERE parent = ? AND {_KEPT}", number)
+        """Return the candidates that something of a loss went into, in order: id, loss, fidelity, score, and whether promoted."""
+        return self._memory.rows(
+            f"SELECT id, loss, fidelity, {_SCORE}, kinds LIKE '%\"promoted\"%' AS promoted FROM candidate AS c "
+            f"WHERE parent = ? AND {_KEPT}",
+            number,
+        )
 
     def lineage(self, number: int) -> list[tuple[Candidate, float | None]]:
         """Return a loss and its ancestors with their scores, itself first; one that is damaged ends the line.

@@ -81,7 +81,7 @@ ORDER BY id;
 -- Trainings of the search without a score by the first line of the reason; what follows is a traceback, which differs. Each
 -- group is shown by its first candidate.
 CREATE VIEW unscored AS
-SELECT state, line, count(*) AS count, min(candidate) AS id, loss, step
+SELECT state, line, count(*) AS count, min(candidate) AS id, loss, fidelity, step
 FROM (SELECT *, substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS line FROM training)
 WHERE state <> 'scored'
 GROUP BY state, line ORDER BY count DESC, id;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,18 @@ from autoloss.report.page.formulas import Formula, Formulas
 from autoloss.report.page.scenes import Scenes, kept
 from autoloss.report.page.shapes import Shape, shape_of
 from autoloss.report.page.story import State, Story, state_of, story_of
+from autoloss.report.shares import (
+    at_share,
+    count_trainings,
+    describe_factors,
+    promoted_from,
+    trains_short,
+    write_counts,
+    write_score,
+)
 from autoloss.report.verdict import MEANING
 from autoloss.run.results import Search
+from autoloss.search.records import PROMOTED
 from autoloss.store.read import Reader
 from autoloss.trainings.judgement import Judgement
 from autoloss.trainings.table import Row
@@ -67,13 +78,46 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best losses of one share of the schedule; scores of several shares are not comparable.
+
+    Args:
+        table: Its name on the page, the same at every look.
+        title: Share in words; empty where a run has only one.
+    """
+
+    table: str
+    title: str
+    rows: Sequence[Listed]
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A loss of the family of the best.
+
+    Args:
+        how: How it came about; of offspring only whether it was promoted.
+        score: With its share of the schedule, where there are several.
+    """
+
+    id: int
+    how: str
+    score: str
+    formula: Formula
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What the page shows.
 
     Args:
         best: The loss that the story is about.
+        factor: What the factors before its formulas are, in words; empty where it has none.
         notes: What the comparison's columns mean.
         axis: Of the intervals in the comparison.
+        running: Number, since when, formula, and share where there are several.
+        hall_share: At which share the hall of fame was trained, in words; empty where there is only one.
+        family: The best loss's ancestors, the first one first; itself last.
         written: When this was read, in words.
     """
 
@@ -88,19 +132,21 @@ class Contents:
     facts: Mapping[str, str]
     story: Story
     best: Listed | None
+    factor: str
     compared: Sequence[Compared]
     notes: Sequence[str]
     axis: Axis | None
     damaged: Sequence[str]
-    running: Sequence[tuple[int, str, Formula]]
-    over_time: Chart | None
+    running: Sequence[tuple[int, str, Formula, str]]
+    over_time: Sequence[Chart]
     funnel: Sequence[figures.Stage]
     failures: Mapping[str, Sequence[Mapping[str, Any]]]
     hall: Sequence[Listed]
-    top: Sequence[Listed]
+    hall_share: str
+    top: Sequence[Ranking]
     operators: Sequence[figures.Trend]
-    family: Sequence[tuple[Step, Formula]]
-    offspring: Sequence[tuple[int, str, Formula]]
+    family: Sequence[Relative]
+    offspring: Sequence[Relative]
     offspring_count: int
     curves: Sequence[Chart]
     shapes: Sequence[Shape]
@@ -130,6 +176,7 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
     badge = "winner" if story.is_win else "best found" if search.confirmed else "best so far"
     compared, scale = _compared(search, number, badge)
     notes = [MEANING, *describe_p_values(search.comparison, search.judgement)] if compared else []
+    listed = [Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in (*hall, *top)]
     return Contents(
         run=search.directory.absolute().name,
         task=search.settings.title,
@@ -142,27 +189,63 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
         facts=_facts(search, state),
         story=story,
         best=best,
+        factor="" if best is None else describe_factors(best.formula.found),
         compared=compared,
         notes=notes,
         axis=scale,
         damaged=list(reader.damaged),
         running=[
-            (row["id"], duration(max(0.0, now - row["born_at"])) if state.going else "", formulas[row["loss"]])
+            (
+                row["id"],
+                duration(max(0.0, now - row["born_at"])) if state.going else "",
+                formulas[row["loss"]],
+                at_share(row["fidelity"]) if trains_short(search) else "",
+            )
             for row in running
         ],
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),
-        funnel=figures.funnel(reader, len(running)),
+        funnel=figures.funnel(search, len(running)),
         failures={name: rows[:EXAMPLES] for name, rows in failures(reader).items()},
-        hall=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in hall],
-        top=[Listed(row, formulas[row["formula"]], badge if row["id"] == number else "") for row in top],
+        hall=listed[: len(hall)],
+        hall_share="".join(_title(search, row["fidelity"]) for row in reader.losses(reader.best_by_size[:1])),
+        top=_rankings(search, listed[len(hall) :]),
         operators=figures.operators(reader.operators),
-        family=[(step, formulas[step.child.loss]) for step in reversed(steps)],
-        offspring=[(row["id"], figure(row["score"]), formulas[row["loss"]]) for row in born[:OFFSPRING]],
+        family=[_ancestor(search, step, formulas) for step in reversed(steps)],
+        offspring=[_child(search, row, formulas) for row in born[:OFFSPRING]],
         offspring_count=len(born),
         curves=_curves(search, number),
         shapes=[] if best is None else _shapes(search, best),
         scenes=None if best is None else kept(search, best.formula.found),
     )
+
+
+def _score(search: Search, score: float | None, fidelity: float) -> str:
+    return write_score(score, fidelity) if trains_short(search) else figure(score)
+
+
+def _ancestor(search: Search, step: Step, formulas: Formulas) -> Relative:
+    child, how = step.child, "; ".join(dict.fromkeys(step.how.values()))
+    return Relative(child.id, how, _score(search, step.score, child.fidelity), formulas[child.loss])
+
+
+def _child(search: Search, row: Mapping[str, Any], formulas: Formulas) -> Relative:
+    how = PROMOTED if row["promoted"] else ""
+    return Relative(row["id"], how, _score(search, row["score"], row["fidelity"]), formulas[row["loss"]])
+
+
+def _title(search: Search, fidelity: float) -> str:
+    """Return where losses that are alike were trained, in words; nothing where a run has only one share."""
+    return f"trained {at_share(fidelity)}" if trains_short(search) else ""
+
+
+def _rankings(search: Search, rows: Sequence[Listed]) -> list[Ranking]:
+    """Divide the best, which are ordered by share first."""
+    shares = {row["id"]: row["fidelity"] for row in search.reader.losses([row.values["id"] for row in rows])}
+    groups = itertools.groupby(rows, key=lambda row: shares[row.values["id"]])
+    return [
+        Ranking("best-table" if share == 1 else f"best-table-{share:g}", _title(search, share), list(group))
+        for share, group in groups
+    ]
 
 
 def _list_best(search: Search, formulas: Formulas, number: int) -> Listed:
@@ -171,11 +254,12 @@ def _list_best(search: Search, formulas: Formulas, number: int) -> Listed:
 
 
 def _facts(search: Search, state: State) -> dict[str, str]:
-    best, changed = search.top(1), search.reader.last_change
+    best, changed = search.reader.losses(search.reader.ranking[:1]), search.reader.last_change
     return {
-        "trainings": f"{state.charged} of {state.budget}",
+        state.unit: state.progress,
+        **({"trainings": write_counts(count_trainings(search))} if trains_short(search) else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
-        "best on valid": figure(best[0].score) if best else "–",
+        "best on valid": _score(search, best[0]["score"], best[0]["fidelity"]) if best else "–",
         "last written": "–" if changed is None else _ago(changed),
     }
 
@@ -229,10 +313,15 @@ def _curves(search: Search, number: int | None) -> list[Chart]:
         return []
     if charts := figures.training_curves(search, search.reader.trainings, number):
         return charts
-    outcome = search.reader.outcome(number)
-    if outcome is None or not outcome.curve:
-        return []
-    return [figures.training_curve(f"#{number}", outcome.curve, outcome.score)]
+    ((child, _), *_) = search.reader.lineage(number)
+    origin = promoted_from(search, child)
+    charts = []
+    for one in [number] if origin is None else [number, origin.id]:
+        outcome = search.reader.outcome(one)
+        if outcome is not None and outcome.curve:
+            score = _score(search, outcome.score, outcome.fidelity)
+            charts.append(figures.training_curve(f"#{one}", outcome.curve, score))
+    return charts
 
 
 def _shapes(search: Search, best: Listed) -> list[Shape]:

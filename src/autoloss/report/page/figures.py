@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from statistics import mean
 
-from autoloss.report.numbers import counted, figure, share
+from autoloss.report.numbers import counted, figure
+from autoloss.report.numbers import share as percent
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
+from autoloss.report.shares import at_share, count_trainings, list_charges, trains_short
 from autoloss.run.results import Search
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
-from autoloss.store.read import Reader
 from autoloss.tasks.task import Training
 from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
 
@@ -26,27 +28,48 @@ CURVES = 3
 """So many losses have their training curves drawn: the best one found, and the best baselines'."""
 
 
-def over_time(search: Search, baseline: float | None) -> Chart | None:
+def over_time(search: Search, baseline: float | None) -> list[Chart]:
     """Draw the score of each training, the best so far, and the mean of the best five so far.
 
+    Each share of the schedule has a chart of its own, the largest first: their scores are not comparable.
+
     Args:
-        baseline: Mean of the standard loss on the valid split, where it is known.
+        baseline: Mean of the standard loss on the valid split, trained whole, where it is known.
     """
-    scores = search.reader.scores
-    if not scores:
-        return None
+    ended, short = search.reader.ended, trains_short(search)
+    spent = [0.0, *itertools.accumulate(list_charges(search))]
+    unit = "training equivalents" if short else "trainings with a score"
+    x = axis(0, spent[-1], unit, widen=False)
+    charts = []
+    for share in sorted({row["fidelity"] for row in ended}, reverse=True):
+        scores = [(at, row["score"]) for at, row in zip(spent[1:], ended, strict=True) if row["fidelity"] == share]
+        scored = [(at, score) for at, score in scores if score is not None]
+        if scored:
+            chart = _over_time(scored, spent[-1], x, baseline if share == 1 else None)
+            title = f"Trained {at_share(share)}" + " of the schedule" * (share != 1)
+            charts.append(replace(chart, title=title, description=f"{title}: {chart.description}") if short else chart)
+    return charts
+
+
+def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | None) -> Chart:
+    """Draw trainings that are alike.
+
+    Args:
+        scored: (Training equivalents so far, score) of each.
+        end: Training equivalents in all.
+    """
+    scores = [score for _, score in scored]
     best, top = _running(scores)
-    x = axis(0, len(scores), "trainings with a score", widen=False)
     low = min(_typical_low(scores), baseline if baseline is not None else math.inf)
     y = axis(low, max(scores), "score on the valid split")
-    numbered = [(float(at), score) for at, score in enumerate(scores, start=1)]
-    ordered = list(enumerate(zip(best, top, strict=True), start=1))
+    places = [at for at, _ in scored]
+    so_far = [*zip(places, best, strict=True), (end, best[-1])]
     # The mean of fewer than five would fall as the others join.
-    means = [(float(at), mean_of_best) for at, (_, mean_of_best) in ordered[BEST - 1 :]]
+    means = [*zip(places, top, strict=True), (end, top[-1])][BEST - 1 :] if len(top) >= BEST else []
     layers = [
-        Layer("dots", dots(numbered, x, y), 4, "one training"),
+        Layer("dots", dots(scored, x, y), 4, "one training"),
         *([Layer("line", steps(means, x, y), 2, f"mean of the best {BEST} so far")] if means else []),
-        Layer("line", steps([(float(at), score) for at, (score, _) in ordered], x, y), 1, "best so far"),
+        Layer("line", steps(so_far, x, y), 1, "best so far"),
     ]
     if baseline is not None:
         name = f"standard loss ({figure(baseline)})"
@@ -54,8 +77,9 @@ def over_time(search: Search, baseline: float | None) -> Chart | None:
     below = sum(score < y.low for score in scores)
     note = f"{counted(below)} trainings below {y.low:.2g} are drawn at the lower edge." if below else ""
     description = (
-        f"Scores of {counted(len(scores))} trainings in their order. The best rises from {figure(best[0])} to "
-        f"{figure(best[-1])}" + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
+        f"Scores of {counted(len(scores))} training{'s' * (len(scores) != 1)} in their order. "
+        f"The best rises from {figure(best[0])} to {figure(best[-1])}"
+        + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
     )
     return Chart("Score over time", description, x, y, tuple(layers), note)
 
@@ -98,22 +122,30 @@ class Stage:
     width: int
 
 
-def funnel(reader: Reader, running: int) -> list[Stage]:
+def funnel(search: Search, running: int) -> list[Stage]:
     """Count what was drawn and how far it came."""
+    reader, ended = search.reader, count_trainings(search)
     totals, trained = Counter(reader.totals), reader.trained()
     sampled = totals["sampled"]
+    first, *larger = search.configuration.search.rungs
+    share = f" {at_share(first)} of the schedule" if larger else ""
     stages = (
         ("sampled", "trees drawn", sampled),
         ("simulated", "tested by the rejection protocol", totals["simulated"]),
         ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
         ("passed", "accepted for a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", reader.count - trained),
-        ("trained", "trainings that ended" + (f"; {running} more not finished" if running else ""), trained),
-        ("scored", "trainings with a score", len(reader.scores)),
+        (
+            "trained",
+            f"trainings{share} that ended" + (f"; {running} more not finished" if running else ""),
+            ended[first],
+        ),
+        ("scored", f"trainings{share} with a score", len(reader.scores)),
+        *(("promoted", f"trained {at_share(rung)} as well", ended[rung]) for rung in larger),
     )
     most = math.log10(1 + max(1, sampled))
     return [
-        Stage(name, meaning, count, share(count, sampled), round(SIZE * math.log10(1 + count) / most))
+        Stage(name, meaning, count, percent(count, sampled), round(SIZE * math.log10(1 + count) / most))
         for name, meaning, count in stages
     ]
 
@@ -173,11 +205,11 @@ def training_curves(search: Search, trials: Mapping[Train, Outcome], best: int) 
     for row in chosen:
         outcome = trials.get(row.entrant.job(fresh[0], TEST))
         if outcome is not None and outcome.curve:
-            charts.append(training_curve(row.entrant.label, outcome.curve, outcome.score))
+            charts.append(training_curve(row.entrant.label, outcome.curve, figure(outcome.score)))
     return charts
 
 
-def training_curve(label: str, curve: Sequence[Point], score: float | None) -> Chart:
+def training_curve(label: str, curve: Sequence[Point], score: str) -> Chart:
     losses = [loss for _, loss in curve]
     x = axis(0, curve[-1][0], "step", count=4, widen=False)
     y = axis(min(losses), max(losses), "training loss", count=4)
@@ -187,7 +219,7 @@ def training_curve(label: str, curve: Sequence[Point], score: float | None) -> C
         Layer("line", line(smooth, x, y), 1, "mean of nine"),
     )
     description = f"Training loss of {label} over {curve[-1][0]} steps, from {losses[0]:.4g} to {losses[-1]:.4g}."
-    return Chart(f"{label}: score {figure(score)}", description, x, y, layers)
+    return Chart(f"{label}: score {score}", description, x, y, layers)
 
 
 def _smoothed(values: Sequence[float], reach: int = 4) -> list[float]:

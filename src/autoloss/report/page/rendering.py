@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from autoloss.report.failures import describe_end
 from autoloss.report.numbers import counted, figure
 from autoloss.report.page.charts import SIZE
 from autoloss.report.page.contents import Contents
@@ -66,7 +67,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"SIZE": SIZE}
-    made.filters |= {"figure": figure, "counted": counted}
+    made.filters |= {"figure": figure, "counted": counted, "end": describe_end}
     return made
 
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from autoloss.report.page.charts import Chart, Layer, Point, axis, line
+from autoloss.report.shares import list_factors
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
+from autoloss.space.loss_text import MAIN
 from autoloss.space.parsing import parse
 
 PROBES = 201
@@ -89,6 +91,8 @@ def shape_of(tree: Expression, form: BranchForm, branch: str, label: str) -> Sha
         for number, what in enumerate(("Value", "Gradient"))
     ]
     notes = [f"At {side} both losses and their gradients are 0 everywhere." for side in silent]
+    if tree.factor != 1:
+        notes.append(f"{label} is drawn at its factor, {list_factors(str(tree))[MAIN]}.")
     mixing = sorted(MIXING & {operator.name for operator in tree.operators})
     if mixing:
         notes.append(

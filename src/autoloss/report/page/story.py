@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 
 from autoloss.report.numbers import figure
+from autoloss.report.shares import at_share, list_charges, trains_short
 from autoloss.report.verdict import HEADLINES, NOTHING, Step, Tone, evidence, headline, next_steps
 from autoloss.run.results import Search
 from autoloss.trainings.judgement import Standing
+
+ROUNDING = 1e-9
+"""Of sums of shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +44,54 @@ class State:
         going: Whether a process drives it now.
         word: The state in one or two words.
         sentence: What is under way, or what to do.
+        charged: Training equivalents so far, of `budget`; `unit` is what they are called.
         command: The command that resumes it, where it stopped.
     """
 
     going: bool
     word: str
     sentence: str
-    charged: int
+    charged: float
     budget: int
     command: str = ""
+    unit: str = "trainings"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.charged:.4g} of {self.budget}"
 
 
 def state_of(search: Search) -> State:
     """Return the state of a run: searching, confirming, finished or stopped."""
     reader = search.reader
     budget = search.configuration.evaluations
-    charged = len(reader.scores)
+    charged = math.fsum(list_charges(search))
+    unit = "training equivalents" if trains_short(search) else "trainings"
     expected = _trials_expected(search)
     known = len(reader.trainings)
     again = shlex.join(["autoloss", "resume", str(search.directory)])
-    if charged >= budget and (known >= expected or not reader.alive):
-        return State(False, "finished", "", charged, budget)
-    if charged >= budget:
+    searched = _is_searched(search, charged)
+    if searched and (known >= expected or not reader.alive):
+        return State(False, "finished", "", charged, budget, unit=unit)
+    if searched:
         done = f"{known} of at least {expected} trainings on new training seeds and of baselines are done"
-        return State(True, "confirming the best", done, charged, budget)
+        return State(True, "confirming the best", done, charged, budget, unit=unit)
     if reader.alive is None:
-        return State(
-            True, "on another machine", "Another machine drives this run; its state is unknown here.", charged, budget
-        )
+        sentence = "Another machine drives this run; its state is unknown here."
+        return State(True, "on another machine", sentence, charged, budget, unit=unit)
     if reader.alive:
-        return State(True, "searching", f"{len(reader.running)} in training now", charged, budget)
-    return State(False, "stopped", "Nothing is lost. Resume with:", charged, budget, again)
+        return State(True, "searching", f"{len(reader.running)} in training now", charged, budget, unit=unit)
+    return State(False, "stopped", "Nothing is lost. Resume with:", charged, budget, again, unit)
+
+
+def _is_searched(search: Search, charged: float) -> bool:
+    """Say whether the budget is spent. What is left may be too little for a whole training, and the next one be whole."""
+    left = search.configuration.evaluations - charged
+    if left < search.configuration.search.rungs[0] - ROUNDING:
+        return True
+    # A search that goes on has a training under way, but for the moments between two of them.
+    goes_on = search.reader.running or (search.reader.alive is not False and not search.reader.trainings)
+    return left < 1 - ROUNDING and not goes_on
 
 
 def _trials_expected(search: Search) -> int:
@@ -103,9 +125,14 @@ def _describe_best(search: Search) -> tuple[str, str]:
         if best.confirmed is None
         else f" Its mean over {best.fresh_seeds} new training seeds is {figure(best.confirmed)}."
     )
-    so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split.{confirmed}"
+    fidelity = search.reader.losses([best.id])[0]["fidelity"]
+    share = ""
+    if trains_short(search):
+        rest = "" if fidelity == 1 else " of the schedule; none is trained whole yet"
+        share = f", trained {at_share(fidelity)}{rest}"
+    so_far = f"The best so far is #{best.id} with {figure(best.score)} on the valid split{share}.{confirmed}"
     return so_far, "The best of many noisy scores is too good: only new training seeds and held-out data tell."
 
 
 def _so_far(state: State) -> tuple[str, ...]:
-    return (f"{state.charged} of {state.budget} trainings are done.",) if state.going else ()
+    return (f"{state.progress} {state.unit} are done.",) if state.going else ()

@@ -1,0 +1,116 @@
+"""At which share of the schedule losses were trained, what they were promoted from and to, and at which factor, in words.
+
+A score at a share of the schedule is no worse and no better than one of a whole training; it is another quantity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from autoloss.report.numbers import figure
+from autoloss.run.results import Search
+from autoloss.search.records import PROMOTED, Candidate, State
+from autoloss.space.loss_text import MAIN, split_branches, split_factor
+
+LARGEST_DENOMINATOR = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """The same loss as another candidate, trained at another share; without a score it is in training, or failed."""
+
+    id: int
+    fidelity: float
+    score: float | None
+
+
+def write_share(fidelity: float) -> str:
+    """Write a share of the schedule.
+
+    >>> write_share(1.0), write_share(0.125), write_share(0.33)
+    ('whole', '1/8', '0.33')
+    """
+    if fidelity == 1:
+        return "whole"
+    fraction = Fraction(fidelity).limit_denominator(LARGEST_DENOMINATOR)
+    return str(fraction) if math.isclose(fraction, fidelity, rel_tol=1e-9) else f"{fidelity:.3g}"
+
+
+def at_share(fidelity: float) -> str:
+    """Write where something was trained or measured: `whole` or `at 1/8`."""
+    return write_share(fidelity) if fidelity == 1 else f"at {write_share(fidelity)}"
+
+
+def write_score(score: float | None, fidelity: float) -> str:
+    """Write a score with its share.
+
+    >>> write_score(0.8105, 1.0), write_score(0.211, 0.125), write_score(None, 0.125)
+    ('0.8105 whole', '0.2110 at 1/8', '–')
+    """
+    return figure(score) if score is None or not math.isfinite(score) else f"{figure(score)} {at_share(fidelity)}"
+
+
+def write_counts(counts: Mapping[float, int]) -> str:
+    """Write how many trainings ran at each share: `92 at 1/8, 1 whole`."""
+    return ", ".join(f"{count} {at_share(fidelity)}" for fidelity, count in sorted(counts.items()))
+
+
+def trains_short(search: Search) -> bool:
+    """Say whether a run trains at several shares, so that each score needs its own."""
+    return len(search.configuration.search.rungs) > 1
+
+
+def count_trainings(search: Search) -> Counter[float]:
+    """Return share of the schedule → trainings of the search that ended; all of its shares are there."""
+    counts = Counter(dict.fromkeys(search.configuration.search.rungs, 0))
+    counts.update(row["fidelity"] for row in search.reader.ended)
+    return counts
+
+
+def list_charges(search: Search) -> list[float]:
+    """Return what each training of the search that ended was charged with, in training equivalents."""
+    charged = {State.SCORED.value} | ({State.DIVERGED.value} if search.configuration.limits.charge_diverged else set())
+    return [row["fidelity"] if row["state"] in charged else 0.0 for row in search.reader.ended]
+
+
+def promoted_from(search: Search, child: Candidate) -> Counterpart | None:
+    """Return what a candidate is the promotion of, or None."""
+    if child.parent is None or PROMOTED not in child.kinds.values():
+        return None
+    for row in search.reader.losses([child.parent]):
+        return Counterpart(row["id"], row["fidelity"], row["score"])
+    return None
+
+
+def promoted_to(search: Search, number: int) -> Counterpart | None:
+    """Return the candidate that a loss was promoted to, or None."""
+    for row in search.reader.offspring(number):
+        if row["promoted"]:
+            return Counterpart(row["id"], row["fidelity"], row["score"])
+    return None
+
+
+def list_factors(loss: str) -> dict[str, str]:
+    """Return branch → the factor before its formula, as written; branches without one are left out."""
+    parts = split_branches(loss)
+    return {name: part.partition(" * ")[0] for name, part in parts.items() if split_factor(part)[0] != 1}
+
+
+def describe_factors(loss: str) -> str:
+    """Say what the factors of a loss are, or nothing where it has none.
+
+    >>> describe_factors("0.250 * log(p)")
+    "trained at 0.250 times the drawn loss, so that its gradient has the norm of the standard loss's"
+    """
+    factors = list_factors(loss)
+    if not factors:
+        return ""
+    if set(factors) == {MAIN}:
+        times = f"{factors[MAIN]} times"
+    else:
+        times = ", ".join(f"{factor} times ({name})" for name, factor in factors.items())
+    return f"trained at {times} the drawn loss, so that its gradient has the norm of the standard loss's"

@@ -1,0 +1,214 @@
+"""Scores at different shares of the schedule are never mixed: wherever one is read, its share stands beside it."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autoloss.report.failures import failures, print_failures
+from autoloss.report.individual import print_show, show_values
+from autoloss.report.lineage import lineage
+from autoloss.report.page.contents import gathered
+from autoloss.report.page.rendering import page
+from autoloss.report.page.shapes import shape_of
+from autoloss.report.shares import at_share, describe_factors, write_score, write_share
+from autoloss.report.status import line, panel
+from autoloss.report.take_home import export_loss
+from autoloss.run.progress import Progress
+from autoloss.run.results import Search, open_run
+from autoloss.search.chance import derive_generator
+from autoloss.search.mutation import trace_mutations
+from autoloss.search.records import Individual
+from autoloss.space.form import BranchForm
+from autoloss.space.parsing import parse
+from autoloss.store.read import Reader
+from tests.report.test_leaderboard import ALPHABET
+from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored
+
+FACTOR = "trained at 0.371 times the drawn loss, so that its gradient has the norm of the standard loss's"
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    return promoted(tmp_path / "run")
+
+
+def shown(search: Search, number: int) -> str:
+    console = Console(record=True, width=200)
+    print_show(console, show_values(search, number))
+    return console.export_text()
+
+
+def words(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL)).split())
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "text"), [(1.0, "whole"), (0.125, "at 1/8"), (0.3, "at 3/10"), (1 / 3, "at 1/3"), (0.337, "at 0.337")]
+)
+def test_a_share_is_a_fraction_where_it_is_one(fidelity, text):
+    assert at_share(fidelity) == text
+    assert write_score(0.5, fidelity) == f"0.5000 {text}"
+    assert write_score(None, fidelity) == "–"
+    assert write_share(fidelity) in text
+
+
+def test_the_factors_of_several_branches_are_named():
+    assert describe_factors(f"cls: {CE}; reg: 3.00 * log(p)") == FACTOR.replace("0.371 times", "3.00 times (reg)")
+    assert describe_factors(f"cls: {CE}; reg: log(p)") == describe_factors("0.25 * log(p)") == ""
+
+
+def test_show_tells_the_share_the_promotion_with_both_scores_and_the_factor(directory):
+    search = open_run(directory)
+    whole, short = shown(search, 3), shown(search, 1)
+    assert "scored  score 0.8000 whole" in whole
+    assert "promoted from #1: score 0.2000 at 1/8" in whole
+    assert re.search(r"3 +promoted from 1/8 +0.8000 +whole", whole)
+    assert "Train it again: autoloss score" in whole
+    assert "scored  score 0.2000 at 1/8" in short
+    assert "promoted to #3: score 0.8000 whole" in short
+    assert "Train it whole: autoloss score" in short
+    for printed in (whole, short):
+        assert printed.count(FACTOR) == 1
+        assert "−0.371·y·log(p)" in printed
+    values = show_values(search, 3)
+    assert (values["fidelity"], values["promoted_to"]) == (1.0, None)
+    assert values["promoted_from"] == {"id": 1, "fidelity": 0.125, "score": 0.2}
+    assert [step["fidelity"] for step in values["lineage"]] == [1.0, 0.125]
+
+
+def test_a_promotion_in_training_has_no_score_yet(tmp_path):
+    directory = begin(tmp_path / "run", **{"search.rungs": (0.125, 1.0)})
+    whole = candidate(1, CE, parent=0, kinds={"main": "promoted"})
+    add(directory, (candidate(0, CE, fidelity=0.125), scored(0.2)), (whole, None))
+    assert "promoted to #1: no score whole" in shown(open_run(directory), 0)
+
+
+def test_a_run_that_trains_all_whole_says_nothing_of_shares(tmp_path):
+    directory = begin(tmp_path / "run")
+    add(directory, (candidate(0, ROOT), scored(0.3)), (candidate(1, CE, parent=0), scored(0.5)))
+    told = [shown(open_run(directory), 1), words(page(gathered(Reader(directory))))]
+    told += [panel_text(progress(rungs={1.0: 2})), line(progress(rungs={1.0: 2}))]
+    for text in told:
+        assert "whole" not in text.replace("Train it whole", "")
+        assert "1/8" not in text
+
+
+def test_the_mutations_of_a_scaled_child_of_a_scaled_parent_are_those_that_were_drawn(tmp_path):
+    directory = begin(tmp_path / "run", seed=0)
+    tree, _ = trace_mutations(parse(ROOT), ALPHABET, derive_generator(0, "attempt", 1, "main", 3))
+    rows = (candidate(0, f"2.50 * {ROOT}"), scored(0.3)), (candidate(1, f"0.371 * {tree}", parent=0), scored(0.5))
+    add(directory, *rows)
+    assert lineage(open_run(directory), 1)[0].how["main"].startswith("mutated: ")
+
+
+def test_failures_name_the_share_of_their_example(directory):
+    values = failures(Reader(directory))
+    assert values["trainings"][0]["example"]["fidelity"] == 0.125
+    console = Console(record=True, width=200)
+    print_failures(console, values, directory)
+    assert "(at 1/8, step 3)" in console.export_text()
+
+
+def test_an_exported_loss_brings_its_share_and_its_factor(directory):
+    whole, short = (" ".join(export_loss(directory, number, "python").split()) for number in (None, 1))
+    assert "score of the proxy training, valid split: 0.8" in whole
+    assert "promoted from: #1, score 0.2000 at 1/8" in whole
+    assert "score of the proxy training at 1/8, valid split: 0.2" in short
+    assert "promoted to: #3, score 0.8000 whole" in short
+    assert f"factor: {FACTOR}" in whole
+    assert "promoted" not in export_loss(directory, 0, "python")
+
+
+def progress(*, rungs: dict[float, int], best: Individual | None = None, **changes: object) -> Progress:
+    values = Progress(
+        trained=12.5,
+        budget=40,
+        trained_here=12.5,
+        trainings=rungs,
+        running=2,
+        sampled=4321,
+        simulated=800,
+        passed=100,
+        reused=30,
+        rejected={"too little gain": 700},
+        best=best,
+        best_age=3,
+        workers=2,
+        busy=2,
+        seconds=300.0,
+    )
+    return replace(values, **changes)
+
+
+def panel_text(shown: Progress) -> str:
+    console = Console(record=True, width=200)
+    console.print(panel(shown))
+    return console.export_text()
+
+
+def test_the_line_of_a_search_fits_eighty_columns_and_names_the_share_of_the_best():
+    best = Individual(candidate(88, CE, fidelity=0.125), replace(scored(0.211), fidelity=0.125))
+    rungs = {0.125: 92, 1.0: 1}
+    assert line(progress(rungs=rungs, best=best)) == (
+        "trained 12.5 of 40 · 92 short, 1 whole · best 0.2110 at 1/8 · ETA 11 min 00 s"
+    )
+    assert len(line(progress(rungs=rungs, best=best))) < 80
+    whole = Individual(candidate(89, CE), scored(0.8105))
+    assert "best 0.8105 whole" in line(progress(rungs=rungs, best=whole))
+    assert "12.5 of 40 training equivalents · 92 short, 1 whole" in panel_text(progress(rungs=rungs, best=whole))
+    assert "4321 losses drawn" in line(progress(rungs={0.125: 0, 1.0: 0}, trained=0.0, trained_here=0.0))
+
+
+def test_the_page_draws_shares_apart_and_names_them(directory):
+    contents = gathered(Reader(directory))
+    whole, short = contents.over_time
+    assert (whole.title, short.title) == ("Trained whole", "Trained at 1/8 of the schedule")
+    assert "Scores of 1 training in" in whole.description
+    assert "Scores of 2 trainings" in short.description
+    # Both are over training equivalents: two eighths, then a whole one.
+    assert (whole.x, whole.x.high, whole.x.label) == (short.x, 1.25, "training equivalents")
+    assert [row.title for row in contents.top] == ["trained whole", "trained at 1/8"]
+    assert [[row.values["id"] for row in ranking.rows] for ranking in contents.top] == [[3], [0]]
+    assert [(one.id, one.how, one.score) for one in contents.family] == [
+        (1, "fresh", "0.2000 at 1/8"),
+        (3, "promoted from 1/8", "0.8000 whole"),
+    ]
+    assert [chart.title for chart in contents.curves] == ["#3: score 0.8000 whole", "#1: score 0.2000 at 1/8"]
+    text = words(page(contents))
+    assert "The best so far is #3 with 0.8000 on the valid split, trained whole." in text
+    assert "training equivalents 1.25 of 6 trainings 3 at 1/8, 1 whole" in text
+    assert "promoted trained whole as well 1" in text
+    assert f"It is {FACTOR}." in text
+    assert "all smaller ones, trained whole." in text
+    assert "(at 1/8, step 3)" in text
+
+
+def test_a_page_without_a_whole_training_says_so(tmp_path):
+    directory = begin(tmp_path / "run", **{"search.rungs": (0.125, 1.0)})
+    add(directory, (candidate(0, SCALED, fidelity=0.125), scored(0.2)), (candidate(1, CE, fidelity=0.125), None))
+    contents = gathered(Reader(directory))
+    assert [chart.title for chart in contents.over_time] == ["Trained at 1/8 of the schedule"]
+    text = words(page(contents))
+    assert "0.2000 on the valid split, trained at 1/8 of the schedule; none is trained whole yet." in text
+    assert "stopped 0.125 of 6" in text
+    assert "trainings 1 at 1/8, 0 whole" in text
+
+
+@pytest.mark.parametrize(("evaluations", "word"), [(1, "finished"), (2, "finished"), (3, "stopped")])
+def test_a_search_whose_rest_is_too_little_for_a_whole_training_is_finished(evaluations, word, tmp_path):
+    directory = promoted(tmp_path / "run", evaluations=evaluations)
+    assert gathered(Reader(directory)).state.word == word
+
+
+def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():
+    plain, scaled = (shape_of(parse(text), BranchForm(), "", "#1") for text in (CE, f"2.50 * {CE}"))
+    assert "over 0.693 in the middle" in plain.charts[0].description
+    assert "over 1.73 in the middle" in scaled.charts[0].description
+    assert "over -5 in the middle" in scaled.charts[1].description
+    assert "#1 is drawn at its factor, 2.50." in scaled.notes
