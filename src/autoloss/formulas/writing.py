@@ -15,13 +15,8 @@ from typing import final
 from autoloss.formulas.functions import is_own
 from autoloss.space.operators import OPERATORS, Operator
 
-<<<<<<< HEAD
-LONG = 10
-"""Denominator from which a number with few decimals is written with them."""
-=======
 LONG = 100
 """Denominator from which a number with few decimals is written with them, as any with a factor of five below the bar is."""
->>>>>>> h/show
 SUM, PRODUCT, SIGN, POWER, ATOM, NAME = range(6)
 """Precedence, from loose to tight. A minus is as loose as a sum; in Python it has a level of its own, SIGN."""
 

@@ -57,6 +57,7 @@ def rows_of(search: Search, chosen: Sequence[FoundLoss]) -> list[dict[str, Any]]
         {
             "id": found.id,
             "score": found.score,
+            "fidelity": found.fidelity,
             "confirmed": found.confirmed,
             "size": found.size,
             "age": last - found.id,
@@ -86,7 +87,9 @@ def top_table(
     further = columns_of(also, search)
     confirmed = any(row["confirmed"] is not None for row in rows)
     best = search.best.id if confirmed else None
-    columns = {"id": "right", "score": "right", **({"new training seeds": "right"} if confirmed else {})}
+    shares = trains_short(search)
+    columns = {"id": "right", "score": "right", **({"trained": "right"} if shares else {})}
+    columns |= {"new training seeds": "right"} if confirmed else {}
     return table(
         f"Best of {search.reader.count} losses in {search.directory}",
         {
@@ -101,6 +104,7 @@ def top_table(
             (
                 f"{'★ ' if row['id'] == best else ''}{row['id']}",
                 figure(row["score"]),
+                *([write_share(row["fidelity"])] if shares else []),
                 *([figure(row["confirmed"])] if confirmed else []),
                 *(figure(row["also"].get(metric)) for metric in further),
                 row["size"],
@@ -112,6 +116,7 @@ def top_table(
         ),
         "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
         "found: number of times found, with twins and copies · formula: simplified, and below it the original"
+        + (" · trained: share of the schedule; scores compare at one share only" if shares else "")
         + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{describe_never_trained(search)}",

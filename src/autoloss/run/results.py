@@ -37,6 +37,7 @@ class FoundLoss:
         score: The metric of its proxy training on the valid split; minus infinity where it has none.
         formula: Its text.
         also: Further metrics of its proxy training.
+        fidelity: Share of the schedule at which it has that score.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; close finalists have more than the others.
         leaves: Branch → names of its leaves.
@@ -50,6 +51,7 @@ class FoundLoss:
     confirmed: float | None = None
     fresh_seeds: int = 0
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
+    fidelity: float = 1.0
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
 
     @property
@@ -186,7 +188,17 @@ class Search:
             confirmed = again.get(row["loss"])
             mean, count = (None, 0) if confirmed is None else (confirmed.mean, len(confirmed.scores))
             found.append(
-                FoundLoss(row["id"], score, row["loss"], json.loads(row["also"]), mean, count, leaves, operators)
+                FoundLoss(
+                    id=row["id"],
+                    score=score,
+                    formula=row["loss"],
+                    also=json.loads(row["also"]),
+                    confirmed=mean,
+                    fresh_seeds=count,
+                    leaves=leaves,
+                    fidelity=row["fidelity"],
+                    operators=operators,
+                )
             )
         return found
 

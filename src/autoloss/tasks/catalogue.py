@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
+from autoloss.conversion import convert
 from autoloss.errors import RequestError, unknown
-from autoloss.settings import convert
 
 if TYPE_CHECKING:
     from autoloss.tasks.task import Task

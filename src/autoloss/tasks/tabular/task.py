@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from autoloss.conversion import convert
 from autoloss.errors import RequestError, suggest, unknown
-from autoloss.settings import convert
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import read_csv
