@@ -11,6 +11,7 @@ from rich.table import Table
 from autoloss.errors import unknown
 from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
+from autoloss.report.shares import trains_short, write_share
 from autoloss.report.verdict import MEANING
 from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
 from autoloss.trainings.judgement import Judgement
