@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1] / "src"
 FILES = sorted(ROOT.rglob("*.py"))
 MOST_LINES, USUAL_LINES = 400, 140
 ALL_LINES = 31_300
-"""The aim is 25,000; until then nothing is added without something else getting lighter."""
+"""The aim is 25,000."""
 
 
 def module_of(path: Path) -> str:
