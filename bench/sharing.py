@@ -119,7 +119,7 @@ class Cache:
     def find_training(self, job: Train) -> Outcome | None:
         """Return what a training came to, with the seconds that it took."""
         columns = "state, score, step, reason, seconds"
-        sql = f"SELECT {columns} FROM trainings WHERE task = ? AND loss = ? AND training = ?"  # noqa: S608
+        sql = f"SELECT {columns} FROM trainings WHERE task = ? AND loss = ? AND training = ?"
         row = self._query(sql, (self._task, job.loss, _write_training(job.training)))
         if row is None:
             return None
