@@ -109,8 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     quick = {
         "seeds": 2,
-        "budget": 4,
-        "level_budget": 4,
+        "budget": 6,
+        "level_budget": 6,
         "tasks": ["worst-digit"],
         "arms": ["random", "paper", "small", "all"],
     }

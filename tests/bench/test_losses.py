@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +16,7 @@ import lossbench
 from losstable import LossRow, append_row, read_rows, write_table
 from output import make_pool
 from problems import PROBLEMS
+from quick import BENCH
 from reaching import compare_arms, find_reaching, find_score, summarise_task
 from sharing import FRESH, Cache, Improvement, OutOfTime, Trace, run_search
 
@@ -79,6 +86,28 @@ def test_an_interrupted_table_has_the_rows_of_an_undisturbed_one(monkeypatch):
     assert any(row.kind == "mutated" for row in rows)
     assert len({row.signature for row in rows}) == 9
     assert [_timeless(kept[number]) for number in range(9)] == [_timeless(whole[number]) for number in range(9)]
+
+
+def test_the_processes_of_a_script_that_is_killed_end():
+    code = (
+        "import os, time, output\n"
+        "if __name__ == '__main__':\n"
+        "    pool = output.make_pool(1)\n"
+        "    print(pool.submit(os.getpid).result(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(BENCH)}
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(code)
+        script.flush()
+        with subprocess.Popen([sys.executable, script.name], stdout=subprocess.PIPE, env=environment) as killed:
+            assert killed.stdout is not None
+            child = int(killed.stdout.readline())
+            killed.kill()
+    end = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
 
 
 def _timeless(row: LossRow) -> LossRow:
