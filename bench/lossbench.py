@@ -222,13 +222,16 @@ def _print(result: dict[str, Any]) -> None:
         rank = "  ".join(f"{name} {_format(value)}" for name, value in one["rank"].items())
         print(f"{one['task']}: {one['losses']} losses, {one['diverged']} diverged; rank correlations: {rank}")
         for row in one["model"]:
-            print(
-                f"  model of {row['observed']:>4} losses: ρ with 1/8 {_format(row['eighth'])}, with the whole "
-                f"{_format(row['whole'])}; the best of 4 beats a random one in {_format(row['better'])} of the cases"
-            )
+            if row["whole"] is not None:
+                print(
+                    f"  model of {row['observed']:>4} losses: ρ with 1/8 {_format(row['eighth'])}, with the whole "
+                    f"{_format(row['whole'])}; the best of 4 beats a random one in {_format(row['better'])} of the cases"
+                )
         for row in one["rungs"]:
-            best = "  ".join(f"{budget}: {_format(value)}" for budget, value in row["found"].items())
-            print(f"  rungs {row['rungs']}, promote {row['promote']:g}: score found with a budget of {best}")
+            if best := "  ".join(
+                f"{budget}: {value:.3f}" for budget, value in row["found"].items() if value is not None
+            ):
+                print(f"  rungs {row['rungs']}, promote {row['promote']:g}: score found with a budget of {best}")
 
 
 def _format(value: float | None) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 TABLE = Path(__file__).resolve().parent / "results" / "lossbench.csv.gz"
+DIGITS = 7
+"""Significant digits of a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,17 @@ class LossRow:
     seconds_eighth: float
     seconds_quarter: float
     seconds_whole: float
+
+    def __post_init__(self) -> None:
+        # As it will be read: ties and tournaments are the same before and after a stop.
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _round(getattr(self, field.name)))
+
+
+def _round(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_round(each) for each in typing.cast("Sequence[Any]", value))
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(LossRow))
@@ -90,7 +103,7 @@ def _write_cell(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_write_cell, typing.cast("Sequence[Any]", value)))
     if isinstance(value, float):
-        return f"{value:.7g}"
+        return f"{value:.{DIGITS}g}"
     return "" if value is None else str(value)
 
 

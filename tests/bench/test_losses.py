@@ -55,7 +55,7 @@ SETTINGS = {
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path):
-    other = dataclasses.replace(ROW, number=1, parent=None)
+    other = dataclasses.replace(ROW, number=1, parent=None, whole_1=2 / 3)
     for row in (ROW, other):
         append_row(tmp_path / "rows.csv", row)
     assert read_rows(tmp_path / "rows.csv") == [other, ROW]
