@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -94,7 +96,21 @@ def make_pool(processes: int, initializer: Callable[[], object] | None = None) -
     """Return so many processes that share nothing with this one; with 0, a thread of this process."""
     if processes == 0:
         return ThreadPoolExecutor(1, initializer=initializer)
-    return ProcessPoolExecutor(processes, get_context("spawn"), initializer)
+    return ProcessPoolExecutor(processes, get_context("spawn"), _begin, (initializer,))
+
+
+def _begin(initializer: Callable[[], object] | None) -> None:
+    # A process of a pool waits for ever when the one that it belongs to is killed.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initializer is not None:
+        initializer()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def emit(result: Mapping[str, Any], arguments: argparse.Namespace, show: Callable[[dict[str, Any]], object]) -> None:

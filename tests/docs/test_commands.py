@@ -14,7 +14,7 @@ import typer
 
 from autoloss.cli import app, main
 from tests.docs import smaller
-from tests.docs.pages import PAGES, PLAIN, SHELL, Block, blocks, commands, mentions
+from tests.docs.pages import PAGES, PLAIN, ROOT, SHELL, Block, blocks, commands, mentions
 from tests.docs.running import PROGRAMS, Folder, Untrue, compare, shortened, small
 from tests.tasks import conformance
 from tests.tasks.detection.test_box_formats import voc_object, voc_written
@@ -77,6 +77,7 @@ def folder(place, tmp_path, monkeypatch, capfd) -> Folder:
     for path in place.iterdir():
         if path.name.isupper() or path.suffix:
             (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "bench").symlink_to(ROOT / "bench")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     known = set(sys.modules)

@@ -74,13 +74,17 @@ class ScoreModel:
     def _standardise(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.clip((rows - self._centre) / self._width, -BOUND, BOUND)
 
-    def find_most_promising(self, features: Sequence[Sequence[float]]) -> int:
-        """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
+    def predict(self, features: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean and standard deviation of the transformed scores of losses."""
         from threadpoolctl import threadpool_limits
 
         rows = self._standardise(np.asarray(features, dtype=np.float64))
         with threadpool_limits(1):
-            mean, deviation = self._processes.predict(rows, return_std=True)
+            return self._processes.predict(rows, return_std=True)
+
+    def find_most_promising(self, features: Sequence[Sequence[float]]) -> int:
+        """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
+        mean, deviation = self.predict(features)
         # Rounded: the last bits may differ between two ways to add up.
         return int(np.argmax(np.round(mean + OPTIMISM * deviation, 9)))
 

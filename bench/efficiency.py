@@ -1,0 +1,234 @@
+"""What a search finds for how many trainings: ways to search, to the level of random search and of the best hand-made loss.
+
+python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 60      keeps each training and search; the same command goes on
+python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
+
+All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
+once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
+seeds of the valid split. Two levels are to be reached: (a) what random search has after `--level-budget` training equivalents, the
+mean over its searches, and (b) the best of the hand-made losses, each at its best learning rate. A search that does not reach a
+level counts with its whole budget (the restricted mean). All arms have the same budget, so this moves ratios towards 1 where the
+slower arm is cut off, and a row says how many of its searches reached the level. Minutes are those of one worker: what was looked
+up counts with the time that it took when it was trained. Intervals are 95 %, from resampling search seeds within each task
+(percentiles).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import autoloss
+from autoloss import recipes
+from autoloss.search.chance import derive_seed
+from autoloss.settings import Configuration
+from autoloss.store import samples as sample_files
+from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.record import Memory
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.pool import InlineWorkers
+from output import Figure, emit, make_parser, make_pool, parse_arguments
+from problems import PROBLEMS
+from reaching import compare_arms, summarise_task
+from searches import tell
+from sharing import Cache, OutOfTime, SharedRunner, Trace, run_search
+
+Settings = Mapping[str, Any]
+
+
+def _small(task: autoloss.Task) -> dict[str, Any]:
+    """Return the settings of the releases before trainings were cut short: a sharper tournament, and fewer random trees."""
+    return {"evolution.tournament": 0.25, "offspring.fresh": 0.25, **recipes.OWN.get(task.name, {})}
+
+
+ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
+    "random": lambda task: {"search.proposer": "random"},
+    "paper": lambda task: recipes.get_search_settings(task.name, "paper"),
+    "small": _small,
+    "+scale": lambda task: {**_small(task), "search.scale": True},
+    "+short": lambda task: {**_small(task), "search.rungs": (0.125, 1.0)},
+    "+guided": lambda task: {**_small(task), "search.proposer": "guided"},
+    "all": lambda task: recipes.get_search_settings(task.name, "default"),
+    "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
+    "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "guided"},
+}
+"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also with
+either proposer: arms with equal settings are one search."""
+FIRST = ("random", "paper", "all")
+LEVELS = ("random", "tuned")
+FIGURES = {
+    **{
+        f"paper / {arm}, equivalents to the level of {level}": Figure(
+            ("ratios", {"arm": arm, "level": level, "unit": "equivalents"}, "ratio"), digits=1
+        )
+        for arm in ("random", "small", "all")
+        for level in LEVELS
+    },
+    **{
+        f"{arm}, worst-digit: {name}": Figure(
+            ("tasks", {"task": "worst-digit"}, "arms", {"arm": arm}, *path), digits=digits
+        )
+        for arm in FIRST
+        for name, path, digits in (
+            ("equivalents to the level of random search", ("to", {"level": "random"}, "equivalents", "mean"), 0),
+            ("interquartile mean found", ("found", "mean"), 3),
+        )
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One search, or the tuning of the hand-made losses (`arm` None)."""
+
+    task: str
+    arm: str | None
+    seed: int
+    budget: int
+    quick: bool
+    path: Path
+    end: float
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = make_parser(__doc__, seeds=10, budget=200, level_budget=200, processes=1)
+    asked.add_argument("--tasks", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    asked.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    asked.add_argument(
+        "--minutes", type=float, help="begin no training after this time; by default all that is asked for is done"
+    )
+    asked.add_argument(
+        "--work", type=Path, help="the SQLite file that keeps trainings and searches; without it nothing is kept"
+    )
+    quick = {
+        "seeds": 2,
+        "budget": 6,
+        "level_budget": 6,
+        "tasks": ["worst-digit"],
+        "arms": ["random", "paper", "small", "all"],
+    }
+    arguments = parse_arguments(asked, argv, **quick, processes=0)
+    end = time.time() + 60 * (1e6 if arguments.minutes is None else arguments.minutes)
+    with TemporaryDirectory() as folder:
+        traces, tuned = _run(arguments, arguments.work or Path(folder) / "trainings.sqlite", end)
+    found = [
+        summarise_task(task, traces[task], tuned[task], arguments.budget, arguments.level_budget)
+        for task in arguments.tasks
+        if task in tuned and traces[task].get("random")
+    ]
+    ratios = [
+        compare_arms(found, "paper", arm, level, unit)
+        for arm, level, unit in itertools.product(arguments.arms, LEVELS, ("equivalents", "minutes"))
+        if arm != "paper"
+    ]
+    result = {"budget": arguments.budget, "level_budget": arguments.level_budget, "ratios": ratios, "tasks": found}
+    emit(result, arguments, _print)
+
+
+def _run(
+    arguments: Any, path: Path, end: float
+) -> tuple[dict[str, dict[str, dict[int, Trace]]], dict[str, dict[str, Any]]]:
+    """Do all that is asked for, as far as time allows.
+
+    Returns:
+        Task → arm → seed → search, and task → the best hand-made loss.
+    """
+    traces: dict[str, dict[str, dict[int, Trace]]] = {task: {} for task in arguments.tasks}
+    tuned: dict[str, dict[str, Any]] = {}
+    with make_pool(arguments.processes) as pool:
+        running = {pool.submit(_perform, work): work for work in _list_work(arguments, path, end)}
+        for future in as_completed(running):
+            work, found = running[future], future.result()
+            if found is None:
+                continue
+            if isinstance(found, Trace):
+                traces[work.task].setdefault(str(work.arm), {})[work.seed] = found
+                tell(f"{work.task}, {work.arm}, seed {work.seed}: {_describe(found)}")
+            else:
+                tuned[work.task] = found
+                tell(f"{work.task}: the best hand-made loss is {found['loss']}, {found['score']}")
+    return traces, tuned
+
+
+def _list_work(arguments: Any, path: Path, end: float) -> Iterator[Work]:
+    """Return all work, one seed of all tasks and arms after the other: what is done when time is up is paired."""
+    for seed, task in itertools.product(range(arguments.seeds), arguments.tasks):
+        if seed == 0:
+            yield Work(task, None, seed, 0, arguments.quick, path, end)
+        for arm in dict.fromkeys(("random", *arguments.arms)):
+            budget = max(arguments.budget, arguments.level_budget if arm == "random" else 0)
+            yield Work(task, arm, seed, budget, arguments.quick, path, end)
+
+
+def _perform(work: Work) -> Trace | dict[str, Any] | None:
+    """Return what the work came to; None if the time was up before its end."""
+    task = PROBLEMS[work.task](work.quick)
+    cache = Cache(work.path, f"{work.task}, few" if work.quick else work.task)
+    try:
+        if work.arm is None:
+            return tune_handmade(task, cache, work.end)
+        settings = {**ARMS[work.arm](task), "evaluations": work.budget}
+        return run_search(task, settings, work.seed, cache, work.end)
+    except OutOfTime:
+        return None
+
+
+def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, Any]:
+    """Return the hand-made loss with the highest mean over the new training seeds, each at its best learning rate of the grid."""
+    configuration = Configuration()
+    samples = sample_files.draw_samples(task, configuration.rejection.samples, 0)
+    shared = SharedRunner(JobRunner(task, samples, configuration), cache, end)
+    with InlineWorkers(shared) as workers:
+        dispatcher = Dispatcher(workers, configuration.limits)
+        entrants = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, Memory())
+    rows = [
+        {
+            "loss": entrant.label,
+            "learning_rate": entrant.learning_rate,
+            "score": shared.confirm(entrant.loss, entrant.learning_rate),
+        }
+        for entrant in entrants
+    ]
+    untrained = task.untrained(derive_seed(0, "training"))
+    best = max(rows, key=lambda row: -1.0 if row["score"] is None else row["score"])
+    return {**best, "every": rows, "untrained": untrained}
+
+
+def _describe(trace: Trace) -> str:
+    last = trace.improvements[-1] if trace.improvements else None
+    found = "nothing" if last is None else f"{last.score:.4f}, confirmed {_format(last.confirmed, 4)}: {last.loss}"
+    return f"{trace.equivalents:.1f} equivalents, {trace.minutes:.1f} minutes, {trace.candidates} candidates; found {found}"
+
+
+def _print(result: dict[str, Any]) -> None:
+    for one in result["tasks"]:
+        levels = "  ".join(f"{name} {_format(value, 4)}" for name, value in one["levels"].items())
+        print(f"{one['task']}: levels {levels} ({one['handmade']['loss']})")
+        for row in one["arms"]:
+            to = "  ".join(
+                f"to {each['level']}: {_interval(each['equivalents'], 1)} equivalents, {_format(each['minutes']['mean'], 1)} min, "
+                f"{each['reached']} of {row['searches']}"
+                for each in row["to"]
+            )
+            print(f"  {row['arm']:<15} found {_interval(row['found'], 4)}  {to}")
+    for row in result["ratios"]:
+        print(f"paper / {row['arm']}, {row['unit']} to {row['level']}: {_interval({**row, 'mean': row['ratio']}, 2)}")
+
+
+def _interval(row: Mapping[str, Any], digits: int) -> str:
+    return f"{_format(row['mean'], digits)} [{_format(row['low'], digits)}, {_format(row['high'], digits)}]"
+
+
+def _format(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The tasks that scripts about searches share, each also in a form whose trainings take a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import autoloss
+
+FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
+"""Options of digits-seg that make it so small."""
+STEPS = 100
+"""Likewise of a table."""
+FEW_OF_DETECTION = {"train": 16, "valid": 8, "test": 8, "epochs": 1}
+
+
+def make_worst_digit(few: bool = False) -> autoloss.Task:
+    """Return the task of docs/tutorial.md: the recall of the handwritten digit that a small network recognises worst."""
+    digits = load_digits()
+    images = torch.tensor(digits.data / 16, dtype=torch.float32)
+    labels = torch.tensor(digits.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, valid, test = ((images[rows], labels[rows]) for rows in order.split([400, 600, 797]))
+    return autoloss.SupervisedTask(
+        lambda: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)),
+        train=train,
+        valid=valid,
+        test=test,
+        activation="softmax",
+        metric=_measure_worst_recall,
+        recipe=autoloss.Recipe(epochs=5 if few else 10, batch_size=32, learning_rate=0.2),
+        name="worst-digit",
+    )
+
+
+def _measure_worst_recall(prediction: Tensor, target: Tensor) -> float:
+    hit = (prediction.argmax(dim=1) == target).double()
+    return min(hit[target == digit].mean().item() for digit in target.unique())
+
+
+def _make_segmentation(metric: str) -> Callable[[bool], autoloss.Task]:
+    return lambda few: autoloss.tasks.get("digits-seg", metric=metric, **(FEW if few else {}))
+
+
+def _make_table(few: bool) -> autoloss.Task:
+    return autoloss.tasks.get("tabular", metric="f1", data="breast_cancer_hard", **({"steps": STEPS} if few else {}))
+
+
+def _make_detection(few: bool) -> autoloss.Task:
+    return autoloss.tasks.get("digits-det", **(FEW_OF_DETECTION if few else {}))
+
+
+PROBLEMS: Mapping[str, Callable[[bool], autoloss.Task]] = {
+    "digits-seg-miou": _make_segmentation("miou"),
+    "digits-seg-bf1": _make_segmentation("bf1"),
+    "tabular-f1": _make_table,
+    "worst-digit": make_worst_digit,
+    "digits-det": _make_detection,
+}
+"""Name → what makes the task, with few steps and examples if told so."""

@@ -1,0 +1,242 @@
+"""Searches that share their trainings through a file: what was trained once, by any search of any process, is looked up."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import autoloss
+from autoloss.run.adapting import adapt_configuration
+from autoloss.run.loop import run_loop
+from autoloss.search.history import History
+from autoloss.search.jobs import Attempt, Job, Train
+from autoloss.search.records import Candidate, Outcome, State
+from autoloss.settings import Configuration
+from autoloss.store import samples as sample_files
+from autoloss.tasks.task import Training
+from autoloss.trainings.entrant import CONFIRMATION, training_seeds
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.pool import InlineWorkers
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS trainings (task TEXT, loss TEXT, training TEXT, state TEXT, score REAL, step INTEGER, reason TEXT,
+    seconds REAL, PRIMARY KEY (task, loss, training)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS searches (task TEXT, seed INTEGER, settings TEXT, trace TEXT, PRIMARY KEY (task, seed, settings))
+    WITHOUT ROWID;
+"""
+WAIT_SECONDS = 120.0
+"""For another process that writes."""
+FRESH = training_seeds(0, CONFIRMATION, 2)
+"""Training seeds on which losses are confirmed; no search trains with them, and all share them."""
+
+
+PROPOSING = ("search/*.py", "rejection/**/*.py", "run/adapting.py")
+"""The code that decides which losses are trained; a search that was done with another is done again, from the same trainings."""
+
+
+@cache
+def digest_code() -> str:
+    folder = Path(autoloss.__file__).parent
+    files = sorted(path for pattern in PROPOSING for path in folder.glob(pattern))
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
+
+
+class OutOfTime(BaseException):
+    """No further training may begin. Not an `Exception`: a worker would report those as failed trainings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A whole training with a higher score than all before it in its search.
+
+    Args:
+        equivalents: What the budget was charged with by then.
+        minutes: Time by then on one worker: tests, trainings, the model, and everything between.
+        score: Of the search's own training.
+        confirmed: Mean over the new training seeds; None where one of these trainings has no score.
+    """
+
+    equivalents: float
+    minutes: float
+    loss: str
+    score: float
+    confirmed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a search came to: the improvements in order, and where it ended."""
+
+    equivalents: float
+    minutes: float
+    candidates: int
+    trainings: int
+    improvements: tuple[Improvement, ...] = field(default=())
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        values = json.loads(text)
+        improvements = tuple(Improvement(**each) for each in values.pop("improvements"))
+        return cls(**values, improvements=improvements)
+
+
+class Cache:
+    """Trainings and searches in an SQLite file, which several processes may use at a time.
+
+    Args:
+        task: The name under which those of one task are kept.
+    """
+
+    def __init__(self, path: Path, task: str) -> None:
+        self._path = path
+        self._task = task
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._connect()) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(SCHEMA)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=WAIT_SECONDS, isolation_level=None)
+
+    def _query(self, sql: str, values: Sequence[Any]) -> Sequence[Any] | None:
+        with closing(self._connect()) as connection:
+            return connection.execute(sql, values).fetchone()
+
+    def find_training(self, job: Train) -> Outcome | None:
+        """Return what a training came to, with the seconds that it took."""
+        columns = "state, score, step, reason, seconds"
+        sql = f"SELECT {columns} FROM trainings WHERE task = ? AND loss = ? AND training = ?"
+        row = self._query(sql, (self._task, job.loss, _write_training(job.training)))
+        if row is None:
+            return None
+        state, score, step, reason, seconds = row
+        return Outcome(state=State(state), score=score, step=step, reason=reason, seconds=seconds)
+
+    def add_training(self, job: Train, outcome: Outcome) -> None:
+        row = (outcome.state.value, outcome.score, outcome.step, outcome.reason, outcome.seconds)
+        values = (self._task, job.loss, _write_training(job.training), *row)
+        self._query("INSERT OR IGNORE INTO trainings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+
+    def find_search(self, seed: int, settings: str) -> Trace | None:
+        sql = "SELECT trace FROM searches WHERE task = ? AND seed = ? AND settings = ?"
+        row = self._query(sql, (self._task, seed, settings))
+        return None if row is None else Trace.from_json(row[0])
+
+    def add_search(self, seed: int, settings: str, trace: Trace) -> None:
+        self._query(
+            "INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", (self._task, seed, settings, trace.to_json())
+        )
+
+
+def _write_training(training: Training) -> str:
+    return json.dumps(dataclasses.asdict(training), sort_keys=True)
+
+
+class SharedRunner:
+    """Does jobs, and looks up the trainings that were done before.
+
+    Args:
+        end: Time of the wall clock after which no training begins.
+    """
+
+    def __init__(self, runner: JobRunner, cache: Cache, end: float = math.inf) -> None:
+        self._runner = runner
+        self._cache = cache
+        self._end = end
+        self.saved = 0.0
+        """Seconds that trainings took when they were done, less those that looking them up took."""
+
+    def __call__(self, job: Job) -> list[Attempt] | Outcome:
+        if not isinstance(job, Train):
+            return self._runner.perform(job)
+        began = time.perf_counter()
+        outcome = self._cache.find_training(job)
+        if outcome is None:
+            if time.time() > self._end:
+                raise OutOfTime
+            found = self._runner.perform(job)
+            assert isinstance(found, Outcome)
+            outcome = replace(found, seconds=time.perf_counter() - began)
+            self._cache.add_training(job, outcome)
+        self.saved += outcome.seconds - (time.perf_counter() - began)
+        return outcome
+
+    def confirm(self, loss: str, learning_rate: float = 1.0) -> float | None:
+        """Return the mean score of a loss over the new training seeds, on the valid split."""
+        scores: list[float] = []
+        for seed in FRESH:
+            outcome = self(Train(loss, Training(seed=seed, learning_rate=learning_rate)))
+            if not isinstance(outcome, Outcome) or outcome.score is None:
+                return None
+            scores.append(outcome.score)
+        return sum(scores) / len(scores)
+
+
+class _Observer:
+    """Takes what a run would store, and keeps the improvements."""
+
+    def __init__(self, shared: SharedRunner, began: float) -> None:
+        self._shared = shared
+        self._began = began
+        self.equivalents, self.trainings, self.candidates = 0.0, 0, 0
+        self.improvements: list[Improvement] = []
+
+    @property
+    def minutes(self) -> float:
+        return (time.perf_counter() - self._began + self._shared.saved) / 60
+
+    def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+        self.candidates += 1
+
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None:
+        self.trainings += 1
+        if outcome.score is None:
+            return
+        self.equivalents += training.fidelity
+        best = self.improvements[-1].score if self.improvements else -math.inf
+        if training.fidelity == 1 and outcome.score > best:
+            self.improvements.append(Improvement(self.equivalents, self.minutes, loss, outcome.score, None))
+
+
+def run_search(
+    task: autoloss.Task, settings: Mapping[str, Any], seed: int, known: Cache, end: float = math.inf
+) -> Trace:
+    """Search a loss, or look up the search that was done before, and confirm each loss that was ahead.
+
+    Raises:
+        OutOfTime: A training was due after `end`; those before it are kept.
+    """
+    configuration = Configuration().changed({**settings, "seed": seed})
+    text = f"{configuration.to_json()} {digest_code()}"
+    if (found := known.find_search(seed, text)) is not None:
+        return found
+    samples = sample_files.draw_samples(task, configuration.rejection.samples, seed)
+    adapted = adapt_configuration(task, configuration, JobRunner(task, samples, configuration), lambda said: None)
+    runner = JobRunner(task, samples, adapted)
+    for branch in task.branches:
+        # What testers compile and measure at first is no part of a search's time.
+        runner.get_tester(branch)
+    shared = SharedRunner(runner, known, end)
+    observer = _Observer(shared, time.perf_counter())
+    with InlineWorkers(shared) as workers:
+        run_loop(History(task.branches, adapted), observer, Dispatcher(workers, adapted.limits))
+    minutes = observer.minutes
+    rate = adapted.search.learning_rate
+    improvements = tuple(replace(each, confirmed=shared.confirm(each.loss, rate)) for each in observer.improvements)
+    trace = Trace(observer.equivalents, minutes, observer.candidates, observer.trainings, improvements)
+    known.add_search(seed, text, trace)
+    return trace

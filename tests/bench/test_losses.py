@@ -1,0 +1,180 @@
+"""The table of losses and the shared trainings survive a stop: what is kept is not done again, and the rest comes out the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import lossbench
+from losstable import LossRow, append_row, read_rows, write_table
+from output import make_pool
+from problems import PROBLEMS
+from quick import BENCH
+from reaching import compare_arms, find_reaching, find_score, summarise_task
+from sharing import FRESH, Cache, Improvement, OutOfTime, Trace, run_search
+
+TASK = "tabular-f1"
+ROW = LossRow(
+    task=TASK,
+    number=3,
+    kind="mutated",
+    parent=1,
+    attempts=2,
+    formula="neg(mul(y, log(p)))",
+    factor=0.25,
+    signature=("1.0e+00", "-2.0e-01"),
+    g=0.75,
+    gains=(0.5, 1.0),
+    size=3,
+    eighth_1=0.25,
+    eighth_2=None,
+    quarter_1=0.5,
+    quarter_2=0.5,
+    whole_1=0.75,
+    whole_2=0.0,
+    unscaled_1=None,
+    seconds_eighth=0.125,
+    seconds_quarter=0.25,
+    seconds_whole=1.0,
+)
+SETTINGS = {
+    "evaluations": 4,
+    "evolution.initial": 2,
+    "search.scale": True,
+    "rejection.engine": "reference",
+    "rejection.steps": 20,
+    "rejection.threshold": 0.01,
+}
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path):
+    other = dataclasses.replace(ROW, number=1, parent=None, whole_1=2 / 3)
+    for row in (ROW, other):
+        append_row(tmp_path / "rows.csv", row)
+    assert read_rows(tmp_path / "rows.csv") == [other, ROW]
+    write_table(tmp_path / "rows.csv.gz", [other, ROW])
+    assert read_rows(tmp_path / "rows.csv.gz") == [other, ROW]
+
+
+def test_a_row_that_a_kill_cut_off_is_left_out_and_written_over(tmp_path):
+    path = tmp_path / "rows.csv"
+    for number in (1, 2):
+        append_row(path, dataclasses.replace(ROW, number=number))
+    path.write_bytes(path.read_bytes()[:-30])
+    assert [row.number for row in read_rows(path)] == [1]
+    append_row(path, ROW)
+    assert [row.number for row in read_rows(path)] == [1, 3]
+
+
+def test_an_interrupted_table_has_the_rows_of_an_undisturbed_one(monkeypatch):
+    monkeypatch.setattr(lossbench, "INITIAL", 2)
+    monkeypatch.setattr(lossbench, "MUTATED", 0.9)
+    whole: dict[int, LossRow] = {}
+    with make_pool(0) as pool:
+        rows = list(lossbench.extend_table(TASK, whole, 9, True, pool, 0, None))
+        kept = {number: row for number, row in whole.items() if number not in (3, 7, 8)}
+        again = list(lossbench.extend_table(TASK, kept, 9, True, pool, 0, None))
+    assert sorted(row.number for row in rows) == list(range(9))
+    assert sorted(row.number for row in again) == [3, 7, 8]
+    assert any(row.kind == "mutated" for row in rows)
+    assert len({row.signature for row in rows}) == 9
+    assert [_timeless(kept[number]) for number in range(9)] == [_timeless(whole[number]) for number in range(9)]
+
+
+def test_the_processes_of_a_script_that_is_killed_end():
+    code = (
+        "import os, time, output\n"
+        "if __name__ == '__main__':\n"
+        "    pool = output.make_pool(1)\n"
+        "    print(pool.submit(os.getpid).result(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(BENCH)}
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(code)
+        script.flush()
+        with subprocess.Popen([sys.executable, script.name], stdout=subprocess.PIPE, env=environment) as killed:
+            assert killed.stdout is not None
+            child = int(killed.stdout.readline())
+            killed.kill()
+    end = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def _timeless(row: LossRow) -> LossRow:
+    return dataclasses.replace(row, seconds_eighth=0.0, seconds_quarter=0.0, seconds_whole=0.0)
+
+
+def test_a_search_that_is_stopped_goes_on_without_training_anything_twice(tmp_path, monkeypatch):
+    trained: list[object] = []
+    task = PROBLEMS[TASK](True)
+    train = type(task).train
+
+    def count(self, criterion, training, *rest, **more):
+        trained.append(training)
+        return train(self, criterion, training, *rest, **more)
+
+    monkeypatch.setattr(type(task), "train", count)
+    undisturbed = run_search(task, SETTINGS, 0, Cache(tmp_path / "one.sqlite", TASK))
+    needed = len(trained)
+    assert undisturbed.equivalents == 4
+    assert any(training.seed in FRESH for training in trained)
+
+    cache = Cache(tmp_path / "two.sqlite", TASK)
+    with pytest.raises(OutOfTime):
+        run_search(task, SETTINGS, 0, cache, end=0.0)
+    assert len(trained) == needed
+    run_search(task, {**SETTINGS, "evaluations": 2}, 0, cache)
+    found = run_search(task, SETTINGS, 0, cache)
+    # The losses that were ahead within the shorter budget only are confirmed as well.
+    assert len(trained) <= 2 * needed + len(FRESH) * 2
+    assert _without_minutes(found) == _without_minutes(undisturbed)
+    before = len(trained)
+    assert run_search(task, SETTINGS, 0, cache) == found
+    run_search(task, {**SETTINGS, "evolution.lag": 3}, 0, cache)
+    assert len(trained) - before < needed
+
+
+def _without_minutes(trace: Trace) -> Trace:
+    improvements = tuple(dataclasses.replace(each, minutes=0.0) for each in trace.improvements)
+    return dataclasses.replace(trace, minutes=0.0, improvements=improvements)
+
+
+def _trace(*steps: tuple[float, float | None], end: float = 10.0) -> Trace:
+    improvements = tuple(Improvement(spent, spent / 2, "loss", 0.5, score) for spent, score in steps)
+    return Trace(end, end / 2, 12, 10, improvements)
+
+
+def test_a_level_is_reached_by_the_first_loss_that_is_confirmed_there():
+    trace = _trace((1, 0.2), (2, None), (4, 0.7), (6, 0.9))
+    reached = find_reaching(trace, 0.6, 10)
+    assert reached is not None
+    assert reached.equivalents == 4
+    assert find_reaching(trace, 0.6, 3) is None
+    assert [find_score(trace, spent, 0.05) for spent in (0.5, 1, 3, 10)] == [0.05, 0.2, 0.05, 0.9]
+
+
+def test_a_search_that_does_not_reach_a_level_counts_with_its_budget():
+    traces = {
+        "random": {0: _trace((1, 0.5)), 1: _trace((1, 0.7))},
+        "paper": {0: _trace((8, 0.8)), 1: _trace((1, 0.1))},
+        "all": {0: _trace((2, 0.8)), 1: _trace((1, 0.7))},
+    }
+    one = summarise_task("a", traces, {"score": 0.75, "untrained": None}, 10, 10)
+    assert one["levels"] == {"random": 0.6, "tuned": 0.75}
+    paper = next(row for row in one["arms"] if row["arm"] == "paper")["to"][0]
+    assert (paper["reached"], paper["equivalents"]["values"], paper["minutes"]["values"]) == (1, [8, 10], [4, 5])
+    ratio = compare_arms([one], "paper", "all", "random", "equivalents")
+    assert ratio["ratio"] == pytest.approx((8 + 10) / (2 + 1))
+    assert ratio["low"] <= ratio["ratio"] <= ratio["high"]
+    assert compare_arms([one, one], "paper", "all", "random", "equivalents")["ratio"] == pytest.approx(6)
+    assert compare_arms([one], "paper", "small", "random", "minutes")["ratio"] is None
