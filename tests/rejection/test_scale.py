@@ -22,7 +22,7 @@ from autoloss.space.boxes import smooth_l1
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
-from autoloss.space.loss_text import round_factor
+from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 from autoloss.space.parsing import parse
 from autoloss.workers.rejection_tester import make_tester
 from tests.rejection.scenes import mean_iou
@@ -135,17 +135,22 @@ def test_both_engines_measure_the_same(name):
 @pytest.mark.parametrize("name", CASES)
 def test_positive_multiples_have_one_signature_and_the_negated_loss_another(name):
     for text in OF_BOXES if name.startswith("boxes") else TREES:
-        found = scale(name, text).signature
-        for multiple in ("4", "0.0625", "1024"):
-            assert scale(name, f"mul({multiple}, {text})").signature == found
-        assert scale(name, f"neg({text})").signature != found
+        found = scale(name, text)
+        assert scale(name, f"neg({text})").signature != found.signature
+        for multiple in (4, 0.0625, 1024):
+            other = scale(name, f"mul({multiple:g}, {text})")
+            if LEAST_FACTOR < found.factor / multiple < LARGEST_FACTOR:
+                assert other.signature == found.signature
+                assert other.factor == pytest.approx(found.factor / multiple, rel=max(6e-3, 0.6e-6 / other.factor))
 
 
 def uniform(channels: int = 4) -> tuple[Branch, Reference]:
     """Predictions of which every class has the same probability."""
     target = torch.arange(2 * 5 * 6).reshape(2, 1, 5, 6) % channels
     branch = ActivatedBranch(measure=mean_iou, channels=channels)
-    return branch, measure_reference(branch, [Sample(torch.zeros(1, channels, 5, 6), {"target": one}) for one in target])
+    return branch, measure_reference(
+        branch, [Sample(torch.zeros(1, channels, 5, 6), {"target": one}) for one in target]
+    )
 
 
 def test_losses_that_agree_where_the_network_starts_and_differ_later_have_different_signatures():
@@ -200,6 +205,17 @@ def test_factors_have_three_digits_and_six_decimals_at_most_and_a_range(ratio, f
     branch, reference = ENGINE_BRANCHES["softmax"]
     measure = ScaleMeasure(CompiledEngine(branch, reference, SETTINGS), ratio)
     assert measure.measure(parse("y * p"), Gradient((0.6, 0.8), (0.1, 0.2))).factor == factor
+
+
+def test_losses_beyond_the_range_of_factors_are_no_multiples_of_others_in_training():
+    branch, reference = ENGINE_BRANCHES["softmax"]
+    measure = ScaleMeasure(CompiledEngine(branch, reference, SETTINGS), 1.0)
+    tree = parse("y * p")
+    near, far, further = (measure.measure(tree, Gradient((0.6 * n, 0.8 * n), (n, n))) for n in (1e3, 1e7, 1e9))
+    assert near.signature[:4] == ("6.0e-01", "8.0e-01", "1.0e+00", "1.0e+00")
+    assert (far.factor, further.factor) == (1e-6, 1e-6)
+    assert far.signature[:4] == ("6.0e+00", "8.0e+00", "1.0e+01", "1.0e+01")
+    assert further.signature[:2] == ("6.0e+02", "8.0e+02")
 
 
 def test_a_gradient_that_is_not_finite_later_is_part_of_the_signature():
