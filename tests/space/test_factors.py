@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import runpy
 from random import Random
+from tempfile import NamedTemporaryFile
 
 import pytest
 import torch
@@ -134,14 +136,18 @@ class TestValue:
         tree = parse("(p - y) ** 2 + y * p")
         prediction = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         target = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        for bound in (
-            lambda tree: bind({"main": tree}, {"main": branch})["main"],
-            lambda tree: lambda raw, context: Loss(tree).criterion(activation)(raw, context["target"]),
-        ):
+
+        def bound(tree: Expression, raw: torch.Tensor) -> torch.Tensor:
+            return bind({"main": tree}, {"main": branch})["main"](raw, {"target": target})
+
+        def module(tree: Expression, raw: torch.Tensor) -> torch.Tensor:
+            return Loss(tree).criterion(activation)(raw, target)
+
+        for compute in (bound, module):
             found = []
             for one in (tree, tree.scaled(0.125)):
                 raw = prediction.clone().requires_grad_()
-                value = bound(one)(raw, {"target": target})
+                value = compute(one, raw)
                 found.append((value.detach(), *torch.autograd.grad(value, raw)))
             for plain, scaled in zip(*found, strict=True):
                 torch.testing.assert_close(scaled, 0.125 * plain)
@@ -163,9 +169,11 @@ class TestFormulas:
         for one in (tree, tree.scaled(factor)):
             loss = Loss(one)
             text = to_python(loss, {"main": BranchForm()}, title="found", facts={})
-            space: dict[str, type] = {}
-            exec(compile(text, "found.py", "exec"), space)
-            (module,) = (value() for name, value in space.items() if name.endswith("Loss"))
+            with NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                found = runpy.run_path(file.name)
+            (module,) = (value() for name, value in found.items() if name.endswith("Loss"))
             results = []
             target = torch.arange(18).reshape(2, 3, 3) % 3
             for criterion in (module, loss.criterion()):
