@@ -18,6 +18,7 @@ from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store import samples
+from autoloss.store.migrations import SCHEMA
 from autoloss.store.rows import CHECKSUM, Template, checksum, intact
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError
@@ -207,7 +208,7 @@ def test_another_schema_is_refused_with_the_way_out(tmp_path):
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match="written by schema 99; this release reads schema 3 and older ones"):
+    with pytest.raises(StoreError, match=f"written by schema 99; this release reads schema {SCHEMA} and older ones"):
         Store(tmp_path)
 
 

@@ -138,17 +138,40 @@ def steps_are_those_that_run(task: Task) -> None:
 
 
 def a_shorter_training_is_followed_or_refused(task: Task) -> None:
-    half, seen = Training(seed=0, fidelity=0.5), []
+    half = Training(seed=0, fidelity=0.5)
     if not task.shortens:
         with pytest.raises(RequestError, match="fidelity"):
             task.train(trees(task), half)
         return
-    outcome = task.train(trees(task), half, observe=lambda step, loss: seen.append(step))
-    assert isinstance(outcome, Scored)
-    whole = task.train(trees(task), Training(seed=0), observe=lambda step, loss: seen.append(step))
-    assert isinstance(whole, Scored)
-    assert 1 <= outcome.curve[-1][0] <= math.ceil(whole.curve[-1][0] / 2)
-    assert task.steps(half) in (None, outcome.curve[-1][0])
+    whole = run_steps(task, Training(seed=0))
+    for fidelity in (0.1, 0.5, 0.75):
+        short = Training(seed=0, fidelity=fidelity)
+        steps = run_steps(task, short)
+        assert steps == list(range(1, max(1, round(fidelity * len(whole))) + 1))
+        assert task.steps(short) in (None, len(steps))
+
+
+def a_shorter_training_follows_from_the_seed_and_is_not_the_whole_one(task: Task) -> None:
+    if not task.shortens:
+        return
+    half = Training(seed=3, fidelity=0.5)
+    first = task.train(trees(task), half)
+    assert isinstance(first, Scored)
+    disturb()
+    assert task.train(trees(task), half) == first
+    assert first.curve != task.train(trees(task), Training(seed=3)).curve
+    assert first != task.train(trees(task), Training(seed=4, fidelity=0.5))
+
+
+def a_shorter_training_begins_as_the_whole_one_does(task: Task) -> None:
+    """With the same network and the same first batch; the rate of the second step is that of a short schedule."""
+    if not task.shortens:
+        return
+    losses: dict[float, float] = {}
+    for fidelity in (0.5, 1.0):
+        training = Training(seed=3, fidelity=fidelity)
+        task.train(trees(task), training, observe=lambda step, loss, at=fidelity: losses.setdefault(at, loss))
+    assert losses[0.5] == losses[1.0]
 
 
 def another_learning_rate_is_followed_or_refused(task: Task) -> None:
@@ -275,6 +298,8 @@ CLAIMS: tuple[Callable[[Task], None], ...] = (
     further_metrics_are_those_declared,
     steps_are_those_that_run,
     a_shorter_training_is_followed_or_refused,
+    a_shorter_training_follows_from_the_seed_and_is_not_the_whole_one,
+    a_shorter_training_begins_as_the_whole_one_does,
     another_learning_rate_is_followed_or_refused,
     a_scale_is_left_to_the_caller,
     an_execution_is_followed_or_declared_to_be_ignored,
@@ -292,6 +317,13 @@ CLAIMS: tuple[Callable[[Task], None], ...] = (
 def trees(task: Task) -> Criterion:
     """Bind a tree that any branch can be trained with: (p − y)², or e − i of boxes."""
     return bind({name: _tree(branch) for name, branch in task.branches.items()}, task.branches)
+
+
+def run_steps(task: Task, training: Training) -> list[int]:
+    """Train, and return the steps that were taken."""
+    seen: list[int] = []
+    assert isinstance(task.train(trees(task), training, observe=lambda step, loss: seen.append(step)), Scored)
+    return seen
 
 
 def hand_written(task: Task) -> dict[str, Expression | BranchLoss]:

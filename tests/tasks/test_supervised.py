@@ -20,6 +20,7 @@ from autoloss.tasks.data import Split
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.training.trainer import select_examples
 from tests.tasks.toy import Items, Noisy, accuracy
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)
@@ -320,3 +321,39 @@ def test_what_an_example_draws_depends_on_its_place_and_not_on_who_loads_it():
         assert one[0].equal(other[0])
     assert not here[0][0][0].equal(here[1][0][0])
     assert not here[0][0].equal(next(Split(Noisy(rows()), "train").batches(order, seed=4))[0])
+
+
+def test_a_short_training_is_evaluated_on_the_same_examples_for_every_loss():
+    seen: list[list[int]] = []
+
+    def watching(prediction: Tensor, target: Tensor) -> float:
+        seen.append(target.tolist())
+        return accuracy(prediction, target)
+
+    generator = torch.Generator().manual_seed(2)
+    valid = torch.randn(3000, 4, generator=generator), torch.randint(0, 2, (3000,), generator=generator)
+    made = task(valid=valid, metric=watching)
+    for formula, seed in (("-y * log(p)", 0), ("(p - y) ** 2", 0), ("-y * p", 5)):
+        trained(made, formula, seed=seed, fidelity=0.125)
+    assert seen[-1] == seen[-2] == seen[-3]
+    assert len(seen[-1]) == math.ceil(3000 * math.sqrt(0.125))
+    trained(made)
+    assert seen[-1] == valid[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("count", "fidelity", "least", "kept"),
+    [
+        (3000, 0.125, 512, 1061),
+        (3000, 0.01, 512, 512),
+        (400, 0.125, 512, 400),
+        (3000, 1.0, 512, 3000),
+        (100, 0.25, 64, 64),
+    ],
+)
+def test_the_measurement_shrinks_with_the_root_of_the_share(count, fidelity, least, kept):
+    found = select_examples(count, fidelity, least).tolist()
+    assert len(found) == len(set(found)) == kept
+    assert found == sorted(found)
+    assert set(found) <= set(range(count))
+    assert found == select_examples(count, fidelity, least).tolist()

@@ -18,7 +18,7 @@ from autoloss.rejection.gradients import Gradient, round_digits
 from autoloss.rejection.protocol import Reference
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
-from autoloss.space.loss_text import round_factor
+from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 
 SHARE_RIGHT = 0.5
 """Share of the positions at which partly right predictions differ from the initial ones."""
@@ -63,7 +63,8 @@ class ScaleMeasure:
             gradient: Of the loss on the samples of an untrained network; finite and not zero.
         """
         later = self._partly.gradients([tree])[0]
-        ratio = self._standard / join_norms(gradient.norms)
+        # Within the range of factors: losses that no factor brings to the standard's scale are not equal in training.
+        ratio = min(max(self._standard / join_norms(gradient.norms), LEAST_FACTOR), LARGEST_FACTOR)
         values = (*gradient.norms, *gradient.products, *later.norms, *later.products)
         return Scaled(round_factor(ratio), tuple(round_digits(value * ratio, DIGITS) for value in values))
 

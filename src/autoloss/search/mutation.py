@@ -67,8 +67,9 @@ def mutate(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
 
 
 def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
-    """Mutate a tree; also return the two mutations that were drawn."""
+    """Mutate a tree, without its factor; also return the two mutations that were drawn."""
     drawn: list[Mutation] = []
+    tree = tree.scaled(1.0)
     for _ in range(2):
         drawn.append(rng.choice(MUTATIONS))
         tree = drawn[-1](tree, alphabet, rng)

@@ -20,8 +20,9 @@ from autoloss.settings import Configuration
 class Promotion(Proposer):
     """Plans a promotion where one is due, and asks another proposer for all other candidates.
 
-    Of the candidates with a score at a rung, the share `search.promote` is trained at the next, the best first. A promotion is a
-    candidate of its own, whose parent is the one that is promoted; the larger share is looked at first.
+    Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
+    first; their twins and copies are the same loss, and not promoted beside them. A promotion is a candidate of its own, whose
+    parent is the one that is promoted; the larger share is looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -37,6 +38,8 @@ class Promotion(Proposer):
         self._resolved = ResolvedCount()
         self._outcomes: dict[int, Outcome] = {}
         """Those that no decision has seen yet."""
+        self._repeated: set[int] = set()
+        """Candidates that share the outcome of another."""
         self._decided: list[tuple[int, int] | None] = []
         """Candidate → (the one that it promotes, to which rung), None for others."""
         self._waiting: dict[int, list[tuple[float, int]]] = {rung: [] for rung in range(len(self._rungs))}
@@ -61,6 +64,8 @@ class Promotion(Proposer):
         self._proposer.tell(k, outcome)
 
     def add(self, candidate: Candidate) -> None:
+        if candidate.source is not None:
+            self._repeated.add(candidate.id)
         self._proposer.add(candidate)
 
     def choose(
@@ -80,7 +85,7 @@ class Promotion(Proposer):
         return self._decided[k]
 
     def _see(self, k: int, outcome: Outcome) -> None:
-        if outcome.score is not None and outcome.fidelity in self._rungs:
+        if outcome.score is not None and outcome.fidelity in self._rungs and k not in self._repeated:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
             heapq.heappush(self._waiting[rung], (-outcome.score, k))

@@ -47,7 +47,8 @@ def _log(value: float) -> float:
 
 
 def _divide(product: float, norm: float) -> float:
-    return product / norm if norm and math.isfinite(norm) and math.isfinite(product) else 0.0
+    quotient = product / norm if norm else 0.0
+    return quotient if math.isfinite(quotient) else 0.0
 
 
 class ScoreModel:

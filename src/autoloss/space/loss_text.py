@@ -48,7 +48,7 @@ _FACTOR = re.compile(r"([0-9]+\.[0-9]+) \* (?=[A-Za-z_]\w*\()", re.ASCII)
 
 
 def round_factor(factor: float) -> float:
-    """Round a factor to the value that its text has: three significant digits, from 1e-6 to 1e6.
+    """Round a factor to the value that its text has: three significant digits, at most six decimals, from 1e-6 to 1e6.
 
     >>> round_factor(0.123456), round_factor(1e9)
     (0.123, 1000000.0)
@@ -57,12 +57,14 @@ def round_factor(factor: float) -> float:
 
 
 def add_factor(formula: str, factor: float) -> str:
-    """Write a factor before the prefix text of a tree; 1 is left out.
+    """Write a factor before the prefix text of a tree, rounded by `round_factor`; 1 is left out.
 
     >>> add_factor("log(p)", 0.25)
     '0.250 * log(p)'
     """
-    return formula if factor == 1 else f"{_write_factor(factor)} * {formula}"
+    # Rounded before it is written: 9.996 has the text of 10.
+    rounded = factor if factor == 1 else round_factor(factor)
+    return formula if rounded == 1 else f"{_write_factor(rounded)} * {formula}"
 
 
 def split_factor(formula: str) -> tuple[float, str]:

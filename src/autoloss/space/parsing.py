@@ -79,7 +79,7 @@ def parse(
     if len(text) > MAXIMUM_CHARACTERS:
         raise FormulaError(text, MAXIMUM_CHARACTERS, f"a formula has at most {MAXIMUM_CHARACTERS} characters")
     known = tuple(LEAVES if leaves is None else leaves)
-    factor, rest = split_factor(text)
+    factor, rest = split_factor(text.strip())
     if factor != 1:
         tree = _Parser(rest, known, operators).formula()
         # Anything else than the text of a tree, such as a sum, is a formula in which the number is one of the operands.
