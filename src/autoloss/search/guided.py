@@ -46,11 +46,13 @@ class Guided(Proposer):
         return Plan(plan.candidate, plan.parent, plan.kinds, plan.fidelity, pool)
 
     def add(self, candidate: Candidate) -> None:
-        self._signatures[candidate.id] = candidate.signature
+        # Twins and copies repeat an observation, with the same outcome.
+        if candidate.source is None:
+            self._signatures[candidate.id] = candidate.signature
 
     def tell(self, k: int, outcome: Outcome) -> None:
         self._evolution.tell(k, outcome)
-        if outcome.score is not None and outcome.fidelity == self._fidelity:
+        if k in self._signatures and outcome.score is not None and outcome.fidelity == self._fidelity:
             self._scores[k] = outcome.score
 
     def choose(
