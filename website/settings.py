@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 
 from autoloss import recipes, tasks
 from autoloss.settings import Configuration
@@ -17,9 +18,10 @@ with the seed they decide its history, and a resumed run keeps them. [The paper]
 Options of a task, which have no dot in their name, are on the page of [tasks](tasks.md).
 """
 OF_TASKS = """\
-## What tasks change
+## What a search begins with
 
-A search on these begins with settings of its own, over which `--set` goes.
+A search begins with the settings of the recipe `default`: these, over the defaults above, which are the paper's. `--recipe paper`
+leaves the row of every task out. `--set` goes over both.
 """
 
 
@@ -38,12 +40,16 @@ def page() -> str:
 
 
 def _of_tasks() -> str:
-    rows = [
-        [code(task), ", ".join(code(f"{name}={format_value(value)}") for name, value in changed.items())]
-        for task in tasks.names()
-        if (changed := recipes.get_search_settings(task))
-    ]
+    rows = [["every task", _list_settings(recipes.DEFAULT)]]
+    for task in tasks.names():
+        changed = recipes.get_search_settings(task).items() - recipes.DEFAULT.items()
+        if changed:
+            rows.append([code(task), _list_settings(dict(sorted(changed)))])
     return table(["task", "settings"], rows)
+
+
+def _list_settings(settings: Mapping[str, object]) -> str:
+    return ", ".join(code(f"{name}={format_value(value)}") for name, value in settings.items())
 
 
 def _table(prefix: str, said: dict[str, str], values: object, hints: dict[str, object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoloss import zoo
@@ -14,13 +14,17 @@ from autoloss.tasks.task import Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
 
+FEW_LOSSES = 60
+"""Losses after which a search says that none is ahead of the standard one."""
 LEAST_STEPS = 16
 """Optimizer steps of the shortest training that losses are compared by."""
 Say = Callable[[str], None]
 
 
-def adapt_configuration(task: Task, configuration: Configuration, runner: JobRunner, say: Say) -> Configuration:
-    """Return the configuration that a run is driven and stored with.
+def adapt_configuration(
+    task: Task, configuration: Configuration, runner: JobRunner, say: Say
+) -> tuple[Configuration, float | None]:
+    """Return the configuration that a run is driven and stored with, and the standard loss's score at the first of several rungs.
 
     Args:
         runner: Of the configuration as it was asked for, with the run's samples.
@@ -39,12 +43,13 @@ def adapt_configuration(task: Task, configuration: Configuration, runner: JobRun
     if settings.scale and (obstacle := _find_obstacle_of_scale(task, runner)):
         say(f"Losses are trained at the scale that they are drawn with: {obstacle}.")
         configuration = _change(configuration, scale=False)
+    standard = None
     if len(settings.rungs) > 1:
-        rungs, reason = _choose_rungs(task, configuration)
+        rungs, reason, standard = _choose_rungs(task, configuration)
         if rungs != settings.rungs:
             say(f"{reason} {_describe_rungs(rungs)}")
             configuration = _change(configuration, rungs=rungs)
-    return configuration
+    return configuration, standard
 
 
 def describe_budget(configuration: Configuration) -> list[str]:
@@ -63,6 +68,20 @@ def describe_budget(configuration: Configuration) -> list[str]:
     ]
 
 
+def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
+    """Say that nothing may be found where no loss is ahead of the standard one in short trainings; None where one is.
+
+    >>> describe_prospects([0.5, 0.7], standard=0.6)
+    """
+    if max(scores) > standard:
+        return None
+    return (
+        f"None of {len(scores)} losses is ahead of the standard loss in short trainings ({max(scores):.4f} against "
+        f"{standard:.4f}): the loss may not be what limits this task. Before the rest of the budget is spent, look at the "
+        "learning rates of `autoloss check`, the data and the network. Ctrl-C ends the search; what was found is saved."
+    )
+
+
 def _change(configuration: Configuration, **settings: object) -> Configuration:
     return replace(configuration, search=replace(configuration.search, **settings))  # type: ignore[arg-type]
 
@@ -78,11 +97,13 @@ def _find_obstacle_of_scale(task: Task, runner: JobRunner) -> str | None:
     return None
 
 
-def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float, ...], str]:
-    """Return the rungs at which the task can be trained and measured, and why they are others than those asked for."""
+def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float, ...], str, float | None]:
+    """Return the rungs at which the task can be trained and measured, why they are others than those asked for, and the standard
+    loss's score at the first.
+    """
     rungs = configuration.search.rungs
     if not task.shortens:
-        return (1.0,), f"The task {task.name} cannot be cut short (it declares `shortens = False`)."
+        return (1.0,), f"The task {task.name} cannot be cut short (it declares `shortens = False`).", None
     steps = task.steps(Training(seed=0))
     if steps is not None and steps * rungs[0] < LEAST_STEPS:
         least = LEAST_STEPS / steps
@@ -93,16 +114,19 @@ def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float
         rungs = (least, *rungs) if least <= 0.5 else (1.0,)
     else:
         reason = ""
-    while len(rungs) > 1 and (obstacle := _try_standard(task, configuration, rungs[0])):
-        reason = obstacle
+    while len(rungs) > 1:
+        score = _try_standard(task, configuration, rungs[0])
+        if not isinstance(score, str):
+            return rungs, reason, score
+        reason = score
         doubled = 2 * rungs[0]
         rungs = tuple(rung for rung in rungs if rung > doubled)
         rungs = (doubled, *rungs) if doubled < 1 else (1.0,)
-    return rungs, reason
+    return rungs, reason, None
 
 
-def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> str | None:
-    """Train with the standard loss at a share of the schedule; return why losses cannot be compared there."""
+def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> float | str | None:
+    """Train with the standard loss at a share of the schedule; return its score, or why losses cannot be compared there."""
     if set(task.standard) != set(task.branches):
         return None
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)

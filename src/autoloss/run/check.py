@@ -173,7 +173,7 @@ def check(
     samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
     runner = JobRunner(loaded, samples, configuration, operators=request.operators)
     notes: list[str] = []
-    configuration = adapt_configuration(loaded, configuration, runner, notes.append)
+    configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
     branches = []
     usual_seconds, full_seconds = [], []
     with one_thread():

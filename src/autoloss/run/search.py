@@ -11,6 +11,7 @@ from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError
+from autoloss.run.adapting import FEW_LOSSES, describe_prospects
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
 from autoloss.run.request import Request, make_request, restore_request
@@ -209,7 +210,7 @@ class _Driver:
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
-            end = run_loop(history, self.store, dispatcher, self.observe)
+            end = run_loop(history, self.store, dispatcher, self._watch(history))
             crash_point("search-ended")
             if final:
                 best = best_entrants(history.finished, configuration)
@@ -221,6 +222,26 @@ class _Driver:
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
         return read_run(self.directory, end, own)
+
+    def _watch(self, history: History) -> Callable[[Progress], None]:
+        """Return what is told the progress; it also says, once and early, that nothing may be found."""
+        standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
+        waits = standard is not None
+
+        def watch(progress: Progress) -> None:
+            nonlocal waits
+            if self.observe is not None:
+                self.observe(progress)
+            if not waits or len(history.outcomes) < FEW_LOSSES:
+                return
+            short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
+            scores = [score for score in short if score is not None]
+            if standard is not None and len(scores) >= FEW_LOSSES:
+                waits = False
+                if text := describe_prospects(scores, standard):
+                    self.say(text)
+
+        return watch
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def start_run(
     check_threshold(task, samples, configuration.rejection)
     sample_files.save(directory, samples)
     runner = JobRunner(task, samples, configuration, operators=request.operators)
-    configuration = adapt_configuration(task, configuration, runner, say)
+    configuration, standard = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
     lag = configuration.evolution.lag
     for text in (
@@ -56,6 +56,7 @@ def start_run(
         release=__version__,
         samples_digest=digest_of_samples(directory),
         untrained=untrained,
+        standard=standard,
         start=start,
         also=request.also,
     )

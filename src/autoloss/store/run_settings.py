@@ -75,6 +75,7 @@ class RunSettings:
         release: That started the run.
         samples_digest: Of the file of samples; None in a run of schema 1.
         untrained: Score of the network with which the trainings begin, where the task tells it.
+        standard: Score of the standard loss at the first of several rungs.
         start: What became of the losses to start from.
         also: Further metrics that tables show.
         comparison: The only one that is changed when the search is over.
@@ -87,6 +88,7 @@ class RunSettings:
     release: str
     samples_digest: str | None = None
     untrained: float | None = None
+    standard: float | None = None
     start: Sequence[StartVerdict] = ()
     also: Sequence[str] = ()
     comparison: Comparison = Comparison()
@@ -166,6 +168,7 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "release": (str, str),
     "samples_digest": (str, str),
     "untrained": (json.dumps, json.loads),
+    "standard": (json.dumps, json.loads),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
         lambda text: tuple(StartVerdict(**values) for values in json.loads(text)),
