@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.recipes import DEFAULT
-from autoloss.run.adapting import adapt_configuration, describe_budget
+from autoloss.run.adapting import FEW_LOSSES, adapt_configuration, describe_budget, describe_prospects
 from autoloss.run.results import Search, open_run
 from autoloss.search.history import as_text
 from autoloss.settings import Configuration
 from autoloss.store.crash_points import VARIABLE
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Diverged, Task
+from autoloss.tasks.task import Diverged, Scored, Task
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.workers.job_runner import JobRunner
 
@@ -159,6 +159,11 @@ class Shortening(QuickTask):
         return super().train(criterion, training, execution, observe)
 
 
+class Flat(Shortening):
+    def train(self, criterion, training, execution=None, observe=None):
+        return Scored(0.5)
+
+
 class Standard(Shortening):
     def __init__(self, standard: dict[str, str]) -> None:
         super().__init__()
@@ -180,7 +185,7 @@ def adapt(task: Task, **settings: object) -> tuple[Configuration, list[str]]:
     changed = Configuration().changed({**SETTINGS, "search.rungs": (0.125, 1.0), "search.scale": True, **settings})
     said: list[str] = []
     runner = JobRunner(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=0).items()}, changed)
-    return adapt_configuration(task, changed, runner, said.append), said
+    return adapt_configuration(task, changed, runner, said.append)[0], said
 
 
 class TestAdapting:
@@ -274,3 +279,19 @@ class TestAdapting:
         assert any("Candidates are trained at a share of 0.25 first." in text for text in said)
         assert open_run(found.directory).configuration.search.rungs == (0.25, 1.0)
         assert {one.child.fidelity for one in found.history} <= {0.25, 1.0}
+
+
+class TestProspects:
+    def test_a_search_says_once_that_no_loss_is_ahead_of_the_standard_one(self, tmp_path, monkeypatch):
+        said: list[str] = []
+        monkeypatch.setattr("autoloss.run.search.FEW_LOSSES", 3)
+        settings = {**SETTINGS, "search.rungs": (0.125, 1.0)}
+        autoloss.search(
+            Flat(), evaluations=2, workers=0, settings=settings, directory=tmp_path, final=False, say=said.append
+        )
+        assert sum("is ahead of the standard loss in short trainings" in text for text in said) == 1
+
+    def test_one_that_is_ahead_is_enough(self):
+        assert FEW_LOSSES >= 20
+        assert describe_prospects([0.1, 0.61], standard=0.6) is None
+        assert "(0.6000 against 0.6000)" in (describe_prospects([0.1, 0.6], standard=0.6) or "")

@@ -142,7 +142,7 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
         return (
             f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
         )
-    return None
+    return outcome.score
 
 
 def _describe_rungs(rungs: tuple[float, ...]) -> str:
