@@ -225,7 +225,7 @@ def run_search(
     if (found := known.find_search(seed, text)) is not None:
         return found
     samples = sample_files.draw_samples(task, configuration.rejection.samples, seed)
-    adapted = adapt_configuration(task, configuration, JobRunner(task, samples, configuration), lambda said: None)
+    adapted, _ = adapt_configuration(task, configuration, JobRunner(task, samples, configuration), lambda said: None)
     runner = JobRunner(task, samples, adapted)
     for branch in task.branches:
         # What testers compile and measure at first is no part of a search's time.

@@ -214,7 +214,7 @@ class TestHistory:
         found = invented.run(changed)
         # Five at an eighth; the next is a whole training, which would cost more than is left.
         assert [one.fidelity for one in found.candidates] == [0.125] * INITIAL
-        assert found.end == "0.625 of 1 trainings are done"
+        assert found.end == "0.625 of 1 training equivalents are done"
 
 
 class Promotes(RandomSearch):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from random import Random
 
 from autoloss.search.archive import Archive
-from autoloss.search.records import Outcome
+from autoloss.search.correction import ScoreCorrection
+from autoloss.search.records import Candidate, Outcome
 
 
 class AgeingPopulation(Archive):
@@ -19,18 +20,34 @@ class AgeingPopulation(Archive):
         tournament: T, in (0, 1].
         lag: Candidate k sees candidates 0 … k − lag.
         fidelity: Share of the schedule at which scores are compared; outcomes at others are left out.
+        correction: Corrects these scores by those at larger shares; without it they are compared as they are.
     """
 
-    def __init__(self, *, size: int, tournament: float, lag: int, fidelity: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        size: int,
+        tournament: float,
+        lag: int,
+        fidelity: float = 1.0,
+        correction: ScoreCorrection | None = None,
+    ) -> None:
         self._size = size
         self._tournament = tournament
         self._lag = lag
         self._fidelity = fidelity
+        self._correction = correction
         self._scores: dict[int, float] = {}
         self._scored: list[int] = []
         """The candidates with a score, in their order."""
 
+    def observe(self, candidate: Candidate) -> None:
+        if self._correction is not None:
+            self._correction.add(candidate)
+
     def add(self, k: int, outcome: Outcome) -> None:
+        if self._correction is not None:
+            self._correction.tell(k, outcome)
         if outcome.score is not None and outcome.fidelity == self._fidelity:
             self._scores[k] = outcome.score
             insort(self._scored, k)
@@ -46,5 +63,6 @@ class AgeingPopulation(Archive):
         if not members:
             return None
         contestants = rng.sample(members, max(1, math.ceil(self._tournament * len(members))))
-        best = max(self._scores[contestant] for contestant in contestants)
-        return rng.choice([contestant for contestant in contestants if self._scores[contestant] == best])
+        scores = self._scores if self._correction is None else self._correction.values(k - self._lag)
+        best = max(scores[contestant] for contestant in contestants)
+        return rng.choice([contestant for contestant in contestants if scores[contestant] == best])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from random import Random
 
-from autoloss.search.records import Outcome
+from autoloss.search.records import Candidate, Outcome
 
 
 class Archive(ABC):
@@ -19,6 +19,10 @@ class Archive(ABC):
     @abstractmethod
     def add(self, k: int, outcome: Outcome) -> None:
         """Take in what candidate k came to; one without a score never becomes a parent."""
+
+    def observe(self, candidate: Candidate) -> None:
+        """Take in how a candidate was made, before what it came to; by default nothing is learnt from that."""
+        return
 
     @abstractmethod
     def draw_parent(self, k: int, rng: Random) -> int | None:

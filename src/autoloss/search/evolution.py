@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from autoloss.search.ageing_population import AgeingPopulation
 from autoloss.search.archive import Archive
 from autoloss.search.chance import derive_generator
+from autoloss.search.correction import ScoreCorrection
 from autoloss.search.mutation import Kind, draw_kind
 from autoloss.search.proposer import Plan, Proposer
-from autoloss.search.records import Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings
 
@@ -50,6 +51,9 @@ class Evolution(Proposer):
             return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH), self._fidelity)
         return Plan(k, parent, self._draw_kinds(k), self._fidelity)
 
+    def add(self, candidate: Candidate) -> None:
+        self._archive.observe(candidate)
+
     def tell(self, k: int, outcome: Outcome) -> None:
         self._resolved.add(k)
         self._archive.add(k, outcome)
@@ -68,12 +72,13 @@ class Evolution(Proposer):
 
 def make_evolution(branches: Sequence[str], configuration: Configuration) -> Evolution:
     """Return the paper's evolution: parents come from an ageing population by tournament."""
-    settings = configuration.evolution
+    settings, rungs = configuration.evolution, configuration.search.rungs
     archive = AgeingPopulation(
         size=settings.population,
         tournament=settings.tournament,
         lag=settings.lag,
-        fidelity=configuration.search.rungs[0],
+        fidelity=rungs[0],
+        correction=ScoreCorrection(branches, configuration) if len(rungs) > 1 else None,
     )
     return Evolution(
         branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0]

@@ -46,6 +46,7 @@ class Guided(Proposer):
         return Plan(plan.candidate, plan.parent, plan.kinds, plan.fidelity, pool)
 
     def add(self, candidate: Candidate) -> None:
+        self._evolution.add(candidate)
         # Twins and copies repeat an observation, with the same outcome.
         if candidate.source is None:
             self._signatures[candidate.id] = candidate.signature

@@ -6,9 +6,9 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 
+from autoloss.search.correction import ScoreCorrection
 from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan, Proposer
@@ -21,8 +21,9 @@ class Promotion(Proposer):
     """Plans a promotion where one is due, and asks another proposer for all other candidates.
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
-    first; their twins and copies are the same loss, and not promoted beside them. A promotion is a candidate of its own, whose
-    parent is the one that is promoted; the larger share is looked at first.
+    first; scores at the first rung are corrected by those at larger shares (`ScoreCorrection`). Twins and copies are the same loss,
+    and not promoted beside it. A promotion is a candidate of its own, whose parent is the one that is promoted; the larger share is
+    looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -42,8 +43,9 @@ class Promotion(Proposer):
         """Candidates that share the outcome of another."""
         self._decided: list[tuple[int, int] | None] = []
         """Candidate → (the one that it promotes, to which rung), None for others."""
-        self._waiting: dict[int, list[tuple[float, int]]] = {rung: [] for rung in range(len(self._rungs))}
-        """Rung → heap of (−score, candidate) that are not promoted."""
+        self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
+        """For each rung, candidate → score of those that are not promoted."""
+        self._correction = ScoreCorrection(branches, configuration)
         self._scored = [0] * len(self._rungs)
         self._promoted = [0] * len(self._rungs)
 
@@ -61,11 +63,13 @@ class Promotion(Proposer):
     def tell(self, k: int, outcome: Outcome) -> None:
         self._resolved.add(k)
         self._outcomes[k] = outcome
+        self._correction.tell(k, outcome)
         self._proposer.tell(k, outcome)
 
     def add(self, candidate: Candidate) -> None:
         if candidate.source is not None:
             self._repeated.add(candidate.id)
+        self._correction.add(candidate)
         self._proposer.add(candidate)
 
     def choose(
@@ -81,18 +85,23 @@ class Promotion(Proposer):
             visible = len(self._decided) - self._lag
             if visible >= 0:
                 self._see(visible, self._outcomes.pop(visible))
-            self._decided.append(self._decide() if len(self._decided) >= self._initial else None)
+            self._decided.append(self._decide(visible) if len(self._decided) >= self._initial else None)
         return self._decided[k]
 
     def _see(self, k: int, outcome: Outcome) -> None:
         if outcome.score is not None and outcome.fidelity in self._rungs and k not in self._repeated:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
-            heapq.heappush(self._waiting[rung], (-outcome.score, k))
+            self._waiting[rung][k] = outcome.score
 
-    def _decide(self) -> tuple[int, int] | None:
+    def _decide(self, last: int) -> tuple[int, int] | None:
+        """Return the next promotion by what candidates up to `last` came to, or None where none is due."""
         for rung in reversed(range(len(self._rungs) - 1)):
-            if self._promoted[rung] + 1 <= self._share * self._scored[rung] and self._waiting[rung]:
+            waiting = self._waiting[rung]
+            if self._promoted[rung] + 1 <= self._share * self._scored[rung] and waiting:
                 self._promoted[rung] += 1
-                return heapq.heappop(self._waiting[rung])[1], rung + 1
+                scores = waiting if rung else self._correction.values(last)
+                best = max(waiting, key=lambda k: (scores[k], -k))
+                del waiting[best]
+                return best, rung + 1
         return None
