@@ -247,16 +247,16 @@ def get(name: str) -> PaperRecipe:
 
 SEARCH_RECIPES = ("default", "paper")
 DEFAULT: Mapping[str, Any] = {
-    "search.rungs": (0.125, 0.5, 1.0),
-    "search.promote": 0.1,
+    "search.rungs": (0.125, 1.0),
+    "search.promote": 0.08,
     "search.scale": True,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
 
-Trained at an eighth first, the budget holds several times as many candidates, and a training at half finds those that only learn
-fast. The paper's tournament of 5 % would have one to five contestants among 20 to 100 losses, which hardly selects; 25 % is the
+Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, and tells losses
+that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to 100 losses, which hardly selects; 25 % is the
 share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's half of all candidates drawn at random, few
 would improve on earlier ones."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
