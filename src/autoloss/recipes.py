@@ -255,10 +255,10 @@ DEFAULT: Mapping[str, Any] = {
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
 
-Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, and tells losses
-that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to 100 losses, which hardly selects; 25 % is the
-share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's half of all candidates drawn at random, few
-would improve on earlier ones."""
+Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, which tells
+losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to
+100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's
+half of all candidates drawn at random, few would improve on earlier ones."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average."""
 OWN: Mapping[str, Mapping[str, Any]] = {"digits-det": OF_DETECTORS, "coco-det": OF_DETECTORS, "voc-det": OF_DETECTORS}
