@@ -20,7 +20,6 @@ from statistics import mean
 from typing import Any
 
 import autoloss
-from autoloss import recipes
 from autoloss.run.loop import run_loop
 from autoloss.run.results import best_entrants
 from autoloss.search.chance import derive_generator
@@ -189,7 +188,7 @@ def _kept(work: Path | None) -> dict[str, Any]:
 
 
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
-    usual = recipes.get_search_settings(task.name)
+    usual = {"evolution.tournament": 0.25, "offspring.fresh": 0.25, "final.confirm": CONFIRMED}
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
     drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
@@ -197,7 +196,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]
-        best = best_entrants(history.finished, CONFIRMED)
+        best = best_entrants(history.finished, configuration)
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
             0
         ]

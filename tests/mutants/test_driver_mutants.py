@@ -98,7 +98,7 @@ MUTANTS = {
     ),
     "outcome not kept": Mutant(
         "autoloss.run.loop:_Search.receive",
-        {"self.record.add_training(done.job.loss, done.job.training, done.result, number)": "pass"},
+        {"self.record.add_training(done.job.loss, done.job.training, outcome, number)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
