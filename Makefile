@@ -17,7 +17,7 @@ SEED ?= 0
 # A finale of about a minute: the usual one takes several.
 FINALE := --set final.confirm=4 --set final.finalists=2 --set final.compare=1 --set final.compare_seeds=5
 demo: .venv/installed
-	$(BIN)/autoloss search digits-seg --metric miou --evaluations 36 --seed $(SEED) $(FINALE)
+	$(BIN)/autoloss search digits-seg --metric miou --evaluations 30 --seed $(SEED) $(FINALE)
 
 test: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -247,6 +247,7 @@ def get(name: str) -> PaperRecipe:
 
 SEARCH_RECIPES = ("default", "paper")
 DEFAULT: Mapping[str, Any] = {
+    "search.proposer": "guided",
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
