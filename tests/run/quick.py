@@ -16,7 +16,13 @@ from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
 from autoloss.tasks.training.execution import Execution
 
 ROWS, CLASSES = 6, 3
-PAPER = {"evolution.tournament": 0.05, "offspring.fresh": 0.5, "search.rungs": (1.0,), "search.scale": False}
+PAPER = {
+    "search.proposer": "evolution",
+    "evolution.tournament": 0.05,
+    "offspring.fresh": 0.5,
+    "search.rungs": (1.0,),
+    "search.scale": False,
+}
 """What the recipe of the paper stands for, where the recipe itself cannot be named."""
 SETTINGS = {
     **PAPER,

@@ -14,7 +14,7 @@ from autoloss.tasks.task import Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
 
-FEW_LOSSES = 60
+FEW_LOSSES = 100
 """Losses after which a search says that none is ahead of the standard one."""
 LEAST_STEPS = 16
 """Optimizer steps of the shortest training that losses are compared by."""
@@ -76,9 +76,9 @@ def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
     if max(scores) > standard:
         return None
     return (
-        f"None of {len(scores)} losses is ahead of the standard loss in short trainings ({max(scores):.4f} against "
-        f"{standard:.4f}): the loss may not be what limits this task. Before the rest of the budget is spent, look at the "
-        "learning rates of `autoloss check`, the data and the network. Ctrl-C ends the search; what was found is saved."
+        f"None of {len(scores)} losses is ahead of the standard loss in short trainings so far ({max(scores):.4f} against "
+        f"{standard:.4f}). That is so where the loss is not what limits a task, and for a while in some searches that end well. "
+        "`autoloss check` tells whether another learning rate helps. Ctrl-C ends the search; what was found is saved."
     )
 
 
