@@ -21,6 +21,7 @@ ROWS, CLASSES = 6, 3
 DIVERGING = 6
 """One loss in so many diverges."""
 SETTINGS = {
+    "search.proposer": "evolution",
     "evolution.initial": 4,
     "rejection.steps": 15,
     "rejection.learning_rate": 0.1,

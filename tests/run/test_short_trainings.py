@@ -35,7 +35,7 @@ QUICK = {
     "evolution.initial": 6,
     "search.promote": 0.2,
 }
-KINDS = {"default": {}, "guided": {"search.proposer": "guided", "search.pool": 3}}
+KINDS = {"default": {"search.proposer": "evolution"}, "guided": {"search.proposer": "guided", "search.pool": 3}}
 BUDGET = 3
 
 
