@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,7 +22,7 @@ from autoloss.tasks.batches import Inputs, Key, Reading, list_tensors
 from autoloss.tasks.data import Split
 from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
-from autoloss.tasks.outputs import build_network, convert_target, probe
+from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
 from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
 from autoloss.tasks.training.execution import Execution
@@ -195,15 +196,22 @@ class SupervisedTask(Task):
                 prediction = self._reading.predict(network, inputs)
                 context = {"target": convert_target(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
-                initial = self._branch.metric(sample.prediction, context)
-                best = self._branch.metric(self._branch.ideal(context), context)
+                initial, best = self._measure_ends(sample)
                 undefined += math.isnan(initial) or math.isnan(best)
                 at_best += initial >= best
                 if initial < best:
                     found.append(sample)
                 if len(found) == count:
+                    # The protocol compares samples of one size; what a crop takes from one may be all that it could gain.
+                    found = [one for one in crop_samples(found) if operator.lt(*self._measure_ends(one))]
+                if len(found) == count:
                     return {MAIN: found}
         raise self._report_too_few(count, len(found), undefined, at_best)
+
+    def _measure_ends(self, sample: Sample) -> tuple[float, float]:
+        """Return the metric of a sample's prediction, and that of the target used as prediction."""
+        ideal = self._branch.ideal(sample.context)
+        return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
 
     def train(
         self,
