@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs,vision,ray]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs,vision,ray,adapters]"
 	touch $@
 
 # Another seed: make demo SEED=1
