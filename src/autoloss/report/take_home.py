@@ -10,6 +10,7 @@ from typing import Any
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.numbers import figure
+from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors, promoted_from, promoted_to, write_score
 from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search, open_run
@@ -71,6 +72,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(row["loss"]) or "–",
+        "on this task": simplify_formulas(found, [row["loss"]])[row["loss"]].identity or "–",
     }
     return {name: text for name, text in facts.items() if text != "–"}
 

@@ -30,6 +30,7 @@ class Entry:
         formula: The tree of a loss for one branch.
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
+        title: What people call it; empty where that is its name.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Entry:
     formula: str = ""
     factory: Callable[[Branch], BranchLoss] | None = None
     members: Mapping[str, Entry] = field(default_factory=dict)
+    title: str = ""
 
     @property
     def formulas(self) -> Mapping[str, str]:
