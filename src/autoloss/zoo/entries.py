@@ -204,12 +204,12 @@ _BASELINES = (
     ),
     Entry(
         "baseline/iou",
-        "IoU loss of boxes",
+        "IoU loss of boxes: -log(i / u), and finite where they do not overlap (the signed logarithm of 0 would be 0)",
         "Yu et al., 2016, UnitBox, Eq. 2",
         target=AREAS,
         activation="box",
         title="IoU loss",
-        formula="-log(i / u)",
+        formula="log(inv(i / u))",
     ),
     Entry(
         "baseline/giou",

@@ -13,8 +13,8 @@ from autoloss.zoo.branches import check_leaves, get_only_branch
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
+    from autoloss.space.handwritten import HandWritten
     from autoloss.space.loss import Loss
-    from autoloss.zoo.handwritten import HandWritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Entry:
 
     def make_loss(self) -> Loss | HandWritten:
         """Return the loss independently of any task; both kinds have `criterion()`."""
+        from autoloss.space.handwritten import HandWritten
         from autoloss.space.loss import Loss
-        from autoloss.zoo.handwritten import HandWritten
 
         return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
 
