@@ -221,7 +221,7 @@ class _Driver:
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
-        return read_run(self.directory, end, own)
+        return read_run(self.directory, end, own, task.branches)
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
         """Return what is told the progress; it also says, once and early, that nothing may be found."""

@@ -52,11 +52,12 @@ def start_run(
         configuration=configuration,
         task=request.reference,
         title=task.name,
-        branches=branch_forms(task),
+        branches=branch_forms(task, samples),
         release=__version__,
         samples_digest=digest_of_samples(directory),
         untrained=untrained,
         standard=standard,
+        standard_loss=dict(task.standard),
         start=start,
         also=request.also,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class RunSettings:
         samples_digest: Of the file of samples; None in a run of schema 1.
         untrained: Score of the network with which the trainings begin, where the task tells it.
         standard: Score of the standard loss at the first of several rungs.
+        standard_loss: Branch → formula or name in the zoo of the task's standard loss; empty in older runs.
         start: What became of the losses to start from.
         also: Further metrics that tables show.
         comparison: The only one that is changed when the search is over.
@@ -89,6 +90,7 @@ class RunSettings:
     samples_digest: str | None = None
     untrained: float | None = None
     standard: float | None = None
+    standard_loss: Mapping[str, str] = field(default_factory=dict)
     start: Sequence[StartVerdict] = ()
     also: Sequence[str] = ()
     comparison: Comparison = Comparison()
@@ -105,7 +107,9 @@ class RunSettings:
         >>> settings.to_rows()["task"]
         '{"frozen": {}, "name": "x", "options": {}}'
         """
-        defaults = {one.name: one.default for one in fields(self)}
+        defaults = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(self)
+        }
         values = {name: getattr(self, name) for name in _CODECS}
         return dict(to_row(name, value) for name, value in values.items() if value != defaults[name])
 
@@ -169,6 +173,7 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "samples_digest": (str, str),
     "untrained": (json.dumps, json.loads),
     "standard": (json.dumps, json.loads),
+    "standard_loss": (json.dumps, json.loads),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
         lambda text: tuple(StartVerdict(**values) for values in json.loads(text)),
