@@ -16,8 +16,8 @@ from autoloss.workers.job_runner import JobRunner
 
 FEW_LOSSES = 100
 """Losses after which a search says that none is ahead of the standard one."""
-LEAST_STEPS = 16
-"""Optimizer steps of the shortest training that losses are compared by."""
+LEAST_STEPS = 32
+"""Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
 Say = Callable[[str], None]
 
 
@@ -48,7 +48,9 @@ def adapt_configuration(
         rungs, reason, standard = _choose_rungs(task, configuration)
         if rungs != settings.rungs:
             say(f"{reason} {_describe_rungs(rungs)}")
-            configuration = _change(configuration, rungs=rungs)
+            # A larger share means fewer candidates: whole trainings keep their part of the budget.
+            promote = min(1.0, settings.promote * rungs[0] / settings.rungs[0]) if len(rungs) > 1 else settings.promote
+            configuration = _change(configuration, rungs=rungs, promote=promote)
     return configuration, standard
 
 
