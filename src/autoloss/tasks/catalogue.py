@@ -39,6 +39,7 @@ class CatalogueEntry:
         return self.metrics[0]
 
 
+POSE = ("map", "ap50", "ap75", "map_medium", "map_large", "mar", "oks")
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
 CATALOGUE: Mapping[str, CatalogueEntry] = {
@@ -87,6 +88,12 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "autoloss.tasks.detection.files:voc_det",
         "vision",
         inspects=True,
+    ),
+    "figures-pose": CatalogueEntry(
+        "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
+        POSE,
+        "autoloss.tasks.pose.figures:figures_pose",
+        "vision",
     ),
     "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",

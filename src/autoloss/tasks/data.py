@@ -134,7 +134,8 @@ class _SeededDataset(Dataset[Any]):
         python, numpy = random.getstate(), np.random.get_state()
         seed = int(np.random.SeedSequence([*key, index]).generate_state(1)[0])
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # The CPU's generator alone: torch.manual_seed would also set that of a GPU, and takes longer than many an example.
+            torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)
             try:
