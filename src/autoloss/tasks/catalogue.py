@@ -39,6 +39,7 @@ class CatalogueEntry:
         return self.metrics[0]
 
 
+POSE = ("map", "ap50", "ap75", "map_medium", "map_large", "mar", "oks")
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
 CATALOGUE: Mapping[str, CatalogueEntry] = {
@@ -92,6 +93,12 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches",
         ("map", "ap50", "box_map", "box_ap50"),
         "autoloss.tasks.detection.digits:digits_ins",
+        "vision",
+    ),
+    "figures-pose": CatalogueEntry(
+        "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
+        POSE,
+        "autoloss.tasks.pose.figures:figures_pose",
         "vision",
     ),
     "tabular": CatalogueEntry(
