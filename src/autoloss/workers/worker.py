@@ -13,7 +13,9 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -21,6 +23,7 @@ import cloudpickle
 from autoloss.search.records import keep_text
 from autoloss.workers.channel import Channel
 from autoloss.workers.messages import REPLY_BYTES, START, Cause, Finished, JobOutcome, Lost, Raised, decode
+from autoloss.workers.process_state import read_state, restore_state
 
 DEVICE_ERRORS = ("AcceleratorError",)
 """Exception types of torch, by name: a worker may not have imported it."""
@@ -129,33 +132,36 @@ def _raise_oom_score() -> None:
 def _run_jobs(channel: Channel, threads: int) -> None:
     own = os.getpid()
     loaded = run_job(decode, START, channel.receive(), passing=())
+    channel.send(START, _pickle(replace(loaded, value=None) if isinstance(loaded, Finished) else loaded))
     if not isinstance(loaded, Finished):
-        channel.send(START, _pickle(loaded))
         return
-    function = loaded.value
-    channel.send(START, _pickle(Finished(START, None, loaded.seconds)))
+    state: dict[str, Any] = {}
     while True:
         job, payload = decode(channel.receive())
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(threads)
-        outcome = run_job(lambda body: function(decode(body)), job, payload, passing=())
+        # What the task itself set when it was loaded is part of the task; a module is looked at once it is loaded.
+        state = {**read_state(), **state}
+        with warnings.catch_warnings():
+            outcome = run_job(lambda body: loaded.value(decode(body)), job, payload, passing=())
         if os.getpid() != own:
             # A process that user code forked came back out of it: the answer is its parent's to give.
             os._exit(0)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        channel.send(job, _pickle(outcome))
+        channel.send(job, _pickle(outcome, is_last=bool(restore_state(state))))
 
 
-def _pickle(outcome: JobOutcome) -> bytes:
+def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:
+    """Write an outcome, and whether the worker can take no other job."""
     try:
-        body = cloudpickle.dumps(outcome)
+        body = cloudpickle.dumps((outcome, is_last))
     except Exception as error:
         message, traceback_text = describe_error(error)
         text = f"The result cannot be sent to the driver; return plain values. {message}"
-        return cloudpickle.dumps(Raised(outcome.job, text, traceback_text, outcome.seconds))
+        return cloudpickle.dumps((Raised(outcome.job, text, traceback_text, outcome.seconds), is_last))
     if len(body) > REPLY_BYTES:
         text = f"The result has {len(body)} bytes, and a driver takes at most {REPLY_BYTES}; return plain values."
-        return cloudpickle.dumps(Raised(outcome.job, text, "", outcome.seconds))
+        return cloudpickle.dumps((Raised(outcome.job, text, "", outcome.seconds), is_last))
     return body
