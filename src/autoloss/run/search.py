@@ -11,7 +11,7 @@ from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.adapting import FEW_LOSSES, describe_prospects
+from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
 from autoloss.run.request import Request, make_request, restore_request
@@ -224,15 +224,23 @@ class _Driver:
         return read_run(self.directory, end, own, task.branches)
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
-        """Return what is told the progress; it also says, once and early, that nothing may be found."""
+        """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""
         standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
         waits = standard is not None
+        due = 0
 
         def watch(progress: Progress) -> None:
-            nonlocal waits
+            nonlocal waits, due
             if self.observe is not None:
                 self.observe(progress)
-            if not waits or len(history.outcomes) < FEW_LOSSES:
+            ended = len(history.outcomes)
+            if ended > due:
+                due = ended
+                if text := describe_failures([*history.outcomes.values()], self.directory):
+                    # Said again when as many more have ended.
+                    due = 2 * ended
+                    self.say(text)
+            if not waits or ended < FEW_LOSSES:
                 return
             short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
             scores = [score for score in short if score is not None]

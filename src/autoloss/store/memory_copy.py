@@ -16,12 +16,12 @@ from typing import Any, final
 
 from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
-from autoloss.search.records import Origin, Outcome, State
+from autoloss.search.records import REASON_CHARACTERS, Origin, Outcome, State
 from autoloss.store.database import KEY, KEYS, Database
 from autoloss.store.rows import StoreError, outcome_from_row, training_from_row
 
 COLUMNS = {
-    "training": "candidate, loss, fidelity, state, score, also, step, reason, finished_at",
+    "training": f"candidate, loss, fidelity, state, score, also, step, substr(reason, 1, {REASON_CHARACTERS}), finished_at",
     "candidate": "id, parent, source, iif(source IS NULL, id, NULL), origin, kinds, loss, fidelity, born_at",
     "rejected": "candidate, branch, attempt, formula, reason",
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 from autoloss.errors import RunError
-from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.search.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State, keep_text
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
@@ -161,7 +161,8 @@ def outcome_from_row(row: Row) -> Outcome:
         also=json.loads(row["also"]),
         curve=tuple((step, loss) for step, loss in json.loads(row["curve"])),
         step=row["step"],
-        reason=row["reason"],
+        # Earlier releases kept reasons of any length.
+        reason=keep_text(row["reason"], REASON_CHARACTERS),
         seconds=row["seconds"],
         fidelity=row["fidelity"],
     )

@@ -14,6 +14,7 @@ import cloudpickle
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode, encode_function
 from autoloss.workers.process import WorkerProcess
+from autoloss.workers.process_state import restored_state
 from autoloss.workers.process_table import memory_of_groups
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import run_job
@@ -124,7 +125,8 @@ class InlineWorkers(Workers):
         self._jobs[job] = payload
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        outcomes = [run_job(self._function, job, payload) for job, payload in self._jobs.items()]
+        with restored_state():
+            outcomes = [run_job(self._function, job, payload) for job, payload in self._jobs.items()]
         self._jobs.clear()
         return outcomes
 
