@@ -251,6 +251,7 @@ DEFAULT: Mapping[str, Any] = {
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
+    "evolution.population": 500,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
 }
@@ -259,7 +260,8 @@ DEFAULT: Mapping[str, Any] = {
 Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, which tells
 losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to
 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's
-half of all candidates drawn at random, few would improve on earlier ones."""
+half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the time that it takes to
+value its members at each step."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average."""
 OWN: Mapping[str, Mapping[str, Any]] = {"digits-det": OF_DETECTORS, "coco-det": OF_DETECTORS, "voc-det": OF_DETECTORS}

@@ -24,6 +24,7 @@ def test_names_are_those_of_the_table():
             "digits-det",
             "coco-det",
             "voc-det",
+            "digits-ins",
             "tabular",
         ]
     )

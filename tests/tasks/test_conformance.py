@@ -40,9 +40,9 @@ def tiny_digits(metric: str) -> Task:
     return get("digits-seg", metric, train=64, valid=16, test=16, epochs=1, batch_size=16)
 
 
-def tiny_detection(frozen: str) -> Task:
+def tiny_detection(frozen: str, name: str = "digits-det") -> Task:
     options = {"train": 8, "valid": 4, "test": 4, "epochs": 2, "batch_size": 4, "size": 64, "learning_rate": 1e-5}
-    task = get("digits-det", **options)
+    task = get(name, **options)
     return freeze_branches(task, {frozen: ""}) if frozen else task
 
 
@@ -52,6 +52,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "digits-seg": functools.partial(tiny_digits, "miou"),
     "digits-seg bf1": functools.partial(tiny_digits, "bf1"),
     "digits-det": functools.partial(tiny_detection, ""),
+    "digits-ins": functools.partial(tiny_detection, "", "digits-ins"),
     "digits-det 2 branches": functools.partial(tiny_detection, "rpn"),
 }
 

@@ -88,6 +88,12 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "vision",
         inspects=True,
     ),
+    "digits-ins": CatalogueEntry(
+        "Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches",
+        ("map", "ap50", "box_map", "box_ap50"),
+        "autoloss.tasks.detection.digits:digits_ins",
+        "vision",
+    ),
     "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),

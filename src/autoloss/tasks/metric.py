@@ -59,7 +59,8 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
 class MetricTotals:
     """Computes several metrics of a split in one pass over its batches.
 
-    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches.
+    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches. Where
+    examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined.
     """
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
@@ -78,14 +79,20 @@ class MetricTotals:
 
     def values(self) -> list[float]:
         """Return the value of each metric, in order; NaN where undefined."""
-        whole = [torch.cat(parts) for parts in zip(*self._kept, strict=True)]
         found = [
-            to_float(metric.compute() if isinstance(metric, StreamedMetric) else metric(*whole))
+            to_float(metric.compute()) if isinstance(metric, StreamedMetric) else self._measure(metric)
             for metric in self._metrics
         ]
         for metric in self._streamed:
             metric.reset()
         return found
+
+    def _measure(self, metric: Metric) -> float:
+        if len({(prediction.shape[1:], target.shape[1:]) for prediction, target in self._kept}) == 1:
+            return to_float(metric(*(torch.cat(parts) for parts in zip(*self._kept, strict=True))))
+        examples = [one for batch in self._kept for one in zip(*(part.split(1) for part in batch), strict=True)]
+        values = [value for one in examples if not math.isnan(value := to_float(metric(*one)))]
+        return sum(values) / len(values) if values else math.nan
 
 
 def to_float(value: Any) -> float:

@@ -13,7 +13,8 @@ import cloudpickle
 
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode, encode_function
-from autoloss.workers.process import WorkerProcess, memory_of_groups
+from autoloss.workers.process import WorkerProcess
+from autoloss.workers.process_table import memory_of_groups
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import run_job
 
@@ -138,16 +139,17 @@ class InlineWorkers(Workers):
 
 
 class ProcessWorkers(Workers):
-    """Local processes, one per slot. Each leads a process group, which gets SIGKILL when its job has to end.
+    """Local processes, one per slot. Each has a process group, which gets SIGKILL when its job has to end.
 
-    A worker starts with the first job of its slot and runs the next ones too; after a `Lost` job it is replaced. A daemon
-    that leaves the group (setsid) is not followed. Needs a POSIX system.
+    A worker starts with the first job of its slot and runs the next ones too; after a `Lost` job it is replaced. On Linux
+    all that descends from a worker ends with it; elsewhere a process that leaves the group (setsid) is not followed. Needs a
+    POSIX system.
 
     Args:
         function: Sent once to each worker, by cloudpickle in memory: lambdas and definitions of the user's script work.
             Also the frame that `encode_function` makes of it.
-        memory_limit_bytes: Resident memory allowed for a worker's process group, measured about five times a second; needs
-            /proc.
+        memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
+            times a second; needs /proc.
         environment: Variables of the workers beside those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
         start_seconds: How long a worker may take to start, which includes importing what the function needs.

@@ -1,26 +1,25 @@
 """A worker: `python -m autoloss.workers.worker DRIVER_PID THREADS` runs one function on the payloads that its driver sends.
 
-It leads its own process group and ends, with that group, as soon as its driver has ended.
+Its parent is a reaper (`reaper.py`), which ends it, and all that it leaves, as soon as its driver has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import io
 import os
-import select
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
-from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, decode, encode, read_frame
+import cloudpickle
 
-PR_SET_PDEATHSIG = 1
+from autoloss.workers.messages import REPLY_BYTES, START, Cause, Finished, JobOutcome, Lost, Raised, decode
+from autoloss.workers.reaper import Channel, start_worker
+
 DEVICE_ERRORS = ("AcceleratorError",)
 """Exception types of torch, by name: a worker may not have imported it."""
 DEVICE_TEXTS = ("CUDA error", "HIP error", "device-side assert", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
@@ -81,51 +80,14 @@ def describe_error(error: BaseException) -> tuple[str, str]:
 
 def main() -> None:
     driver, threads = int(sys.argv[1]), int(sys.argv[2])
-    requests, replies = _take_pipes()
-    _end_with_driver(driver, requests)
-    _raise_oom_score()
-    faulthandler.enable()
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        _serve(io.BufferedReader(io.FileIO(requests)), io.FileIO(replies, "w"), threads)
-
-
-def _take_pipes() -> tuple[int, int]:
-    """Move the connection to private descriptors, so that user code that prints or reads cannot disturb it."""
-    requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
+    channel = start_worker(driver)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The last lines must be written before the worker is killed.
         sys.stdout.reconfigure(line_buffering=True)
-    return requests, replies
-
-
-def _end_with_driver(driver: int, requests: int) -> None:
-    """Have this process and its whole group killed when its driver ends.
-
-    No thread could do it: a C loop that holds the GIL stops all of them. On Linux the kernel kills this process; a
-    forked watcher, which sees the pipe hang up, kills the rest of the group, and on other systems all of it.
-    """
-    _signal_at_parent_exit(signal.SIGKILL)
-    if os.getppid() != driver:
-        os._exit(1)
-    if os.fork() == 0:
-        # The group may have been stopped, the watcher with it.
-        _signal_at_parent_exit(signal.SIGCONT)
-        os.closerange(1, requests)
-        os.closerange(requests + 1, 256)
-        hangup = select.poll()
-        hangup.register(requests, 0)
-        hangup.poll()
-        os.killpg(0, signal.SIGKILL)
-
-
-def _signal_at_parent_exit(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent, or the thread that started it, ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    _raise_oom_score()
+    faulthandler.enable()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _serve(channel, threads)
 
 
 def _raise_oom_score() -> None:
@@ -136,16 +98,16 @@ def _raise_oom_score() -> None:
             file.write(str(OOM_SCORE))
 
 
-def _serve(requests: BinaryIO, replies: io.FileIO, threads: int) -> None:
+def _serve(channel: Channel, threads: int) -> None:
     own = os.getpid()
-    loaded = run_job(decode, START, read_frame(requests))
+    loaded = run_job(decode, START, channel.receive())
     if not isinstance(loaded, Finished):
-        _send(replies, encode(loaded))
+        channel.send(START, _pickle(loaded))
         return
     function = loaded.value
-    _send(replies, encode(Finished(START, None, loaded.seconds)))
+    channel.send(START, _pickle(Finished(START, None, loaded.seconds)))
     while True:
-        job, payload = decode(read_frame(requests))
+        job, payload = decode(channel.receive())
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(threads)
@@ -155,22 +117,20 @@ def _serve(requests: BinaryIO, replies: io.FileIO, threads: int) -> None:
             os._exit(0)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        _send(replies, _answer(outcome))
+        channel.send(job, _pickle(outcome))
 
 
-def _answer(outcome: JobOutcome) -> bytes:
+def _pickle(outcome: JobOutcome) -> bytes:
     try:
-        return encode(outcome)
+        body = cloudpickle.dumps(outcome)
     except Exception as error:
         message, traceback_text = describe_error(error)
         text = f"The result cannot be sent to the driver; return plain values. {message}"
-        return encode(Raised(outcome.job, text, traceback_text, outcome.seconds))
-
-
-def _send(replies: io.FileIO, frame: bytes) -> None:
-    rest = memoryview(frame)
-    while rest:
-        rest = rest[replies.write(rest) :]
+        return cloudpickle.dumps(Raised(outcome.job, text, traceback_text, outcome.seconds))
+    if len(body) > REPLY_BYTES:
+        text = f"The result has {len(body)} bytes, and a driver takes at most {REPLY_BYTES}; return plain values."
+        return cloudpickle.dumps(Raised(outcome.job, text, "", outcome.seconds))
+    return body
 
 
 if __name__ == "__main__":
