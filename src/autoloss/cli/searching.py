@@ -110,11 +110,18 @@ def search(
 def resume(
     directory: Directory,
     evaluations: Annotated[str | None, typer.Option(help="A new budget, or +N for N more trainings.")] = None,
-    workers: Workers = 2,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes; as many as the run had when left out.")
+    ] = None,
     ray: Ray = None,
     ray_insecure: RayInsecure = False,
     inject: Inject = None,
-    final: Final = True,
+    final: Annotated[
+        bool | None,
+        typer.Option(
+            "--final/--no-final", help="Confirm and compare the best at the end; as the run was started when left out."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run where it stopped."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autoloss import recipes
 from autoloss.errors import RequestError
@@ -33,6 +33,8 @@ from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
+
+Value = TypeVar("Value")
 
 
 @importable_files()
@@ -133,6 +135,7 @@ def search(
         for note in request.notes:
             (say or _ignore)(note)
         settings_of_run, samples = start_run(request, path, machines, say or _ignore)
+        settings_of_run = replace(settings_of_run, final=final, workers=workers)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
             request = replace(request, configuration=settings_of_run.configuration)
@@ -145,12 +148,12 @@ def resume(
     task: Task | None = None,
     *,
     evaluations: int | None = None,
-    workers: int = 2,
+    workers: int | None = None,
     ray: str | None = None,
     ray_insecure: bool = False,
     inject: str | None = None,
     operators: Sequence[Operator] = (),
-    final: bool = True,
+    final: bool | None = None,
     observe: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
@@ -159,7 +162,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
-        workers: As for `search`, likewise the arguments that are not described here.
+        workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
         operators: Those of a run that was started with objects.
 
     Raises:
@@ -175,11 +178,13 @@ def resume(
     True
     """
     path = Path(directory)
-    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
+        final = _keep_setting(store, "final", settings.final, final)
+        workers = _keep_setting(store, "workers", settings.workers, workers)
+        machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
         request = restore_request(settings, path, task, operators)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
@@ -263,6 +268,14 @@ def own_run(directory: Path) -> Iterator[None]:
         raise
     finally:
         owner.close()
+
+
+def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -> Value:
+    """Return what is given, which the run keeps from then on, or what it has."""
+    if given is None or given == stored:
+        return stored
+    store.change_setting(name, given)
+    return given
 
 
 def _ignore(text: str) -> None:

@@ -80,6 +80,8 @@ class RunSettings:
         start: What became of the losses to start from.
         also: Further metrics that tables show.
         comparison: The only one that is changed when the search is over.
+        final: Whether the best candidates are confirmed and compared when the budget is spent.
+        workers: Processes that train and test.
     """
 
     configuration: Configuration
@@ -94,6 +96,8 @@ class RunSettings:
     start: Sequence[StartVerdict] = ()
     also: Sequence[str] = ()
     comparison: Comparison = Comparison()
+    final: bool = True
+    workers: int = 2
 
     @property
     def leaves(self) -> dict[str, tuple[str, ...]]:
@@ -179,6 +183,8 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
         lambda text: tuple(StartVerdict(**values) for values in json.loads(text)),
     ),
     "also": (lambda also: json.dumps(list(also)), lambda text: tuple(json.loads(text))),
+    "final": (json.dumps, json.loads),
+    "workers": (json.dumps, json.loads),
     "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**json.loads(text))),
 }
 """Setting → how its text is written and read."""

@@ -107,6 +107,8 @@ def _is_searched(search: Search, charged: float) -> bool:
 def _trials_expected(search: Search) -> int:
     """Return how many trainings follow the search, as far as that is known: those of baselines depend on the task."""
     final, comparison = search.configuration.final, search.settings.comparison
+    if not search.settings.final:
+        return 0
     best = min(final.confirm, len(search.top(final.confirm)))
     # The last finalist of the race gets so many; the others may get none.
     further = final.finalist_seeds if min(final.finalists, best) else 0
