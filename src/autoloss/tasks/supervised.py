@@ -300,6 +300,8 @@ class SupervisedTask(Task):
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
             splits = self._splits["proxy"]
+            for split in splits.values():
+                split.check_repeats()
             recipe = self.recipes["proxy"]
             outputs = [
                 probe(
