@@ -26,6 +26,7 @@ def test_names_are_those_of_the_table():
             "voc-det",
             "digits-ins",
             "figures-pose",
+            "coco-pose",
             "tabular",
         ]
     )
@@ -76,11 +77,11 @@ import sys
 sys.modules["torchvision"] = sys.modules["faster_coco_eval"] = None
 from autoloss import tasks
 from autoloss.errors import RequestError
-for name in ("digits-det", "coco-det", "voc-det", "figures-pose"):
+for name in ("digits-det", "coco-det", "voc-det", "figures-pose", "coco-pose"):
     try:
         tasks.get(name)
     except RequestError as error:
         print(error)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.count("pip install autoloss[vision]") == 4
+    assert shown.count("pip install autoloss[vision]") == 5

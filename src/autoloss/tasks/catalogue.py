@@ -101,6 +101,13 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "autoloss.tasks.pose.figures:figures_pose",
         "vision",
     ),
+    "coco-pose": CatalogueEntry(
+        "Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining",
+        POSE,
+        "autoloss.tasks.pose.files:coco_pose",
+        "vision",
+        inspects=True,
+    ),
     "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),

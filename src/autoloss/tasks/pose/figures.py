@@ -25,10 +25,10 @@ def figures_pose(
     valid: int = 128,
     test: int = 256,
     seed: int = 0,
-    epochs: int = 6,
-    batch_size: int = 16,
+    epochs: int = 8,
+    batch_size: int = 8,
     optimizer: Literal["sgd", "adam"] = "adam",
-    learning_rate: float = 5e-3,
+    learning_rate: float = 3e-3,
     warmup_steps: int = 20,
 ) -> PoseTask:
     """Compose the scenes and make the task.

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.tasks.pose.data.people import People
+from autoloss.tasks.pose.data.coco import PERSON, list_annotations
+from autoloss.tasks.pose.data.people import People, list_joints
 from autoloss.tasks.pose.heatmaps import decode_heatmaps
 from autoloss.tasks.pose.skeleton import SIGMAS
 
@@ -44,10 +45,6 @@ METRICS = (*COCO_METRICS, "oks")
 """COCO's, and the mean OKS, which also tells poses apart that are all below COCO's least threshold."""
 ABSENT = -1
 """Value of faster-coco-eval where there is no person of that size."""
-PERSON = 1
-"""COCO's category."""
-PIXEL_CENTRE = 0.5
-"""COCO's joints count pixels; ours are continuous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +120,14 @@ def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str
         COCO's AP@[.5:.95], AP50, AP75, the AP of medium and large persons, and AR; and `oks`, the mean over persons of the OKS of
         the nearest pose, 0 without any. A value is NaN where there is no such person.
     """
-    annotations = list(_annotate(people))
+    rows = [row for image, those in enumerate(people, start=1) for row in list_annotations(those, image)]
+    annotations = [{"id": number, **row} for number, row in enumerate(rows, start=1)]
     if not annotations:
         return dict.fromkeys(METRICS, math.nan)
     truth = _make_dataset(
         {
             "images": [{"id": number} for number in range(1, len(people) + 1)],
-            "categories": [{"id": PERSON, "name": "person"}],
+            "categories": [PERSON],
             "annotations": annotations,
         }
     )
@@ -152,40 +150,11 @@ def _average_similarity(poses: Sequence[Poses], people: Sequence[People]) -> flo
     return float(np.mean(nearest)) if nearest else math.nan
 
 
-def _annotate(people: Sequence[People]) -> Iterator[dict[str, Any]]:
-    number = 0
-    for image, those in enumerate(people, start=1):
-        for row, (box, joints) in enumerate(zip(those.boxes, those.joints, strict=True)):
-            number += 1
-            left, top, right, bottom = (float(side) for side in box)
-            visibility = those.visibility[row]
-            yield {
-                "id": number,
-                "image_id": image,
-                "category_id": PERSON,
-                "bbox": [left, top, right - left, bottom - top],
-                "area": float(those.area[row]),
-                "iscrowd": int(those.crowd[row]),
-                "num_keypoints": int((visibility > 0).sum()),
-                "keypoints": list_joints(joints, visibility),
-            }
-
-
 def _list_results(poses: Sequence[Poses]) -> Iterator[dict[str, Any]]:
     for image, those in enumerate(poses, start=1):
         for joints, score in zip(those.joints, those.scores, strict=True):
-            ones = np.ones(len(joints))
-            yield {
-                "image_id": image,
-                "category_id": PERSON,
-                "keypoints": list_joints(joints, ones),
-                "score": float(score),
-            }
-
-
-def list_joints(joints: Array, visibility: Array) -> list[float]:
-    """Return joints as COCO writes them: x, y and visibility of each in turn, x and y as counts of pixels."""
-    return np.column_stack([np.asarray(joints, np.float64) - PIXEL_CENTRE, visibility]).reshape(-1).tolist()
+            keypoints = list_joints(joints, np.ones(len(joints), int))
+            yield {"image_id": image, "category_id": PERSON["id"], "keypoints": keypoints, "score": float(score)}
 
 
 def _make_dataset(dataset: dict[str, Any]) -> Any:

@@ -118,6 +118,7 @@ class PoseTask(Task):
         self._inference = inference
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
+        self._trains_on_valid = full is not None and full.train is not None
         whole = full.train if full and full.train is not None else train
         self._training = {
             schedule: TrainingCrops(images, crops, augmentation)
@@ -167,8 +168,12 @@ class PoseTask(Task):
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Scored | Diverged:
-        check_training(self, criterion, training)
+        check_training(self, criterion, training, self._list_splits(training.schedule))
         return self._trainer(criterion, training, execution).train(training, observe)
+
+    def _list_splits(self, schedule: str) -> Sequence[str]:
+        """Return the splits that a schedule can evaluate: not one that it trains on."""
+        return [split for split in self.splits if split != "valid" or schedule != "full" or not self._trains_on_valid]
 
     def untrained(self, seed: int) -> float | None:
         return self._trainer({}, Training(seed=seed)).untrained(seed)

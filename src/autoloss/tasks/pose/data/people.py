@@ -11,6 +11,9 @@ from torch import Tensor
 
 from autoloss.errors import RequestError
 
+PIXEL_CENTRE = 0.5
+"""COCO's joints count pixels; ours are continuous."""
+
 
 @dataclass(frozen=True, slots=True)
 class People:
@@ -92,3 +95,9 @@ class PeopleImages:
     def with_detections(self, detected: Sequence[PersonBoxes]) -> PeopleImages:
         """Return the same images, with poses predicted in detected boxes."""
         return replace(self, detected=tuple(detected))
+
+
+def list_joints(joints: NDArray[np.float64], visibility: NDArray[np.integer]) -> list[float]:
+    """Return joints as COCO writes them: x, y and visibility of each in turn, x and y as counts of pixels, 0 where not labelled."""
+    places = np.where(visibility[:, None] > 0, joints - PIXEL_CENTRE, 0.0)
+    return [float(number) for number in np.column_stack([places, visibility]).reshape(-1)]
