@@ -94,6 +94,13 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "autoloss.tasks.detection.digits:digits_ins",
         "vision",
     ),
+    "coco-ins": CatalogueEntry(
+        "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
+        ("map", "ap50", "box_map", "box_ap50"),
+        "autoloss.tasks.detection.files:coco_ins",
+        "vision",
+        inspects=True,
+    ),
     "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),

@@ -1,4 +1,4 @@
-"""The tasks digits-det and digits-ins: scenes of handwritten digits, at a size that one core trains in a minute (Section 4.2)."""
+"""The tasks digits-det and digits-ins: scenes of handwritten digits, which one core trains in a minute (Sections 4.2, 4.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pixels of a region belong to its object: the mask head of Mask R-CNN (Section 4.2, Appendix A, instance segmentation).
+"""Which pixels of a region belong to its object: the mask head of Mask R-CNN (Section 4.3, Appendix A.3).
 
 Source: He et al., 2017, Mask R-CNN; layers, targets and pasting are torchvision's.
 """
