@@ -1,4 +1,4 @@
-"""The paper's experiments on images: their settings and published figures (Sections 4.1, 4.2 and 4.4, Appendix A).
+"""The paper's experiments on images: their settings and published figures (Sections 4.1 to 4.4, Appendix A).
 
 Settings that a recipe does not have are the defaults of the task and of `settings.py`; `PaperRecipe.values` lists all.
 """
@@ -79,6 +79,7 @@ RELATIVE = {"rejection.unit": "relative", "rejection.threshold": 0.6}
 """The paper's η as a share of the largest possible gain: on real samples no loss of the R-CNN's boxes can gain 0.6 of AP, since
 regions start near their objects."""
 TABLE, GENERALISATION = "Section 4.1, table of semantic segmentation", "Section 4.1, table of generalisation"
+OF_INSTANCES = "Section 4.3, table of instance segmentation"
 OF_DETECTION, DETECTORS_CARRIED_OVER = "Section 4.2, table of object detection", "Section 4.2, table of generalisation"
 
 
@@ -139,10 +140,10 @@ def _make_detection_row(
 
     Args:
         name: Name in the zoo of a loss for all branches.
-        others: Branch → name in the zoo of its loss, if that is not the usual one of Faster R-CNN.
+        others: Branch → name in the zoo of its loss, if that is not the usual one of Faster R-CNN; further branches come last.
     """
     usual = {"rpn_cls": "ce", "rpn_reg": "l1", "rcnn_cls": "ce", "rcnn_reg": "l1"}
-    named = {branch: others.get(branch, f"baseline/{short}") for branch, short in usual.items()}
+    named = {branch: f"baseline/{short}" for branch, short in usual.items()} | others
     return Published(loss, {metric: figure}, target, name or join_branches(named))
 
 
@@ -157,6 +158,13 @@ ON_COCO = (
     # The formulas of the search for two branches are not published.
     Published("CE + L1 + found", {"map": 38.0}, "map"),
     _make_detection_row("found", 38.1, target="map", name="det"),
+)
+MASK_CE = {"mask": "baseline/ce"}
+MASKS_ON_COCO = (
+    _make_detection_row("CE + L1 + CE + L1 + CE", 34.6, **MASK_CE),
+    _make_detection_row("CE + L1 + CE + IoU + CE", 34.4, **WITH_IOU, **MASK_CE),
+    _make_detection_row("CE + L1 + CE + GIoU + CE", 34.7, rcnn_reg="baseline/giou", **MASK_CE),
+    _make_detection_row("found", 34.8, target="map", name="ins"),
 )
 
 
@@ -201,6 +209,8 @@ _ROWS = (
         frozen=("rpn",),
     ),
     PaperRecipe("voc-det", "voc-det", "proxy", "Appendix A.2, on the data of Section 4.2", PRETRAINED, RELATIVE),
+    PaperRecipe("coco-ins", "coco-ins", "proxy", "Appendix A.3", PRETRAINED, RELATIVE),
+    PaperRecipe("coco-r50-mask-rcnn", "coco-ins", "full", OF_INSTANCES, FULL_PRETRAINED, published=MASKS_ON_COCO),
     PaperRecipe("coco-r50-faster-rcnn", "coco-det", "full", OF_DETECTION, FULL_PRETRAINED, published=ON_COCO),
     PaperRecipe(
         "coco-r101-faster-rcnn",
@@ -278,11 +288,11 @@ losses that are good from those that only learn fast. The paper's tournament of 
 half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the time that it takes to
 value its members at each step."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
-"""Copying half of the branches changes two of four on average."""
+"""Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04}
 """About one in a hundred losses of raw heatmaps that pass learns anything (measured), and a sixteenth of the schedule shows it."""
 OWN: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("digits-det", "coco-det", "voc-det"), OF_DETECTORS),
+    **dict.fromkeys(("digits-det", "coco-det", "voc-det", "digits-ins", "coco-ins"), OF_DETECTORS),
     "figures-pose": OF_FIGURES,
 }
 

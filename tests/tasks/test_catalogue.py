@@ -25,6 +25,7 @@ def test_names_are_those_of_the_table():
             "coco-det",
             "voc-det",
             "digits-ins",
+            "coco-ins",
             "figures-pose",
             "coco-pose",
             "tabular",

@@ -95,6 +95,13 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "autoloss.tasks.detection.digits:digits_ins",
         "vision",
     ),
+    "coco-ins": CatalogueEntry(
+        "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
+        ("map", "ap50", "box_map", "box_ap50"),
+        "autoloss.tasks.detection.files:coco_ins",
+        "vision",
+        inspects=True,
+    ),
     "figures-pose": CatalogueEntry(
         "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
         POSE,
