@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import autoloss
 from autoloss.cli import main
+from autoloss.errors import RequestError
+from autoloss.tasks.diagnosis import make_execution
 from tests.screens import CHARACTERS, LINES, screen
 
 TASK = """
@@ -56,7 +59,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a metric that is constant": (
         "def metric(prediction, target):\n    return 0.5",
         "has the same value, 0.5, for the network's prediction and for the target itself",
-        "depend on the prediction",
+        "it needs to depend on the prediction",
     ),
     "a metric that is NaN": (
         "def metric(prediction, target):\n    return float('nan')",
@@ -72,7 +75,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "a metric that raises": (
         "def metric(prediction, target):\n    return (prediction == target).float().mean().item()",
-        "in task.py, line 26: return (prediction == target)",
+        "in task.py, line 27: return (prediction == target).float()",
         "shapes (64, 3) and (64,)",
     ),
     "a metric of one argument": (
@@ -102,8 +105,16 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "class indices from 0 to 2",
         "one channel per class",
     ),
-    "NaN in the inputs": ("train[0][17, 2] = torch.nan", "train inputs are not finite in 1 row, first in row 17", "Fill"),
-    "infinity in the inputs": ("valid[0][3] = torch.inf", "valid inputs are not finite in 1 row, first in row 3", "Fill"),
+    "NaN in the inputs": (
+        "train[0][17, 2] = torch.nan",
+        "train inputs are not finite in 1 row, first in row 17",
+        "Fill",
+    ),
+    "infinity in the inputs": (
+        "valid[0][3] = torch.inf",
+        "valid inputs are not finite in 1 row, first in row 3",
+        "Fill",
+    ),
     "NaN in the targets": (
         REGRESSION + "train[1][5] = torch.nan",
         "train targets are not finite in 1 row, first in row 5",
@@ -126,9 +137,10 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a class instead of a network": ("network = nn.Linear", "network cannot be built", "without arguments"),
     "a network that is a number": ("network = 3", "is a int", "torch.nn.Module"),
     "a network that returns a dictionary": (
-        "class Net(nn.Module):\n    def forward(self, x):\n        return {'logits': x}\nnetwork = Net",
-        "returns a dict",
-        "one tensor of raw predictions",
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return {'a': super().forward(x), 'b': x}\n"
+        "def network():\n    return Net(4, 3)",
+        "keys a, b",
+        "output=…",
     ),
     "a network of NaN": (
         "def network():\n    found = nn.Linear(4, 3)\n    nn.init.constant_(found.bias, torch.nan)\n    return found",
@@ -152,7 +164,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "rows as text": ("options = {'rows_per_sample': '64'}", "rows_per_sample is '64'", "a whole number"),
     "a number as name": ("options = {'name': 3}", "name is 3", "text"),
     "an unknown device": ("options = {'device': 'gpu'}", "'gpu'", "Name cpu, cuda"),
-    "a tensor as ignored index": ("options = {'ignore_index': '255'}", "ignore_index is '255'", "a whole number or none"),
+    "a tensor as ignored index": (
+        "options = {'ignore_index': '255'}",
+        "ignore_index is '255'",
+        "a whole number or none",
+    ),
 }
 WARNED: dict[str, tuple[str, str, str]] = {
     "a network that ends in softmax": (
@@ -221,3 +237,90 @@ def test_a_doubt_is_said_and_the_check_goes_on(mistake, elsewhere, capsys):
     assert advice in said
     assert len(said.splitlines()) <= LINES
     assert len(said) <= CHARACTERS
+
+
+REQUESTED: dict[str, tuple[list[str], str, str]] = {
+    # What it is called: the arguments, what was found, the way out.
+    "a file without the name of the task": (["task.py"], "task.py is a file", "task.py:task"),
+    "another name": (["task.py:tusk"], "'tusk'", "Did you mean 'task'?"),
+    "an option of a task that is no function": (["task.py:task", "--set", "size=3"], "takes no options", "size"),
+    "a setting that is text": (["task.py:task", "--set", "rejection.steps=many"], "'many'", "a whole number"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "search"])
+@pytest.mark.parametrize("mistake", REQUESTED)
+def test_a_mistake_of_the_request_is_named(command, mistake, elsewhere, capsys):
+    arguments, found, advice = REQUESTED[mistake]
+    (elsewhere / "task.py").write_text(TASK.format(change=""))
+    said = screen(capsys, command, *arguments)
+    assert found in said
+    assert advice in said
+
+
+def test_more_than_forty_mistakes_are_known():
+    assert len(REFUSED) + len(WARNED) + len(REQUESTED) > 40
+
+
+def test_a_search_says_its_doubts_before_it_draws(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(TASK.format(change=WARNED["a network that ends in softmax"][0]))
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "search",
+                "task.py:task",
+                "--evaluations",
+                "1",
+                "--workers",
+                "0",
+                "--no-final",
+                "--recipe",
+                "paper",
+                *QUICK,
+            ]
+        )
+    said = capsys.readouterr().out
+    assert ended.value.code == 0, said
+    assert "Check the task: The network's predictions on the branch main are never negative and add up to 1" in said
+    assert said.index("Check the task") < said.index("Best of")
+
+
+def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):
+    for change in ("", MULTI_LABEL, REGRESSION):
+        (elsewhere / "task.py").write_text(TASK.format(change=change))
+        with pytest.raises(SystemExit):
+            main(["check", "task.py:task", "--no-rates", *QUICK])
+        said = capsys.readouterr().out
+        assert "Check:" not in said
+        assert "ξ₀: metric of an untrained network" in said
+
+
+def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(
+        TASK.format(change="recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.001)")
+    )
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--rates", *QUICK])
+    assert "The recipe's learning rate is not the best of these" in capsys.readouterr().out
+
+
+def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsys):
+    change = (
+        "def metric(prediction, target):\n    assert len(target) == 64, 'too long'\n"
+        "    return (prediction.argmax(dim=1) == target).float().mean().item()\n"
+        "valid = (inputs[190:], targets[190:])"
+    )
+    (elsewhere / "task.py").write_text(TASK.format(change=change))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "task.py:task", "--no-rates", *QUICK])
+    said = capsys.readouterr().err
+    assert ended.value.code in (1, 2)
+    assert "Traceback" not in said
+    assert "AssertionError: too long, in task.py, line 27" in said
+
+
+def test_a_value_of_the_wrong_type_is_named_from_python():
+    with pytest.raises(RequestError, match="evaluations takes a whole number; found 'many'"):
+        autoloss.search("tabular", evaluations="many")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"There is no device 'tpu:x'.*argument device of the task"):
+        make_execution("tpu:x")

@@ -104,6 +104,10 @@ class Split:
         """Return all targets if they are tensors; None where examples are loaded one by one."""
         return None if self._columns is None else self.reading.split(self._columns, self.name)[1]
 
+    def whole(self) -> tuple[Inputs, Tensor] | None:
+        """Return all inputs and targets if they are tensors; None of items."""
+        return None if self._columns is None else self.reading.split(self._columns, self.name)
+
     def first(self, count: int) -> tuple[Inputs, Tensor]:
         """Return the first `count` examples, or all if there are fewer."""
         return next(self.in_order(count))

@@ -212,6 +212,10 @@ class Task(ABC):
         """Return the settings of a schedule as plain values; they are stored with a retraining."""
         return {}
 
+    def diagnose(self) -> Sequence[str]:
+        """Say in sentences what looks wrong with data or network, for `check` and the beginning of a search."""
+        return ()
+
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train as `train` does, and return the first `count` images of the split with the network's predictions.
 
