@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoloss import __version__
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.tasks.training.atomic_files import write_text
 
@@ -75,7 +76,7 @@ def _simplify(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Rea
 def _read_stored(path: Path) -> dict[str, Readable]:
     """Read the file; nothing where it is damaged or of another release, which may simplify differently."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if found["release"] != __version__:
             return {}
         return {formula: Readable(text, line) for formula, (text, line) in found["formulas"].items()}
