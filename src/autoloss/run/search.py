@@ -30,9 +30,10 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
+from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
 
 Value = TypeVar("Value")
 
@@ -212,6 +213,8 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        for text in describe_gpus(gpus_of_workers(task, self.machines)):
+            self.say(text)
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
