@@ -218,7 +218,7 @@ def test_detections_of_others_and_without_area_are_counted_and_left_out(folder):
 def test_faulty_images_are_named_by_an_inspection(folder):
     file = content(folder)["images"][0]["file_name"]
     change(folder, lambda c: c["images"][0].update(width=97))
-    with pytest.raises(RequestError, match="96×96 pixels .* expected 97×96"):
+    with pytest.raises(RequestError, match=r"96×96 pixels .* expected 97×96"):
         inspect("coco-pose", data=str(folder))
     change(folder, lambda c: c["images"][0].update(width=96, file_name="absent.png"))
     with pytest.raises(RequestError, match=r"absent.png: there is no such file"):
