@@ -77,7 +77,7 @@ def test_options_and_settings_exist():
             )
 
 
-@pytest.mark.parametrize("task", ["coco-det", "voc-det"])
+@pytest.mark.parametrize("task", ["coco-det", "voc-det", "coco-ins"])
 def test_the_search_for_detectors_is_the_papers(task: str):
     values = recipes.get(task).values()
     for name, value in {
@@ -116,6 +116,7 @@ def test_a_search_may_leave_the_proposals_their_usual_losses():
     ("name", "task", "backbone"),
     [
         ("coco-r50-faster-rcnn", "coco-det", "resnet50"),
+        ("coco-r50-mask-rcnn", "coco-ins", "resnet50"),
         ("coco-r101-faster-rcnn", "coco-det", "resnet101"),
         ("voc-r50-faster-rcnn", "voc-det", "resnet50"),
     ],
@@ -136,6 +137,11 @@ def test_the_losses_of_published_detectors_are_those_that_a_task_can_be_given():
         for row in recipes.get(name).published:
             if row.name is not None:
                 assert set(zoo.resolve(row.name, task.branches)[1]) == set(task.branches)
+    instances = tasks.get("digits-ins", train=2, valid=1, test=1, size=64)
+    rows = recipes.get("coco-r50-mask-rcnn").published
+    assert split_branches(rows[0].name or "") == instances.standard
+    for row in rows:
+        assert set(zoo.resolve(row.name or "", instances.branches)[1]) == set(instances.branches)
     usual, with_iou = (
         split_branches(row.name) for row in recipes.get("coco-r50-faster-rcnn").published[:2] if row.name
     )
@@ -168,6 +174,7 @@ def test_published_figures_are_the_papers():
     assert row("voc-r50-deeplabv3+", "ASL", "miou") == [78.4, 66.9]
     assert row("voc-r101-pspnet", "found", "miou") == [78.5, 64.9]
     assert [next(iter(row.figures.values())) for row in recipes.ON_COCO] == [37.3, 37.9, 37.6, 38.5, 38.0, 38.1]
+    assert [next(iter(row.figures.values())) for row in recipes.MASKS_ON_COCO] == [34.6, 34.4, 34.7, 34.8]
     assert row("coco-r101-faster-rcnn", "found", "map") == [39.9]
     assert row("voc-r50-faster-rcnn", "CE + L1 + CE + IoU", None) == [80.4]
 

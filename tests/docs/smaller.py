@@ -63,20 +63,26 @@ _BOXES = {
 TASKS: Mapping[str, Mapping[str, str]] = {
     "digits-seg": {"train": "32", "valid": "8", "test": "8", "epochs": "1"},
     "digits-det": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
+    "digits-ins": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
     "voc-seg": _PICTURES | {"held_out": "3"},
     "folder-seg": _PICTURES,
     "coco-det": _BOXES,
+    "coco-ins": _BOXES,
     "voc-det": _BOXES,
     "tabular": {"steps": "5"},
 }
 """Task → options that every command which names it gets beside its own."""
 
 _FULL = {f"full_{name}": value for name, value in _PICTURES.items()}
+_FULL_BOXES = {f"full_{name}": value for name, value in _BOXES.items() if name not in ("share", "held_out")} | {
+    "full_epochs": "1",
+    "full_weights": "none",
+}
 RETRAINED: Mapping[str, Mapping[str, str]] = {
     "voc-seg": _FULL | {"full_weights": "none"},
     "folder-seg": _FULL,
-    "coco-det": {f"full_{name}": value for name, value in _BOXES.items() if name not in ("share", "held_out")}
-    | {"full_epochs": "1", "full_weights": "none"},
+    "coco-det": _FULL_BOXES,
+    "coco-ins": _FULL_BOXES,
 }
 """Task of the run → options that every retraining gets beside its own."""
 

@@ -34,7 +34,7 @@ class {name}(nn.Module):
 _OF_PREDICTION = """Sum channels and average over positions.
 
         Args:
-            prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
             target: Class indices without the channel dimension, or values of the
                 prediction's shape."""
 

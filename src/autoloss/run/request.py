@@ -12,6 +12,7 @@ from autoloss.run.identities import find_target_kind
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
 from autoloss.search.proposers import find_proposer
+from autoloss.search.records import NAME_CHARACTERS, keep_text
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
@@ -66,6 +67,7 @@ def make_request(
     find_proposer(configuration.search.proposer)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
+    _check_names(loaded)
     for name in also:
         if loaded.also is not None and name not in loaded.also:
             raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
@@ -121,6 +123,16 @@ def restore_request(
         operators=operator_table(settings.configuration.space.operators, operators),
         also=settings.also,
     )
+
+
+def _check_names(task: Task) -> None:
+    """Refuse names that no table could show."""
+    for what, name in [("name of the task", task.name), *(("name of a branch", name) for name in task.branches)]:
+        if not isinstance(name, str) or name != keep_text(name, NAME_CHARACTERS):
+            raise RequestError(
+                f"The {what} is {keep_text(repr(name), 60)}, a {type(name).__name__} of {len(str(name))} characters; expected a "
+                f"text of at most {NAME_CHARACTERS}. Give it a shorter one."
+            )
 
 
 def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = None) -> dict[str, BranchForm]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.search.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
+from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
 from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.trainings.judgement import Judgement, judge_comparison
@@ -199,7 +199,7 @@ class Search:
                     id=row["id"],
                     score=score,
                     formula=row["loss"],
-                    also=json.loads(row["also"]),
+                    also=read_figures(row["also"]),
                     confirmed=mean,
                     fresh_seeds=count,
                     leaves=leaves,

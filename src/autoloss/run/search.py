@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.adapting import FEW_LOSSES, describe_prospects
+from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, make_request, restore_request
@@ -31,9 +31,10 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
+from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
 
 Value = TypeVar("Value")
 
@@ -217,6 +218,8 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        for text in describe_gpus(gpus_of_workers(task, self.machines)):
+            self.say(text)
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
@@ -248,15 +251,23 @@ class _Driver:
         return count
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
-        """Return what is told the progress; it also says, once and early, that nothing may be found."""
+        """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""
         standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
         waits = standard is not None
+        due = 0
 
         def watch(progress: Progress) -> None:
-            nonlocal waits
+            nonlocal waits, due
             if self.observe is not None:
                 self.observe(progress)
-            if not waits or len(history.outcomes) < FEW_LOSSES:
+            ended = len(history.outcomes)
+            if ended > due:
+                due = ended
+                if text := describe_failures([*history.outcomes.values()], self.directory):
+                    # Said again when as many more have ended.
+                    due = 2 * ended
+                    self.say(text)
+            if not waits or ended < FEW_LOSSES:
                 return
             short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
             scores = [score for score in short if score is not None]

@@ -111,17 +111,17 @@ class ActivatedBranch(Branch):
 
 
 def spatial(prediction: Tensor) -> Tensor:
-    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space.
+    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space; a volume (N, C, D, H, W) stays as it is.
 
     Raises:
-        RequestError: It has no channels, or more than two spatial dimensions.
+        RequestError: It has no channels, or more than three spatial dimensions.
     """
-    if prediction.ndim == 4:
+    if prediction.ndim in (4, 5):
         return prediction
     if not 1 <= prediction.ndim <= 3:
         raise RequestError(
-            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, H, W), (N, C, L), (N, C) or (N,); "
-            "reshape it before the loss."
+            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, D, H, W), (N, C, H, W), (N, C, L), "
+            "(N, C) or (N,); reshape it before the loss."
         )
     return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
 
@@ -208,5 +208,6 @@ def inner_band(values: Tensor, width: int) -> Tensor:
             class its window reaches. What is ignored counts as outside every class; the image border does not.
         width: Pixels; 1 gives the inner edge.
     """
-    eroded = -F.max_pool2d(-values, kernel_size=2 * width + 1, stride=1, padding=width)
+    pool = F.max_pool3d if values.ndim == 5 else F.max_pool2d
+    eroded = -pool(-values, kernel_size=2 * width + 1, stride=1, padding=width)
     return values * (1 - eroded)

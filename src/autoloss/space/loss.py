@@ -158,7 +158,7 @@ class LossModule(nn.Module):
         """Compute the loss.
 
         Args:
-            prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
             target: Class indices without the channel dimension, or values of the prediction's shape.
 
         Raises:

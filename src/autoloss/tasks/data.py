@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
 
 from autoloss.errors import RequestError
-from autoloss.tasks.batches import Inputs, Reading, describe, map_tensors
+from autoloss.tasks.batches import Inputs, Reading, describe, list_tensors, map_tensors
 from autoloss.tasks.loading import Collate, Loading, Reseed, collate_columns, load_batches
 from autoloss.tasks.training.loop import seed_generators, shuffle_batches
 from autoloss.tasks.training.recipe import Recipe
@@ -100,9 +100,9 @@ class Split:
         """Yield every example once, in the order of the data."""
         return self.batches(self.indices.split(batch_size))
 
-    def targets(self) -> Tensor:
-        """Return all targets if they are tensors, and those of the first two examples of a `Dataset`."""
-        return self.first(2)[1] if self._columns is None else self.reading.split(self._columns, self.name)[1]
+    def targets(self) -> Tensor | None:
+        """Return all targets if they are tensors; None where examples are loaded one by one."""
+        return None if self._columns is None else self.reading.split(self._columns, self.name)[1]
 
     def whole(self) -> tuple[Inputs, Tensor] | None:
         """Return all inputs and targets if they are tensors; None of items."""
@@ -111,6 +111,22 @@ class Split:
     def first(self, count: int) -> tuple[Inputs, Tensor]:
         """Return the first `count` examples, or all if there are fewer."""
         return next(self.in_order(count))
+
+    def check_repeats(self) -> None:
+        """Check that what a data set draws follows from the seed, on a few examples.
+
+        Raises:
+            RequestError: They differ when they are loaded again.
+        """
+        if self._columns is not None:
+            return
+        first, again = (list_tensors(next(self.batches([self.indices[:4]], seed=0))) for _ in range(2))
+        if not all(map(torch.equal, first, again)):
+            raise RequestError(
+                f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
+                "loaded again, so no training could be repeated. Give reseed=…, a function of (data set, seed) that seeds it, or "
+                "let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
+            )
 
 
 def _read_data(data: Any, name: str, as_items: bool) -> tuple[Any, Any]:

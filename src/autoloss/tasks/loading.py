@@ -6,17 +6,20 @@ whoever loads the batch, and after a training was resumed.
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from autoloss.tasks.training import distribution
 
@@ -26,8 +29,6 @@ Reseed = Callable[[Any, int], object]
 
 # Their stubs lack them.
 _get_numpy, _set_numpy = np.random.get_bit_generator, np.random.set_bit_generator  # pyright: ignore[reportAttributeAccessIssue]
-
-NUMERIC = (Tensor, np.ndarray, np.generic, int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +58,24 @@ def load_batches(
     """
     batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
     source = _Batches(dataset, seed, loading)
-    if not loading.loaders:
+    if not loading.loaders or len(batches) < 2:
         yield from map(source.__getitem__, batches)
         return
+    # Not fork: a copy of a process with threads, as torch starts them, may hang. The server imports torch once for all workers.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
     ahead: Iterable[Any] = DataLoader(
         source,
         batch_size=None,
         sampler=batches,
         collate_fn=_keep,
         num_workers=min(loading.loaders, len(batches)),
-        # Not fork: a copy of a process with threads, as torch starts them, may hang.
-        multiprocessing_context="forkserver",
+        multiprocessing_context=processes,
         # A loader draws a seed when it starts; drawn from the global generator, it would change a resumed training.
         generator=torch.Generator().manual_seed(torch.initial_seed()),
     )
+    with _hide_main():
+        ahead = iter(ahead)
     for batch in ahead:
         # As where this process loads the batch: NumPy forgets the second of two normal numbers.
         _set_numpy(_get_numpy())
@@ -88,11 +93,17 @@ def collate_columns(items: list[Any]) -> Any:
         return {key: collate_columns([item[key] for item in items]) for key in one}
     if isinstance(one, tuple | list):
         return tuple(collate_columns(list(column)) for column in zip(*items, strict=True))
-    if not isinstance(one, NUMERIC):
-        return items
-    if isinstance(one, Tensor | np.ndarray) and len({tuple(item.shape) for item in items}) > 1:
+    try:
+        if isinstance(one, Tensor):
+            return torch.stack(items)
+        if isinstance(one, np.ndarray | np.generic) and one.dtype.kind in "biuf":
+            return torch.as_tensor(np.stack(items))
+    except (RuntimeError, ValueError):
+        # They differ in size.
         return [torch.as_tensor(item) for item in items]
-    return default_collate(items)
+    if isinstance(one, int | float):
+        return torch.tensor(items, dtype=torch.float64 if isinstance(one, float) else None)
+    return items
 
 
 class _Batches(Dataset[Any]):
@@ -125,6 +136,17 @@ def _rebuild(content: bytes) -> _Batches:
     built = _Batches(dataset, seed, loading)
     built._rank = rank
     return built
+
+
+@contextmanager
+def _hide_main() -> Iterator[None]:
+    """Keep processes that start meanwhile from running the user's script once more; they get what they need by value."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

@@ -30,9 +30,10 @@ from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, probe, try_building
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
+from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seed_generators
-from autoloss.tasks.training.recipe import Recipe, shorten_steps
+from autoloss.tasks.training.loop import Curve, seed_generators
+from autoloss.tasks.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
@@ -102,6 +103,9 @@ class SupervisedTask(Task):
         output: What the network returns → its prediction, or in training a tuple of it and auxiliary ones.
         reseed: Called with (data set, seed) before each batch, for a data set that keeps random generators of its own. The
             global generators of torch, NumPy and Python are seeded for each batch in any case.
+        trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
+            by the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
+            the schedule) and `learning_rate` (a factor), which the function has to follow.
 
     Raises:
         RequestError: Network, data and metric do not fit together; the message says what to change.
@@ -145,6 +149,7 @@ class SupervisedTask(Task):
         target: Key | None = None,
         output: Callable[[Any], Any] | None = None,
         reseed: Reseed | None = None,
+        trainer: FitElsewhere | None = None,
     ) -> None:
         text, whole, of_recipe = "text", "a whole number", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
         check_kinds(
@@ -172,6 +177,7 @@ class SupervisedTask(Task):
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         given = {"train": train, "valid": valid, "test": test}
+        self._fit = trainer
         self._reading = Reading(inputs=inputs, target=target, output=output)
         read = functools.partial(Split, loaders=loaders, collate_fn=collate_fn, reading=self._reading, reseed=reseed)
         proxy = {label: read(data, label) for label, data in given.items() if data is not None}
@@ -195,12 +201,14 @@ class SupervisedTask(Task):
     def branches(self) -> Mapping[str, ActivatedBranch]:
         return {MAIN: self._branch}
 
-    def steps(self, training: Training) -> int:
+    def steps(self, training: Training) -> int | None:
+        if self._fit is not None:
+            return None
         recipe, train = self.recipes[training.schedule], self._splits[training.schedule]["train"]
         return shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return self.recipes[schedule].as_values()
+        return self.recipes[schedule].as_values() if self._fit is None else {"trainer": name_function(self._fit)}
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
@@ -257,7 +265,17 @@ class SupervisedTask(Task):
             evaluate=lambda network, fidelity: self._evaluate(network, evaluated, size, execution, fidelity),
             groups=self._groups[schedule],
             draw_order=train.draw_order,
+            fit_elsewhere=None if self._fit is None else functools.partial(self._fit_elsewhere, self._fit, criterion),
         )
+
+    def _fit_elsewhere(
+        self, fit: FitElsewhere, criterion: Criterion, network: nn.Module, training: Training, observe: Observe | None
+    ) -> Curve | Diverged:
+        def compute(prediction: Tensor, target: Tensor) -> Tensor:
+            prediction = upcast(prediction)
+            return criterion[MAIN](prediction, {"target": convert_target(target, prediction, self._branch.activation)})
+
+        return fit_elsewhere(fit, network, WatchedLoss(compute, observe), training)
 
     @staticmethod
     def _evaluation_batch(recipe: Recipe, split: Split) -> int:
@@ -327,6 +345,8 @@ class SupervisedTask(Task):
             network = try_building(self._networks["proxy"])
             check_network(network)
             splits = self._splits["proxy"]
+            for split in splits.values():
+                split.check_repeats()
             recipe = self.recipes["proxy"]
             outputs = [
                 probe(

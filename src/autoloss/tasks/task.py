@@ -70,8 +70,8 @@ class Scored:
 
     Args:
         score: The metric on the evaluated split; higher is better.
-        also: Further metrics by name.
-        curve: (step, training loss) pairs.
+        also: Further metrics by name; a run keeps the first 100, and 200 characters of a name.
+        curve: (step, training loss) pairs; a run keeps 100 of them, evenly spaced.
     """
 
     score: float

@@ -76,10 +76,6 @@ START = -1
 """The number of the job that every worker does first: load the function."""
 
 
-WORKER = -2
-"""In place of a job: the process id of a worker, before its first answer."""
-
-
 class Pickled:
     """A value that is pickled already: it is sent as these bytes and arrives as the value."""
 

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO
 
-from autoloss.workers.messages import TOKEN_BYTES, WORKER, Cause, frame, split_replies
+from autoloss.workers.messages import TOKEN_BYTES, Cause, frame, split_replies
 from autoloss.workers.process_table import has_ended
+from autoloss.workers.reaper import NUMBER
 
 TAIL_BYTES = 4096
 TAIL_LINES = 20
@@ -47,7 +48,7 @@ class WorkerProcess:
     ) -> None:
         self._process = subprocess.Popen(
             # -P: a file in the current directory must not stand in for a module of the standard library.
-            [sys.executable, "-P", "-m", "autoloss.workers.worker", str(os.getpid()), str(threads)],
+            [sys.executable, "-P", "-m", "autoloss.workers.reaper", str(os.getpid()), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,7 +68,6 @@ class WorkerProcess:
         self._killed = False
         self._token = os.urandom(TOKEN_BYTES)
         self._worker: int | None = None
-        self._kept: list[tuple[int, bytes]] = []
         self.hung_up = False
         self.ready = False
         self.started = time.monotonic()
@@ -89,7 +89,7 @@ class WorkerProcess:
         end = time.monotonic() + REAP_SECONDS
         while self._worker is None and not self.hung_up and time.monotonic() < end:
             select.select([self._replies], [], [], REAP_SECONDS)
-            self._kept += self.exchange()
+            self._receive()
         return self._worker or self.reaper
 
     @property
@@ -116,15 +116,9 @@ class WorkerProcess:
             StrayBytesError: Something else arrived.
         """
         self._write()
-        while chunk := self._read(self._replies):
-            self._incoming += chunk
-        if chunk is not None:
-            self.hung_up = True
+        self._receive()
         self._drain_errors(1)
-        replies, self._kept = self._kept + split_replies(self._incoming, self._token), []
-        if replies and replies[0][0] == WORKER:
-            self._worker = int(replies.pop(0)[1])
-        return replies
+        return [] if self._worker is None else split_replies(self._incoming, self._token)
 
     def kill(self) -> None:
         """Have the reaper end the worker and everything that descends from it."""
@@ -184,6 +178,15 @@ class WorkerProcess:
             if not self._outgoing[0]:
                 self._outgoing.popleft()
         self._unwatch(self._requests)
+
+    def _receive(self) -> None:
+        while chunk := self._read(self._replies):
+            self._incoming += chunk
+        if chunk is not None:
+            self.hung_up = True
+        if self._worker is None and len(self._incoming) >= NUMBER.size:
+            (self._worker,) = NUMBER.unpack_from(self._incoming)
+            del self._incoming[: NUMBER.size]
 
     def _read(self, stream: IO[bytes]) -> bytes | None:
         """Return what has arrived, an empty value at the end of the stream, None when nothing has arrived yet."""

@@ -1,5 +1,7 @@
 """The process between a driver and its worker: it holds their pipes, and nothing of the worker outlives it.
 
+`python -m autoloss.workers.reaper DRIVER_PID THREADS`
+
 A worker is a child of its reaper, which on Linux also becomes the parent of whatever the worker leaves behind. When the worker
 or the driver ends, or the driver asks for it, the reaper kills all of them and ends as the worker did.
 """
@@ -8,87 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import resource
 import select
 import signal
+import struct
 import sys
 import time
-from collections.abc import Iterator
 from typing import NoReturn
 
-from autoloss.workers.messages import WORKER, pack_reply, read_frame
 from autoloss.workers.process_table import descendants, read_process_table
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+NUMBER = struct.Struct(">Q")
+"""The first that a driver reads: the process id of the worker."""
 END_SECONDS = 1.5
 """How long the kernel may take to end what was killed; the driver waits a little longer."""
-PRIVATE = 100
-"""Least number of a descriptor that user code does not meet by chance."""
 
 
-class Channel:
-    """A worker's way to its driver.
-
-    On Linux its pipes are opened for one message at a time: while a job runs, no descriptor of its process leads to the driver.
-
-    Args:
-        reaper: The process whose standard input and output are the pipes.
-    """
-
-    def __init__(self, reaper: int) -> None:
-        self._requests: int | str = f"/proc/{reaper}/fd/0"
-        self._replies: int | str = f"/proc/{reaper}/fd/1"
-        try:
-            os.close(os.open(self._requests, os.O_RDONLY))
-            os.close(os.open(self._replies, os.O_WRONLY))
-        except OSError:
-            self._requests, self._replies = (fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, PRIVATE) for pipe in (0, 1))
-        # User code may print and read.
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        os.dup2(2, 1)
-        self._token = self.receive()
-        self.send(WORKER, str(os.getpid()).encode("ascii"))
-
-    def receive(self) -> bytes:
-        """Wait for a frame.
-
-        Raises:
-            EOFError: The driver is gone.
-        """
-        with _opened(self._requests, os.O_RDONLY) as pipe:
-            return read_frame(pipe)
-
-    def send(self, job: int, body: bytes) -> None:
-        """Send the answer of a job."""
-        with _opened(self._replies, os.O_WRONLY) as pipe:
-            rest = memoryview(pack_reply(self._token, job, body))
-            while rest:
-                rest = rest[os.write(pipe, rest) :]
-
-
-@contextlib.contextmanager
-def _opened(pipe: int | str, mode: int) -> Iterator[int]:
-    if isinstance(pipe, int):
-        yield pipe
-        return
-    opened = os.open(pipe, mode)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
-
-
-def start_worker(driver: int) -> Channel:
-    """Fork; this process becomes the reaper, and only the worker returns from the call, as the leader of its own session.
-
-    Args:
-        driver: The process that started this one.
-    """
+def main() -> None:
+    """Fork; this process becomes the reaper, and its child the worker, as the leader of its own session."""
+    driver, threads = int(sys.argv[1]), int(sys.argv[2])
     _control(PR_SET_PDEATHSIG, signal.SIGCONT)
     # What loses its parent becomes a child of this process.
     _control(PR_SET_CHILD_SUBREAPER, 1)
@@ -102,9 +45,11 @@ def start_worker(driver: int) -> Channel:
     _control(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != reaper:
         os._exit(1)
-    # An interrupt from outside is an accident of the machine; KeyboardInterrupt then comes from the job's own code.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return Channel(reaper)
+    os.write(1, NUMBER.pack(os.getpid()))
+    # Imported here: the reaper stays small.
+    from autoloss.workers.worker import serve
+
+    serve(reaper, threads)
 
 
 def _control(option: int, value: int) -> None:
@@ -181,3 +126,7 @@ def _end_like(status: int) -> NoReturn:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(abs(status))
+
+
+if __name__ == "__main__":
+    main()

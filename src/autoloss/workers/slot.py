@@ -97,7 +97,7 @@ class Slot:
             if job != (self._number if worker.ready else START) or (worker.ready and self.job is None):
                 return self._refuse(worker, f"an answer came for job {job}")
             try:
-                message = decode(body)
+                message, is_last = decode(body)
             except Exception as error:
                 text = f"The driver cannot read the result; return plain values. {type(error).__name__}: {error}"
                 number, seconds = self._number, self._seconds
@@ -117,6 +117,9 @@ class Slot:
                     # The worker itself reports an error of its memory or its GPU; it gets no other job.
                     return self._lose(worker, cause, text)
                 case _:
+                    if is_last:
+                        # Something that its job changed cannot be restored.
+                        self._discard(worker)
                     return message
         return None
 

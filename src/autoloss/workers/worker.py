@@ -1,4 +1,4 @@
-"""A worker: `python -m autoloss.workers.worker DRIVER_PID THREADS` runs one function on the payloads that its driver sends.
+"""A worker: runs one function on the payloads that its driver sends.
 
 Its parent is a reaper (`reaper.py`), which ends it, and all that it leaves, as soon as its driver has ended.
 """
@@ -9,27 +9,41 @@ import contextlib
 import faulthandler
 import io
 import os
+import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
 
+from autoloss.search.records import keep_text
+from autoloss.workers.channel import Channel
 from autoloss.workers.messages import REPLY_BYTES, START, Cause, Finished, JobOutcome, Lost, Raised, decode
-from autoloss.workers.reaper import Channel, start_worker
+from autoloss.workers.process_state import read_state, restore_state
 
 DEVICE_ERRORS = ("AcceleratorError",)
 """Exception types of torch, by name: a worker may not have imported it."""
 DEVICE_TEXTS = ("CUDA error", "HIP error", "device-side assert", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
 MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 1000, 6000
 OOM_SCORE = 500
 """`oom_score_adj` of a worker: the kernel's OOM killer ends it, and its job is tried again, before it ends the driver."""
 
 
-def run_job(function: Callable[[Any], Any], job: int, payload: Any) -> JobOutcome:
-    """Run one job and return its outcome; only KeyboardInterrupt passes through.
+def run_job(
+    function: Callable[[Any], Any],
+    job: int,
+    payload: Any,
+    passing: type[BaseException] | tuple[type[BaseException], ...] = KeyboardInterrupt,
+) -> JobOutcome:
+    """Run one job and return its outcome, whatever it raises.
+
+    Args:
+        passing: Exceptions that pass through: in the process of the driver, Ctrl-C.
 
     >>> run_job(len, 3, "abc").value
     3
@@ -37,7 +51,9 @@ def run_job(function: Callable[[Any], Any], job: int, payload: Any) -> JobOutcom
     start = time.perf_counter()
     try:
         value = function(payload)
-    except (Exception, SystemExit) as error:
+    except passing:
+        raise
+    except BaseException as error:
         cause, seconds = classify_error(error), time.perf_counter() - start
         if cause is not None:
             return Lost(job, cause, "\n".join(describe_error(error)), seconds)
@@ -61,33 +77,48 @@ def classify_error(error: BaseException) -> Cause | None:
         if names.intersection(MEMORY_ERRORS):
             return "memory"
         if names.intersection(DEVICE_ERRORS) or (
-            isinstance(found, RuntimeError) and any(text in str(found) for text in DEVICE_TEXTS)
+            isinstance(found, RuntimeError) and any(text in _text(found) for text in DEVICE_TEXTS)
         ):
             return "device"
         rest += [cause for cause in (found.__cause__, found.__context__) if cause is not None]
+        if isinstance(found, BaseExceptionGroup):
+            rest += found.exceptions
     return None
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"its text cannot be had: {type(another).__name__}"
+
+
 def describe_error(error: BaseException) -> tuple[str, str]:
-    """Return the message and the traceback of an exception, without the frames of this file."""
+    """Return the message and the traceback of an exception, without the frames of this file, both of limited length."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    told = traceback.TracebackException(type(error), error, trace)
-    text = str(told)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__, "".join(told.format())
+    kind, text = type(error).__name__, _text(error)
+    try:
+        told = "".join(traceback.TracebackException(type(error), error, trace).format())
+    except BaseException as another:
+        told = f"its traceback cannot be had: {type(another).__name__}"
+    message = keep_text(f"{kind}: {text}" if text else kind, MESSAGE_CHARACTERS)
+    return message, keep_text(told, TRACEBACK_CHARACTERS)
 
 
-def main() -> None:
-    driver, threads = int(sys.argv[1]), int(sys.argv[2])
-    channel = start_worker(driver)
+def serve(reaper: int, threads: int) -> None:
+    """Load the function and run jobs until the driver is gone."""
+    channel = Channel(reaper)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The last lines must be written before the worker is killed.
         sys.stdout.reconfigure(line_buffering=True)
+    # An interrupt from outside is an accident of the machine; KeyboardInterrupt then comes from the job's own code.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _raise_oom_score()
     faulthandler.enable()
     with contextlib.suppress(EOFError, BrokenPipeError):
-        _serve(channel, threads)
+        _run_jobs(channel, threads)
 
 
 def _raise_oom_score() -> None:
@@ -98,40 +129,39 @@ def _raise_oom_score() -> None:
             file.write(str(OOM_SCORE))
 
 
-def _serve(channel: Channel, threads: int) -> None:
+def _run_jobs(channel: Channel, threads: int) -> None:
     own = os.getpid()
-    loaded = run_job(decode, START, channel.receive())
+    loaded = run_job(decode, START, channel.receive(), passing=())
+    channel.send(START, _pickle(replace(loaded, value=None) if isinstance(loaded, Finished) else loaded))
     if not isinstance(loaded, Finished):
-        channel.send(START, _pickle(loaded))
         return
-    function = loaded.value
-    channel.send(START, _pickle(Finished(START, None, loaded.seconds)))
+    state: dict[str, Any] = {}
     while True:
         job, payload = decode(channel.receive())
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(threads)
-        outcome = run_job(lambda body: function(decode(body)), job, payload)
+        # What the task itself set when it was loaded is part of the task; a module is looked at once it is loaded.
+        state = {**read_state(), **state}
+        with warnings.catch_warnings():
+            outcome = run_job(lambda body: loaded.value(decode(body)), job, payload, passing=())
         if os.getpid() != own:
             # A process that user code forked came back out of it: the answer is its parent's to give.
             os._exit(0)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        channel.send(job, _pickle(outcome))
+        channel.send(job, _pickle(outcome, is_last=bool(restore_state(state))))
 
 
-def _pickle(outcome: JobOutcome) -> bytes:
+def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:
+    """Write an outcome, and whether the worker can take no other job."""
     try:
-        body = cloudpickle.dumps(outcome)
+        body = cloudpickle.dumps((outcome, is_last))
     except Exception as error:
         message, traceback_text = describe_error(error)
         text = f"The result cannot be sent to the driver; return plain values. {message}"
-        return cloudpickle.dumps(Raised(outcome.job, text, traceback_text, outcome.seconds))
+        return cloudpickle.dumps((Raised(outcome.job, text, traceback_text, outcome.seconds), is_last))
     if len(body) > REPLY_BYTES:
         text = f"The result has {len(body)} bytes, and a driver takes at most {REPLY_BYTES}; return plain values."
-        return cloudpickle.dumps(Raised(outcome.job, text, "", outcome.seconds))
+        return cloudpickle.dumps((Raised(outcome.job, text, "", outcome.seconds), is_last))
     return body
-
-
-if __name__ == "__main__":
-    main()

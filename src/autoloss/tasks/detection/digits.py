@@ -1,4 +1,4 @@
-"""The tasks digits-det and digits-ins: scenes of handwritten digits, at a size that one core trains in a minute (Section 4.2)."""
+"""The tasks digits-det and digits-ins: scenes of handwritten digits, which one core trains in a minute (Sections 4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from inspect import Signature
 from typing import Any, Literal, final
 
+from torch import nn
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
+
 from autoloss.errors import RequestError
 from autoloss.space.boxes import AreaUnit
 from autoloss.tasks import stages
 from autoloss.tasks.detection.data.digits import CLASSES, BoxSceneSettings, compose_box_scenes
 from autoloss.tasks.detection.heads import HEADS
-from autoloss.tasks.detection.heads.head import BranchSettings, Head
-from autoloss.tasks.detection.heads.mask import MASKS, make_mask_head
+from autoloss.tasks.detection.heads.head import BranchSettings, Head, RegionLayers
+from autoloss.tasks.detection.heads.mask import MASKS, MaskHead, make_predictor
 from autoloss.tasks.detection.metrics.average_precision import PrecisionSettings
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import small_levels
@@ -23,7 +26,19 @@ from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask
 from autoloss.tasks.training.recipe import Recipe
 
 CHANNELS = 48
-SMALL_INSTANCE_HEADS: tuple[Head, ...] = (*HEADS, make_mask_head(convolutions=2, width=24, points=1))
+MASK_WIDTH = 24
+
+
+def small_mask_layers(channels: int, classes: int) -> nn.Module:
+    """Return two convolutions on 7×7 cells, enlarged to 14×14: a digit has at most five cells of the finest level along a side."""
+    return nn.Sequential(
+        MaskRCNNHeads(channels, (MASK_WIDTH,) * 2, 1),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        make_predictor(MASK_WIDTH, classes),
+    )
+
+
+SMALL_MASK = MaskHead(layers=RegionLayers(build=small_mask_layers, roi_size=7, roi_points=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +127,7 @@ class SceneFactory:
 
 
 digits_det = SceneFactory("digits-det")
-digits_ins = SceneFactory("digits-ins", SMALL_INSTANCE_HEADS, MASK_METRICS)
+digits_ins = SceneFactory("digits-ins", (*HEADS, SMALL_MASK), MASK_METRICS)
 
 
 def small_network(size: int, heads: Sequence[Head] = HEADS) -> FasterRCNN:

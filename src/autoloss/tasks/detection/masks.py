@@ -1,4 +1,4 @@
-"""Masks of objects as run lengths, COCO's form: encoded, decoded, compared (Section 4.2, instance segmentation).
+"""Masks of objects as run lengths, COCO's form: encoded, decoded, compared (Section 4.3).
 
 Source: Lin et al., 2014, Microsoft COCO; the run lengths are those of pycocotools, computed by faster-coco-eval.
 """
@@ -36,6 +36,16 @@ def decode_masks(masks: Sequence[RunLengths], size: tuple[int, int]) -> NDArray[
     if not len(masks):
         return np.zeros((0, *size), np.uint8)
     return np.ascontiguousarray(coco_masks.decode(list(masks)).transpose(2, 0, 1))
+
+
+def draw_polygons(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> RunLengths:
+    """Return the mask of polygons, each as x, y, x, y, …, in an image of this height and width."""
+    return coco_masks.merge(coco_masks.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
+
+
+def compress_run_lengths(counts: Sequence[int], size: tuple[int, int]) -> RunLengths:
+    """Return a mask whose run lengths are numbers, in an image of this height and width."""
+    return coco_masks.frPyObjects({"size": list(size), "counts": list(counts)}, *size)
 
 
 def mask_areas(masks: Sequence[RunLengths]) -> Array:

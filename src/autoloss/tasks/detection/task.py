@@ -1,4 +1,4 @@
-"""Object detection and instance segmentation as a task (Section 4.2): an R-CNN with one branch for each of its heads."""
+"""Object detection and instance segmentation as a task (Sections 4.2 and 4.3): an R-CNN with one branch for each of its heads."""
 
 from __future__ import annotations
 

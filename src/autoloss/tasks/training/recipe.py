@@ -120,7 +120,7 @@ class Recipe:
 
     def as_values(self) -> Mapping[str, Any]:
         """Return all settings as plain values; functions and classes by their names."""
-        return {field.name: _name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {field.name: name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,11 @@ def shorten_steps(steps: int, fidelity: float) -> int:
     return max(1, round(fidelity * steps))
 
 
-def _name_function(value: Any) -> Any:
+def name_function(value: Any) -> Any:
+    """Return the name of a function or a class, and any other value as it is."""
     if isinstance(value, ScaledSchedule):
-        return f"{value.factor:g} × {_name_function(value.make)}"
+        return f"{value.factor:g} × {name_function(value.make)}"
     if isinstance(value, partial):
-        settings = "".join(f", {name}={_name_function(setting)}" for name, setting in sorted(value.keywords.items()))
-        return f"partial({_name_function(value.func)}{settings})"
+        settings = "".join(f", {name}={name_function(setting)}" for name, setting in sorted(value.keywords.items()))
+        return f"partial({name_function(value.func)}{settings})"
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value

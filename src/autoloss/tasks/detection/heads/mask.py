@@ -1,11 +1,10 @@
-"""Which pixels of a region belong to its object: the mask head of Mask R-CNN (Section 4.2, Appendix A, instance segmentation).
+"""Which pixels of a region belong to its object: the mask head of Mask R-CNN (Section 4.3, Appendix A.3).
 
 Source: He et al., 2017, Mask R-CNN; layers, targets and pasting are torchvision's.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,12 +16,17 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import roi_align
 
 from autoloss.space.activated import ActivatedBranch, activate
+from autoloss.space.branch import Sample
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, RegionLayers, SampledBoxes, Stage
 from autoloss.tasks.detection.masks import RunLengths, encode_masks
 from autoloss.tasks.detection.metrics.regions import MASK_THRESHOLD, measure_masks
 
 PASTED_AT_ONCE = 16
 """Masks of an image that are held as probabilities of all its pixels at a time."""
+
+LOGIT_DEVIATION = 0.01
+"""Standard deviation of the initial weights of the logits, that of torchvision's RPN. With that of its mask head, logits of an
+untrained ResNet-18 have a standard deviation of 4, and cross entropy does not pass the rejection protocol."""
 
 
 def _mirror(masks: Tensor, width: int) -> Tensor:
@@ -37,16 +41,17 @@ MASKS = ObjectTarget("masks", _mirror, _have_pixels)
 """The mask of each object in its image, (G, H, W), 1 for the object."""
 
 
-def build_mask_layers(channels: int, classes: int, *, convolutions: int = 4, width: int | None = None) -> nn.Module:
-    """Return convolutions, a deconvolution to twice the size, and a logit for each class and background.
+def build_mask_layers(channels: int, classes: int) -> nn.Module:
+    """Return four convolutions of the features' width, and the last layers."""
+    return nn.Sequential(MaskRCNNHeads(channels, (channels,) * 4, 1), make_predictor(channels, classes))
 
-    Args:
-        channels: Channels of the features.
-        classes: C, without background.
-        width: Channels of the layers; as many as the features have when None.
-    """
-    wide = width or channels
-    return nn.Sequential(MaskRCNNHeads(channels, (wide,) * convolutions, 1), MaskRCNNPredictor(wide, wide, classes + 1))
+
+def make_predictor(channels: int, classes: int) -> nn.Module:
+    """Return a deconvolution to twice the size, and a logit for each class and background, small at first."""
+    predictor: Any = MaskRCNNPredictor(channels, channels, classes + 1)
+    nn.init.normal_(predictor.mask_fcn_logits.weight, std=LOGIT_DEVIATION)
+    nn.init.zeros_(predictor.mask_fcn_logits.bias)
+    return predictor
 
 
 @final
@@ -74,6 +79,10 @@ class MaskHead(Head):
             parts.append(roi_align(objects[MASKS.name][:, None].to(own.region), rows, side))
         return _select_class(own.prediction, own.target), {"target": torch.cat(parts)}
 
+    def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
+        # As the metric reads them. A cell at the border of an object has a share of it: |log(y·p)| draws p to a half there.
+        return Sample(prediction, {"target": (context["target"] > MASK_THRESHOLD).to(prediction)})
+
     def detect(self, found: Mapping[str, Tensor], size: tuple[int, int]) -> Mapping[str, Any]:
         probabilities = activate(_select_class(found[self.name], found["labels"]), "softmax")[:, 1:]
         parts = zip(probabilities.split(PASTED_AT_ONCE), found["boxes"].split(PASTED_AT_ONCE), strict=True)
@@ -90,9 +99,3 @@ def _paste(probabilities: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple
 
 
 MASK = MaskHead()
-
-
-def make_mask_head(*, convolutions: int, width: int, points: int) -> MaskHead:
-    """Return a smaller head: layers as for `build_mask_layers`, and the sampling points of a cell along each side."""
-    build = functools.partial(build_mask_layers, convolutions=convolutions, width=width)
-    return MaskHead(layers=RegionLayers(build=build, roi_points=points))
