@@ -1,6 +1,6 @@
-"""Which losses of object detection pass the rejection protocol, each on its own branch of an untrained Faster R-CNN.
+"""Which losses of detection and instance segmentation pass the rejection protocol, each on its own branch of an untrained network.
 
-Samples come from torchvision's network with a ResNet-18 and the levels P4 to P6, on scenes of real digits. For every published
+Samples come from torchvision's Mask R-CNN with a ResNet-18 and the levels P4 to P6, on scenes of real digits. For every published
 formula, every baseline and their negations, the table holds g, relative and absolute, and the means of ξ₀ and ξ_best. Further
 tables change one setting each: the coder's deviations, NMS, and the box of a negative.
 """
@@ -24,10 +24,11 @@ from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import output, plain_sum
 from autoloss.tasks.detection.data.digits import CLASSES, compose_box_scenes
+from autoloss.tasks.detection.heads import INSTANCE_HEADS
 from autoloss.tasks.detection.metrics.regions import BoxMetric, ScoreMetric
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import last_levels
-from autoloss.tasks.detection.task import BranchSettings, DetectionTask
+from autoloss.tasks.detection.task import MASK_METRICS, BranchSettings, DetectionTask
 from output import Figure, emit, make_parser, parse_arguments
 
 SEED = 0
@@ -45,6 +46,7 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
         "baseline/giou",
         "baseline/cse_auto_a_reg",
     ),
+    "mask": ("ins/mask", "baseline/ce"),
 }
 """Branch → what was published for it (`ins/…_reg` of the RPN and `ins/rcnn_cls` are those of `det`), and the baselines."""
 FIGURES = {
@@ -53,6 +55,9 @@ FIGURES = {
     "rcnn_reg: g absolute": Figure(("rows", {"loss": "det/rcnn_reg"}, "g_absolute"), digits=3),
     "rpn_cls: g of −L": Figure(("rows", {"loss": "−(det/rpn_cls)"}, "g"), digits=3),
     "rcnn_reg: g of −L": Figure(("rows", {"loss": "−(ins/rcnn_reg)"}, "g"), digits=2),
+    "mask: g relative": Figure(("rows", {"loss": "ins/mask"}, "g"), digits=3),
+    "mask: g absolute": Figure(("rows", {"loss": "ins/mask"}, "g_absolute"), digits=3),
+    "mask: g of −L": Figure(("rows", {"loss": "−(ins/mask)"}, "g"), digits=3),
 }
 
 
@@ -99,13 +104,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def detector(settings: BranchSettings) -> DetectionTask:
     """Return the task whose untrained network gives the samples."""
-    scenes = [(image.expand(3, -1, -1), target) for image, target in compose_box_scenes("train", 64, SEED)]
-    return DetectionTask(network, train=scenes, valid=scenes, classes=CLASSES, settings=settings)
+    composed = compose_box_scenes("train", 64, SEED, masks=True)
+    scenes = [(image.expand(3, -1, -1), target) for image, target in composed]
+    return DetectionTask(
+        network,
+        train=scenes,
+        valid=scenes,
+        classes=CLASSES,
+        settings=settings,
+        heads=INSTANCE_HEADS,
+        metrics=MASK_METRICS,
+    )
 
 
 def network() -> FasterRCNN:
     shape = DetectorSettings(short_side=SIDE, long_side=SIDE, anchor_sizes=(16, 24, 36), head_width=512)
-    return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape)
+    return FasterRCNN(last_levels("resnet18", 64), CLASSES, shape, INSTANCE_HEADS)
 
 
 def table(

@@ -77,7 +77,7 @@ def test_options_and_settings_exist():
             )
 
 
-@pytest.mark.parametrize("task", ["coco-det", "voc-det"])
+@pytest.mark.parametrize("task", ["coco-det", "voc-det", "coco-ins"])
 def test_the_search_for_detectors_is_the_papers(task: str):
     values = recipes.get(task).values()
     for name, value in {
@@ -116,6 +116,7 @@ def test_a_search_may_leave_the_proposals_their_usual_losses():
     ("name", "task", "backbone"),
     [
         ("coco-r50-faster-rcnn", "coco-det", "resnet50"),
+        ("coco-r50-mask-rcnn", "coco-ins", "resnet50"),
         ("coco-r101-faster-rcnn", "coco-det", "resnet101"),
         ("voc-r50-faster-rcnn", "voc-det", "resnet50"),
     ],
@@ -130,12 +131,39 @@ def test_detectors_are_retrained_as_the_paper_does(name: str, task: str, backbon
     assert {f"full_{key}": value for key, value in common.items()}.items() <= values.items()
 
 
+def test_poses_are_searched_and_retrained_as_the_paper_does():
+    values = recipes.get("coco-pose").values()
+    # "4 epochs", Adam, "2.5 × 10⁻⁴ with a cosine annealing schedule and a linear warm-up for 250 iterations", "batch size 256"
+    expected = {"epochs": 4, "optimizer": "adam", "learning_rate": 2.5e-4, "schedule": "cosine", "warmup_steps": 250}
+    expected |= {
+        "batch_size": 256,
+        "backbone": "resnet50",
+        "weights": "imagenet",
+        "height": 256,
+        "width": 192,
+        "sigma": 2.0,
+    }
+    expected |= {"detections": None, "rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert {name: values[name] for name in expected} == expected
+    values = recipes.get("coco-r50-simple-baseline").values()
+    expected = {"epochs": 210, "optimizer": "adam", "learning_rate": 5e-4, "batch_size": 512, "backbone": "resnet50"}
+    expected |= {"weights": "imagenet", "milestones": (170 / 210, 200 / 210)}
+    assert {name: values[f"full_{name}"] for name in expected} == expected
+    rows = recipes.get("coco-r50-simple-baseline").published
+    assert [(row.name, row.figures["map"]) for row in rows] == [("baseline/mse", 71.5), ("pose/oks", 72.0)]
+
+
 def test_the_losses_of_published_detectors_are_those_that_a_task_can_be_given():
     task = tasks.get("digits-det", train=2, valid=1, test=1, size=64)
     for name in ("coco-r50-faster-rcnn", "coco-r101-faster-rcnn", "voc-r50-faster-rcnn"):
         for row in recipes.get(name).published:
             if row.name is not None:
                 assert set(zoo.resolve(row.name, task.branches)[1]) == set(task.branches)
+    instances = tasks.get("digits-ins", train=2, valid=1, test=1, size=64)
+    rows = recipes.get("coco-r50-mask-rcnn").published
+    assert split_branches(rows[0].name or "") == instances.standard
+    for row in rows:
+        assert set(zoo.resolve(row.name or "", instances.branches)[1]) == set(instances.branches)
     usual, with_iou = (
         split_branches(row.name) for row in recipes.get("coco-r50-faster-rcnn").published[:2] if row.name
     )
@@ -168,6 +196,7 @@ def test_published_figures_are_the_papers():
     assert row("voc-r50-deeplabv3+", "ASL", "miou") == [78.4, 66.9]
     assert row("voc-r101-pspnet", "found", "miou") == [78.5, 64.9]
     assert [next(iter(row.figures.values())) for row in recipes.ON_COCO] == [37.3, 37.9, 37.6, 38.5, 38.0, 38.1]
+    assert [next(iter(row.figures.values())) for row in recipes.MASKS_ON_COCO] == [34.6, 34.4, 34.7, 34.8]
     assert row("coco-r101-faster-rcnn", "found", "map") == [39.9]
     assert row("voc-r50-faster-rcnn", "CE + L1 + CE + IoU", None) == [80.4]
 

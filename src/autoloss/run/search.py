@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.adapting import FEW_LOSSES, describe_prospects
+from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.loop import run_loop
-from autoloss.run.progress import Progress
+from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, make_request, restore_request
 from autoloss.run.results import Search, best_entrants, read_run
 from autoloss.run.start import start_run
@@ -30,9 +31,12 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
+from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
+
+Value = TypeVar("Value")
 
 
 @importable_files()
@@ -57,6 +61,7 @@ def search(
     recipe: str | None = None,
     final: bool = True,
     observe: Callable[[Progress], None] | None = None,
+    observe_finale: Callable[[Finale], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
     """Search a loss for a task.
@@ -84,6 +89,7 @@ def search(
             for 500 trainings; docs/results.md compares them.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
         observe: Called with a `Progress` about twice a second.
+        observe_finale: Called with a `Finale` after each of the trainings that follow the search.
         say: Called with a sentence about what the run does next.
 
     Raises:
@@ -133,10 +139,11 @@ def search(
         for note in request.notes:
             (say or _ignore)(note)
         settings_of_run, samples = start_run(request, path, machines, say or _ignore)
+        settings_of_run = replace(settings_of_run, final=final, workers=workers)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
             request = replace(request, configuration=settings_of_run.configuration)
-            return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
+            return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
 
 
 @importable_files()
@@ -145,13 +152,14 @@ def resume(
     task: Task | None = None,
     *,
     evaluations: int | None = None,
-    workers: int = 2,
+    workers: int | None = None,
     ray: str | None = None,
     ray_insecure: bool = False,
     inject: str | None = None,
     operators: Sequence[Operator] = (),
-    final: bool = True,
+    final: bool | None = None,
     observe: Callable[[Progress], None] | None = None,
+    observe_finale: Callable[[Finale], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
     """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
@@ -159,7 +167,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
-        workers: As for `search`, likewise the arguments that are not described here.
+        workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
         operators: Those of a run that was started with objects.
 
     Raises:
@@ -175,17 +183,19 @@ def resume(
     True
     """
     path = Path(directory)
-    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
+        final = _keep_setting(store, "final", settings.final, final)
+        workers = _keep_setting(store, "workers", settings.workers, workers)
+        machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
         request = restore_request(settings, path, task, operators)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
             store.change_setting("configuration", request.configuration)
         samples = sample_files.load(path, settings.samples_digest)
-        return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
+        return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,7 @@ class _Driver:
     samples: sample_files.Samples
     machines: Machines
     observe: Callable[[Progress], None] | None
+    observe_finale: Callable[[Finale], None] | None
     say: Callable[[str], None]
 
     def run(self, final: bool) -> Search:
@@ -207,32 +218,56 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        for text in describe_gpus(gpus_of_workers(task, self.machines)):
+            self.say(text)
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))
             crash_point("search-ended")
             if final:
-                best = best_entrants(history.finished, configuration)
-                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say)
+                best = best_entrants(history.finished, configuration, self.store.settings().untrained)
+                if not best and history.best is not None:
+                    self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
+                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say, self._count())
         if dispatcher.losses:
             self.say(dispatcher.describe_losses())
         if isinstance(workers, FaultyWorkers):
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
-        return read_run(self.directory, end, own)
+        return read_run(self.directory, end, own, task.branches)
+
+    def _count(self) -> Callable[[int, int], None]:
+        """Return what is told how many trainings of the finale are done."""
+        began, before = time.monotonic(), None
+
+        def count(done: int, expected: int) -> None:
+            nonlocal before
+            before = done if before is None else before
+            if self.observe_finale is not None:
+                self.observe_finale(Finale(done, expected, done - before, time.monotonic() - began))
+
+        return count
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
-        """Return what is told the progress; it also says, once and early, that nothing may be found."""
+        """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""
         standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
         waits = standard is not None
+        due = 0
 
         def watch(progress: Progress) -> None:
-            nonlocal waits
+            nonlocal waits, due
             if self.observe is not None:
                 self.observe(progress)
-            if not waits or len(history.outcomes) < FEW_LOSSES:
+            ended = len(history.outcomes)
+            if ended > due:
+                due = ended
+                if text := describe_failures([*history.outcomes.values()], self.directory):
+                    # Said again when as many more have ended.
+                    due = 2 * ended
+                    self.say(text)
+            if not waits or ended < FEW_LOSSES:
                 return
             short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
             scores = [score for score in short if score is not None]
@@ -255,6 +290,14 @@ def own_run(directory: Path) -> Iterator[None]:
         raise
     finally:
         owner.close()
+
+
+def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -> Value:
+    """Return what is given, which the run keeps from then on, or what it has."""
+    if given is None or given == stored:
+        return stored
+    store.change_setting(name, given)
+    return given
 
 
 def _ignore(text: str) -> None:

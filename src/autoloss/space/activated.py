@@ -77,7 +77,7 @@ class ActivatedBranch(Branch):
         values = encode(target, channels, self.activation, self.ignore_index)
         if self.encoding == "one_hot":
             return values
-        return values * inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
+        return inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
 
     def mask(self, context: Mapping[str, Tensor]) -> Tensor | None:
         target = context["target"]
@@ -201,10 +201,11 @@ def check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
 
 
 def inner_band(values: Tensor, width: int) -> Tensor:
-    """Return 1 where a position lies in its class within `width` pixels (square window) of a position outside it.
+    """Keep the values where a position lies in its class within `width` pixels (square window) of a position outside it.
 
     Args:
-        values: One-hot classes, (N, C, H, W). What is ignored counts as outside every class; the image border does not.
+        values: One-hot classes, (N, C, H, W), or soft ones: the value of a position is then multiplied by how far outside the
+            class its window reaches. What is ignored counts as outside every class; the image border does not.
         width: Pixels; 1 gives the inner edge.
     """
     pool = F.max_pool3d if values.ndim == 5 else F.max_pool2d

@@ -39,6 +39,7 @@ class CatalogueEntry:
         return self.metrics[0]
 
 
+POSE = ("map", "ap50", "ap75", "map_medium", "map_large", "mar", "oks")
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
 CATALOGUE: Mapping[str, CatalogueEntry] = {
@@ -85,6 +86,32 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.detection.files:voc_det",
+        "vision",
+        inspects=True,
+    ),
+    "digits-ins": CatalogueEntry(
+        "Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches",
+        ("map", "ap50", "box_map", "box_ap50"),
+        "autoloss.tasks.detection.digits:digits_ins",
+        "vision",
+    ),
+    "coco-ins": CatalogueEntry(
+        "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
+        ("map", "ap50", "box_map", "box_ap50"),
+        "autoloss.tasks.detection.files:coco_ins",
+        "vision",
+        inspects=True,
+    ),
+    "figures-pose": CatalogueEntry(
+        "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
+        POSE,
+        "autoloss.tasks.pose.figures:figures_pose",
+        "vision",
+    ),
+    "coco-pose": CatalogueEntry(
+        "Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining",
+        POSE,
+        "autoloss.tasks.pose.files:coco_pose",
         "vision",
         inspects=True,
     ),

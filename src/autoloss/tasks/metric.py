@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, find_user_line
 
 
 @runtime_checkable
@@ -43,9 +43,27 @@ def check_metric(metric: Metric, name: str) -> Metric:
 
 
 def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample; NaN where the metric is undefined."""
+    """Measure one sample; NaN where the metric is undefined.
+
+    Raises:
+        RequestError: The metric raised, or returned no number.
+    """
+    try:
+        return to_float(_call_once(metric, prediction, target))
+    except (RequestError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        where, said = find_user_line(error), f"{type(error).__name__}: {error}"
+        raise RequestError(
+            f"The metric raises {said.rstrip('.')}{f', in {where}' if where else ''}. It was called with (prediction, target) of "
+            f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
+            "prediction is activated."
+        ) from error
+
+
+def _call_once(metric: Metric, prediction: Tensor, target: Tensor) -> Any:
     if not isinstance(metric, StreamedMetric):
-        return to_float(metric(prediction, target))
+        return metric(prediction, target)
     if callable(metric):
         value = metric(prediction, target)
     else:
@@ -53,7 +71,7 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
         value = metric.compute()
     # Calling a torchmetrics.Metric also adds to its state.
     metric.reset()
-    return to_float(value)
+    return value
 
 
 class MetricTotals:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, find_user_line
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Sample
-from autoloss.tasks.batches import Inputs, describe_inputs
+from autoloss.tasks.batches import Inputs, describe_inputs, list_tensors
 from autoloss.tasks.data import Split
+from autoloss.tasks.diagnosis import check_prediction, check_target_form, explain_class_range
 
 
 class Output(NamedTuple):
@@ -55,6 +56,24 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return built
 
 
+def try_building(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
+    """Build a network for the first time, as `build_network` does.
+
+    Raises:
+        RequestError: It cannot be built; the user's own line is named.
+    """
+    try:
+        return build_network(network)
+    except RequestError:
+        raise
+    except Exception as error:
+        where = f", in {found}" if (found := find_user_line(error)) else ""
+        raise RequestError(
+            f"The network cannot be built: {type(error).__name__}: {str(error).rstrip('.')}{where}. Give a function without "
+            "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
+        ) from error
+
+
 def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size: int) -> Output:
     """Run a network on two examples, or on one at batch size 1, and check the prediction against their targets.
 
@@ -68,11 +87,13 @@ def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size:
             f"The network gives a prediction of shape {tuple(prediction.shape)} for {len(target)} examples of the "
             f"{split.name} data; the first dimension of its output needs to be the example."
         )
+    check_prediction(prediction, inputs, split.name)
+    check_target_form(target, prediction, branch.activation, split.name)
     shape = spatial(prediction).shape
     context = {"target": convert_target(target, prediction, branch.activation)}
     if not context["target"].is_floating_point():
-        everything = split.targets()
-        _check_classes(target if everything is None else everything, shape[1], branch, split.name)
+        everything = split.whole()
+        _check_classes(target if everything is None else everything[1], shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
 
@@ -104,10 +125,12 @@ def _predict(network: nn.Module, inputs: Inputs, target: Tensor, split: Split) -
     except RequestError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        whole = any(not tensor.is_floating_point() for tensor in list_tensors(inputs))
+        advice = "Inputs that are whole numbers and no indices need .float(). " if whole else ""
         raise RequestError(
             f"The network cannot process the {split.name} inputs, {describe_inputs(inputs)} for {len(target)} examples: {error}. "
-            "Change the network or the data so that they fit; the first dimension is the example. inputs=… names the parts of an "
-            "item that the network gets; collate_fn=… brings the examples of a batch to one size."
+            f"{advice}Change the network or the data so that they fit; the first dimension is the example. inputs=… names the "
+            "parts of an item that the network gets; collate_fn=… brings the examples of a batch to one size."
         ) from error
 
 
@@ -133,6 +156,5 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     if least < 0 or most >= classes:
         raise RequestError(
             f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
-            f"for the classes 0 to {classes - 1}. Give the network one channel per class, or set ignore_index=… to the index "
-            "that is to be ignored."
+            f"for the classes 0 to {classes - 1}. {explain_class_range(least, most, classes)}"
         )

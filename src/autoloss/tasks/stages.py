@@ -41,10 +41,10 @@ def list_parameters(common: Any, stages: Mapping[str, Stage]) -> Iterator[Parame
         common: A dataclass of the options that both schedules share.
         stages: Schedule → its defaults.
     """
-    yield from _list_fields("", common)
+    yield from list_fields(common)
     for schedule, stage in stages.items():
         for values in (stage, stage.recipe):
-            yield from _list_fields(PREFIXES[schedule], values)
+            yield from list_fields(values, PREFIXES[schedule])
 
 
 def make_parameter(name: str, annotation: str, default: Any) -> Parameter:
@@ -84,7 +84,8 @@ def resolve_device(name: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
-def _list_fields(prefix: str, values: Any) -> Iterator[Parameter]:
+def list_fields(values: Any, prefix: str = "") -> Iterator[Parameter]:
+    """Yield the fields of a dataclass as options, except its recipe."""
     for setting in fields(values):
         if setting.name != RECIPE:
             yield make_parameter(prefix + setting.name, str(setting.type), getattr(values, setting.name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,17 @@ from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
 from autoloss.tasks.batches import Inputs, Key, Reading, list_tensors
 from autoloss.tasks.data import Split
+from autoloss.tasks.diagnosis import (
+    check_finite,
+    check_kinds,
+    check_network,
+    describe_unusable_samples,
+    find_doubts,
+    make_execution,
+)
 from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
-from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
+from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe, try_building
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
 from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
 from autoloss.tasks.training.execution import Execution
@@ -146,11 +153,26 @@ class SupervisedTask(Task):
         reseed: Reseed | None = None,
         trainer: FitElsewhere | None = None,
     ) -> None:
+        text, whole, of_recipe = "text", "a whole number", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
+        check_kinds(
+            {
+                "recipe": (recipe, Recipe, of_recipe),
+                "full_recipe": (full_recipe, Recipe | None, f"{of_recipe}, or None"),
+                "rows_per_sample": (rows_per_sample, int, whole),
+                "name": (name, str, text),
+                "standard": (standard, str | None, f"{text}: a formula or a name of autoloss.zoo.names()"),
+                "also": (also, Mapping | None, "a dictionary, name → metric"),
+                "ignore_index": (ignore_index, int | None, f"{whole} or none"),
+                "tolerance": (tolerance, int, whole),
+                "device": (device, str, f"{text}, such as cpu or cuda"),
+                "loaders": (loaders, int, whole),
+            }
+        )
         if rows_per_sample < 1:
             raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
         self.name = name
         self.rows_per_sample = rows_per_sample
-        self.execution = self._execution = Execution(device=device)
+        self.execution = self._execution = make_execution(device)
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = check_metric(metric, "metric")
@@ -169,6 +191,8 @@ class SupervisedTask(Task):
             "full": whole["train"].adopt_batches(full_recipe or recipe),
         }
         self.splits = tuple(label for label in proxy if label != "train")
+        for split in proxy.values():
+            check_finite(split)
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
@@ -190,7 +214,7 @@ class SupervisedTask(Task):
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
-        undefined = at_best = 0
+        drawn: list[tuple[float, float]] = []
         with seed_generators(seed) as generator, torch.no_grad():
             network = build_network(self._networks["proxy"]).eval()
             for inputs, target in self._draw_batches(count * DRAWS_PER_SAMPLE, seed, generator):
@@ -198,8 +222,7 @@ class SupervisedTask(Task):
                 context = {"target": convert_target(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
                 initial, best = self._measure_ends(sample)
-                undefined += math.isnan(initial) or math.isnan(best)
-                at_best += initial >= best
+                drawn.append((initial, best))
                 if initial < best:
                     found.append(sample)
                 if len(found) == count:
@@ -207,7 +230,10 @@ class SupervisedTask(Task):
                     found = [one for one in crop_samples(found) if operator.lt(*self._measure_ends(one))]
                 if len(found) == count:
                     return {MAIN: found}
-        raise self._report_too_few(count, len(found), undefined, at_best)
+        raise describe_unusable_samples(drawn, count, None if self._has_space else self.rows_per_sample)
+
+    def diagnose(self) -> Sequence[str]:
+        return find_doubts(self._splits["proxy"], self._branch)
 
     def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
         """Return the same task with another metric; the one that it had is reported with the score.
@@ -217,13 +243,6 @@ class SupervisedTask(Task):
 
         Raises:
             RequestError: The metric is neither a function nor an object with update, compute and reset.
-
-        >>> def rmse(prediction, target):
-        ...     return -(prediction - target).square().mean().sqrt().item()
-        >>> data = torch.randn(8, 1), torch.randn(8)
-        >>> task = SupervisedTask(lambda: nn.Linear(1, 1), data, data, "none", lambda p, y: -(p - y).abs().mean().item())
-        >>> task.with_metric("rmse", rmse).also
-        ('metric',)
         """
         other = copy.copy(self)
         metric = other._metric = check_metric(self._also.get(name) if metric is None else metric, name)
@@ -346,20 +365,17 @@ class SupervisedTask(Task):
     def _probe(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch with the channels of the network's output, and whether that has space."""
         with seed_generators(0):
-            network = build_network(self._networks["proxy"])
+            network = try_building(self._networks["proxy"])
+            check_network(network)
             splits = self._splits["proxy"]
             for split in splits.values():
                 split.check_repeats()
             recipe = self.recipes["proxy"]
-            outputs = [
-                probe(
-                    network,
-                    split,
-                    branch,
-                    recipe.batch_size if label == "train" else split.evaluation_batch(recipe),
-                )
+            sizes = {
+                label: recipe.batch_size if label == "train" else split.evaluation_batch(recipe)
                 for label, split in splits.items()
-            ]
+            }
+            outputs = [probe(network, split, branch, sizes[label]) for label, split in splits.items()]
             self._dtype = splits["train"].first(1)[1].dtype
             measure = functools.partial(_measure, self._metric, self._dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
@@ -373,18 +389,6 @@ class SupervisedTask(Task):
         while len(order) < limit:
             order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
         return split.batches(order[:limit], seed)
-
-    def _report_too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
-        advice = (
-            "Check that higher is better and that the metric is defined on a single image."
-            if self._has_space
-            else f"Raise rows_per_sample, now {self.rows_per_sample}, so that each sample has enough rows of every class."
-        )
-        return RequestError(
-            f"Only {found} of {count} samples can be used: of {undefined + at_best + found} that were drawn, the metric is "
-            f"undefined on {undefined} and already at its best on {at_best}. The metric of an untrained network needs to be "
-            f"defined, and lower than that of the target used as prediction. {advice}"
-        )
 
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:

@@ -130,10 +130,10 @@ def funnel(search: Search, running: int) -> list[Stage]:
     first, *larger = search.configuration.search.rungs
     share = f" {at_share(first)} of the schedule" if larger else ""
     stages = (
-        ("sampled", "trees drawn", sampled),
-        ("simulated", "tested by the rejection protocol", totals["simulated"]),
+        ("drawn", "random and mutated trees", sampled),
+        ("tested", "put through the rejection protocol", totals["simulated"]),
         ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
-        ("passed", "accepted for a branch", totals["passed"]),
+        ("accepted", "passed the protocol on a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", reader.count - trained),
         (
             "trained",
@@ -228,7 +228,9 @@ def _smoothed(values: Sequence[float], reach: int = 4) -> list[float]:
 
 def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float | None:
     """Return the mean of the standard loss on the valid split at the recipe's own learning rate, where it was trained."""
-    standard = next((row.entrant.loss for row in search.comparison if row.entrant.baseline), None)
+    # Of the entrants as they were listed: the rows are sorted by their mean.
+    entrants = search.settings.comparison.entrants
+    standard = next((entrant["loss"] for entrant in entrants if entrant.get("baseline")), None)
     scores = [
         outcome.score
         for job, outcome in trials.items()

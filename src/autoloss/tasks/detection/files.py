@@ -1,4 +1,4 @@
-"""The tasks coco-det and voc-det: detection on the original files (Section 4.2 and Appendix A).
+"""The tasks coco-det, voc-det and coco-ins: detection and instance segmentation on the original files (Sections 4.2, 4.3).
 
 The defaults are the paper's: those of the proxy in `Stage`, those of retraining in `FULL`. All of them are options of the tasks,
 those of retraining with the prefix `full_`.
@@ -21,19 +21,22 @@ from autoloss.tasks import stages
 from autoloss.tasks.detection.data import coco as coco_files
 from autoloss.tasks.detection.data import voc as voc_files
 from autoloss.tasks.detection.data.boxed import BoxedImages
-from autoloss.tasks.detection.heads.head import BranchSettings
-from autoloss.tasks.detection.metrics.average_precision import Detections, GroundTruth
+from autoloss.tasks.detection.heads import HEADS, INSTANCE_HEADS
+from autoloss.tasks.detection.heads.head import BranchSettings, Head
+from autoloss.tasks.detection.metrics.average_precision import Detections, GroundTruth, PrecisionSettings, Shape
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
-from autoloss.tasks.detection.task import DetectionTask, FullSchedule
+from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask, FullSchedule
 from autoloss.tasks.files.faults import report_faults
 from autoloss.tasks.files.inspection import inspect_boxes
 from autoloss.tasks.training.recipe import Recipe
 
 LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
 """Levels of the pyramid → the function that builds the backbone, and the sides of the anchors in pixels."""
-PAPER_HELD_OUT = {"coco-det": (5000, 118287), "voc-det": (1500, 16551)}
+PAPER_HELD_OUT = {"coco-det": (5000, 118287), "coco-ins": (5000, 118287), "voc-det": (1500, 16551)}
 """Task → (images held out for validation, of how many); the same share of a smaller data set. For VOC the paper states none."""
+SHAPES: Mapping[str, Shape] = {"coco-det": "boxes", "coco-ins": "masks"}
+"""Task on COCO → what COCO's final metrics are computed of."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +69,13 @@ class Stage:
         if self.levels not in LEVELS:
             raise unknown("choice of levels", self.levels, LEVELS)
 
-    def network(self, classes: int) -> FasterRCNN:
-        """Make the network."""
+    def network(self, classes: int, heads: Sequence[Head] = HEADS) -> FasterRCNN:
+        """Make the network; the mask head is as wide as the pyramid, so half as wide in the proxy."""
         backbone, anchors = LEVELS[self.levels]
         shape = DetectorSettings(
             short_side=self.short_side, long_side=self.long_side, anchor_sizes=anchors, head_width=self.head_width
         )
-        return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape)
+        return FasterRCNN(backbone(self.backbone, self.channels, self.weights), classes, shape, heads)
 
 
 RECIPE = Recipe(epochs=1, batch_size=32, learning_rate=0.04, weight_decay=1e-4, schedule="constant", warmup_steps=250)
@@ -134,10 +137,14 @@ class DetectionFactory:
     Args:
         task: Name in the catalogue.
         metric: Default metric.
+        heads: Those of the network.
+        metrics: Metrics by name.
     """
 
     task: str
     metric: str
+    heads: Sequence[Head] = HEADS
+    metrics: Mapping[str, PrecisionSettings] = field(default_factory=lambda: METRICS)
 
     @property
     def __signature__(self) -> Signature:
@@ -161,7 +168,7 @@ class DetectionFactory:
         train = _draw_share(rest.with_objects(), common)
         classes = len(images.classes)
         return DetectionTask(
-            functools.partial(proxy.network, classes),
+            functools.partial(proxy.network, classes, self.heads),
             train=train,
             valid=valid,
             test=test,
@@ -169,11 +176,15 @@ class DetectionFactory:
             metric=metric or self.metric,
             recipe=proxy.recipe,
             full=FullSchedule(
-                network=functools.partial(full.network, classes), recipe=full.recipe, train=images.with_objects()
+                network=functools.partial(full.network, classes, self.heads),
+                recipe=full.recipe,
+                train=images.with_objects(),
             ),
             settings=BranchSettings(unit="target" if common.unit == "target" else "pixels"),
+            heads=self.heads,
+            metrics=self.metrics,
             flip=0.5,
-            final=_evaluate_coco if self.task == "coco-det" else None,
+            final=functools.partial(_evaluate_coco, shape=SHAPES[self.task]) if self.task in SHAPES else None,
             name=self.task,
             device=stages.resolve_device(common.device),
             loaders=common.loaders,
@@ -195,15 +206,16 @@ class DetectionFactory:
 
     def _read(self, common: CommonOptions) -> tuple[BoxedImages, BoxedImages]:
         """Return the training images and those of the final evaluation."""
-        layout = coco_files.LAYOUT if self.task == "coco-det" else voc_files.LAYOUT
+        layout = coco_files.LAYOUT if self.task in SHAPES else voc_files.LAYOUT
         if common.data is None:
             raise RequestError(
                 f"The option data is missing: the folder of the data of {self.task}, which holds\n{layout}",
                 argument="data",
             )
         place = Path(common.data)
-        if self.task == "coco-det":
-            return coco_files.load_coco(place, "train2017"), coco_files.load_coco(place, "val2017")
+        if self.task in SHAPES:
+            read = functools.partial(coco_files.load_coco, place, masks=SHAPES[self.task] == "masks")
+            return read("train2017"), read("val2017")
         years = [voc_files.load_voc(place, year, "trainval") for year in (2007, 2012)]
         return voc_files.concatenate(years), voc_files.load_voc(place, 2007, "test")
 
@@ -214,6 +226,7 @@ class DetectionFactory:
 
 coco_det = DetectionFactory("coco-det", "map")
 voc_det = DetectionFactory("voc-det", "voc07")
+coco_ins = DetectionFactory("coco-ins", "map", INSTANCE_HEADS, MASK_METRICS)
 
 
 def _draw_share(images: BoxedImages, common: CommonOptions) -> BoxedImages:
@@ -223,9 +236,9 @@ def _draw_share(images: BoxedImages, common: CommonOptions) -> BoxedImages:
 
 
 def _evaluate_coco(
-    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int], shape: Shape
 ) -> Mapping[str, float]:
     # Imported here: a search does not need it.
     from autoloss.tasks.detection.metrics.coco import evaluate_coco
 
-    return evaluate_coco(detections, truths, classes)
+    return evaluate_coco(detections, truths, classes, shape)

@@ -1,4 +1,4 @@
-"""Object detection as a task (Section 4.2): Faster R-CNN with one branch for each of its heads."""
+"""Object detection and instance segmentation as a task (Sections 4.2 and 4.3): an R-CNN with one branch for each of its heads."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.detection.data.examples import Example, TrainingExamples, move_target
 from autoloss.tasks.detection.heads import BASELINES, HEADS
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
+from autoloss.tasks.detection.masks import encode_masks
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
     VOC07,
@@ -37,6 +38,13 @@ LEAST_IMAGES = 32
 
 METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
 """COCO's AP@[.5:.95], COCO's AP at 0.5, and VOC 2007's AP50 at eleven recalls."""
+MASK_METRICS: Mapping[str, PrecisionSettings] = {
+    "map": PrecisionSettings(shape="masks"),
+    "ap50": PrecisionSettings(thresholds=(0.5,), shape="masks"),
+    "box_map": COCO,
+    "box_ap50": METRICS["ap50"],
+}
+"""Of instance segmentation: COCO's AP of masks, and that of the boxes of the same detections."""
 
 FinalMetrics = Callable[[Sequence[Detections], Sequence[GroundTruth], Sequence[int]], Mapping[str, float]]
 """(detections of each image, ground truth of each image, classes) → metrics by name."""
@@ -59,7 +67,7 @@ class FullSchedule:
 
 @final
 class DetectionTask(Task):
-    """Faster R-CNN on images with boxes.
+    """Faster R-CNN on images with boxes, or with other heads besides, such as masks.
 
     Args:
         network: Function without arguments that builds the network, so that its weights follow from the seed.
@@ -67,11 +75,12 @@ class DetectionTask(Task):
         valid: Validation data, on which losses are compared.
         test: Test data, used for final figures only.
         classes: C, without background.
-        metric: One of `METRICS`; the others are reported with it.
+        metric: One of `metrics`; the others are reported with it.
         recipe: Recipe of the proxy training.
         full: The schedule `full`; as the proxy when None.
         settings: Units and weights of the branches.
         heads: One for each branch; the network is built with those that declare layers.
+        metrics: The metrics by name: those of boxes, or `MASK_METRICS` where the heads predict masks.
         flip: Probability that a training image is mirrored.
         final: Metrics of the test split that replace those of the same names.
         name: Shown in tables.
@@ -98,14 +107,15 @@ class DetectionTask(Task):
         full: FullSchedule | None = None,
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
         heads: Sequence[Head] = HEADS,
+        metrics: Mapping[str, PrecisionSettings] = METRICS,
         flip: float = 0.0,
         final: FinalMetrics | None = None,
         name: str = "detection",
         device: str = "cpu",
         loaders: int = 0,
     ) -> None:
-        if metric not in METRICS:
-            raise unknown("detection metric", metric, METRICS)
+        if metric not in metrics:
+            raise unknown("detection metric", metric, metrics)
         self.name = name
         self.classes = classes
         self.metric = metric
@@ -113,7 +123,8 @@ class DetectionTask(Task):
         self.settings = settings
         self.flip = flip
         self.execution = self._execution = Execution(device=device)
-        self.also = tuple(other for other in METRICS if other != metric)
+        self.also = tuple(other for other in metrics if other != metric)
+        self._metrics = metrics
         self._final = final
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
@@ -169,7 +180,9 @@ class DetectionTask(Task):
             with torch.no_grad():
                 (output,) = network([execution.move(image)])
             boxes, scores, classes = (output[name].cpu().numpy() for name in ("boxes", "scores", "labels"))
-            yield Detections(boxes, scores, classes), _to_ground_truth(target)
+            height, width = image.shape[-2:]
+            own = {name: part for head in self._heads for name, part in head.detect(output, (height, width)).items()}
+            yield Detections(boxes, scores, classes, **own), _to_ground_truth(target)
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
@@ -210,7 +223,8 @@ class DetectionTask(Task):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)
         figures = {
-            name: mean_average_precision(detections, truths, classes, settings) for name, settings in METRICS.items()
+            name: mean_average_precision(detections, truths, classes, settings)
+            for name, settings in self._metrics.items()
         }
         if split == "test" and self._final is not None:
             figures |= self._final(detections, truths, classes)
@@ -222,5 +236,7 @@ class DetectionTask(Task):
 
 
 def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:
-    optional = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
+    optional: dict[str, Any] = {name: target[name].numpy() for name in ("crowd", "area", "difficult") if name in target}
+    if "masks" in target:
+        optional["masks"] = encode_masks(target["masks"].numpy())
     return GroundTruth(target["boxes"].numpy(), target["labels"].numpy(), **optional)

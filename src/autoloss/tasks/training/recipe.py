@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, quote, unknown
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("poly", "cosine", "constant", "steps")
@@ -69,6 +69,12 @@ class Recipe:
             raise unknown("optimizer", str(self.optimizer), OPTIMIZERS)
         if not callable(self.schedule) and self.schedule not in SCHEDULES:
             raise unknown("schedule of the learning rate", str(self.schedule), SCHEDULES)
+        whole, real = ("epochs", "batch_size", "warmup_steps"), ("learning_rate", "momentum", "weight_decay", "power")
+        for name in (*whole, *real, "minimum_learning_rate", "clip_norm", "auxiliary"):
+            value, kinds = getattr(self, name), int if name in whole else int | float
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                expected = "a whole number" if name in whole else "a number"
+                raise RequestError(f"recipe.{name} is {quote(value)}, a {type(value).__name__}; expected {expected}.")
         for name, holds, expected in (
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),

@@ -1,4 +1,4 @@
-"""Images with boxes, read from their files on access: the form of every detection data set (Section 4.2)."""
+"""Images with boxes and perhaps masks, read from their files on access: the form of every detection data set (Section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.tasks.detection.masks import RunLengths, decode_masks, mask_areas
 from autoloss.tasks.files.faults import Fault, FaultyFile
 from autoloss.tasks.segmentation.data.image_files import AN_IMAGE, DECODABLE, open_image
 
@@ -31,6 +32,7 @@ class Boxes:
         difficult: (G,), VOC's flag.
         area: (G,) in square pixels.
         identities: (G,), identifiers for messages: COCO's id, or the number of VOC's object.
+        masks: G masks of the image; None where only boxes are used.
     """
 
     size: tuple[int, int]
@@ -40,6 +42,7 @@ class Boxes:
     difficult: NDArray[np.bool_]
     area: NDArray[np.float64]
     identities: NDArray[np.int64]
+    masks: tuple[RunLengths, ...] | None = None
 
     def add_identities(self, fault: Fault) -> Fault:
         """Return the fault of an image with the annotations that are affected."""
@@ -50,8 +53,10 @@ class Boxes:
 
     @property
     def trainable_count(self) -> int:
-        """Number of objects to train on: neither crowds, nor difficult, nor without width or height."""
+        """Number of objects to train on: neither crowds, nor difficult, nor without width, height or a pixel."""
         sized = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
+        if self.masks is not None:
+            sized &= mask_areas(self.masks) > 0
         return int((sized & ~self.crowd & ~self.difficult).sum())
 
 
@@ -77,13 +82,18 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read an image, (3, H, W) in [0, 1], and its boxes.
+        """Read an image, (3, H, W) in [0, 1], and its boxes; where the data have masks, `masks` (G, H, W) beside.
 
         Raises:
             FaultyFile: The file is missing, cannot be decoded, or does not have the size that its annotations state.
         """
         columns = ("boxes", "labels", "crowd", "difficult", "area")
-        return self.image(index), {name: torch.from_numpy(getattr(self.annotations[index], name)) for name in columns}
+        image, found = self.image(index), self.annotations[index]
+        target = {name: torch.from_numpy(getattr(found, name)) for name in columns}
+        if found.masks is not None:
+            height, width = image.shape[1:]
+            target["masks"] = torch.from_numpy(decode_masks(found.masks, (height, width)))
+        return image, target
 
     def image(self, index: int) -> Tensor:
         """Read an image, (3, H, W) in [0, 1].

@@ -1,12 +1,11 @@
-"""The boxes of COCO's instances, in the original JSON (Section 4.2).
+"""The boxes and masks of COCO's instances, in the original JSON (Section 4.2).
 
 Source: Lin et al., 2014, Microsoft COCO, and the data format of cocodataset.org. As in COCO's own tools, boxes without width or
-height are evaluated, although no detection can match them, and are not trained on.
+height and masks without a pixel are evaluated, although no detection can match them, and are not trained on.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from autoloss.conversion import parse_json
 from autoloss.errors import quote
-from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
+from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
+from autoloss.tasks.detection.data.outlines import (
+    LARGEST,
+    Problem,
+    find_mask_problems,
+    find_outline_problems,
+    is_finite,
+    reaches_outside,
+    to_run_lengths,
+)
+from autoloss.tasks.detection.masks import mask_areas
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
 from autoloss.tasks.files.layout import find_directory, leads_outside
 
@@ -24,27 +34,28 @@ LAYOUT = """\
   annotations/instances_train2017.json, instances_val2017.json
   train2017/000000000009.jpg, …
   val2017/000000000139.jpg, …"""
-LEAST_NUMBERS = 6
-"""Coordinates of a polygon, at least: three points."""
-LARGEST = 1e7
-"""Upper limit of coordinates: 32 bits would round larger ones, or make them infinite."""
 GROUPS = ("images", "annotations", "categories")
 AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
 REMEDY = "Correct it in the file, or remove it."
 
 
-def load_coco(directory: Path | str, split: str) -> BoxedImages:
+def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> BoxedImages:
     """Read the instances of a split, such as train2017; images are read later.
+
+    Args:
+        masks: Whether the masks of the instances are read, and must be right.
 
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
     """
     root = find_directory(Path(directory), NAME, LAYOUT)
-    return load_instances(root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}")
+    return load_instances(
+        root / "annotations" / f"instances_{split}.json", root / split, f"{NAME} {split}", masks=masks
+    )
 
 
-def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
-    """Read a file of instances whose images are in a folder.
+def load_instances(file: Path, folder: Path, name: str, *, masks: bool = False) -> BoxedImages:
+    """Read a file of instances whose images are in a folder; arguments as for `load_coco`.
 
     Raises:
         RequestError: It cannot be read, or annotations are faulty.
@@ -56,12 +67,13 @@ def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
     labels = {identity: label for label, identity in enumerate(sorted(categories), start=1)}
     of_image: dict[int, list[Mapping[str, Any]]] = {identity: [] for identity in images}
     seen: Counter[Any] = Counter()
-    flat = 0
     for number, annotation in enumerate(content["annotations"]):
         identity = annotation.get("id") if isinstance(annotation, Mapping) else None
         identity = identity if isinstance(identity, int) else None
         seen[identity] += 1
         problems = [*_find_problems(annotation, images, labels)]
+        if masks and not problems:
+            problems += find_mask_problems(annotation.get("segmentation"), images[annotation["image_id"]])
         if identity is None:
             problems.append(("lacks an id", "a whole number of its own"))
         elif seen[identity] > 1:
@@ -70,27 +82,50 @@ def load_instances(file: Path, folder: Path, name: str) -> BoxedImages:
         faults += [Fault(file, f"{place} {found}", expected, REMEDY) for found, expected in problems]
         if not problems:
             of_image[annotation["image_id"]].append(annotation)
-            flat += not all(annotation["bbox"][2:])
     if faults:
         raise report_faults(name, faults)
-    notes = [
-        f"{name}: {flat} boxes have no width or no height; training leaves them out, evaluation counts them."
-    ] * bool(flat)
+    annotations = tuple(_to_boxes(images[identity], rows, labels, masks) for identity, rows in of_image.items())
     return BoxedImages(
         name,
         tuple(folder / str(image["file_name"]) for image in images.values()),
-        tuple(_to_boxes(images[identity], rows, labels) for identity, rows in of_image.items()),
+        annotations,
         tuple(str(categories[identity]["name"]) for identity in sorted(categories)),
-        tuple(notes),
+        tuple(f"{name}: {note}" for note in _find_notes(images, of_image, annotations, masks)),
     )
+
+
+def _find_notes(
+    images: Mapping[int, Mapping[str, Any]],
+    of_image: Mapping[int, Sequence[Mapping[str, Any]]],
+    annotations: Sequence[Boxes],
+    masks: bool,
+) -> Iterator[str]:
+    """Yield what is unusual and accepted, as COCO's own tools accept it."""
+    flat = sum(not all(row["bbox"][2:]) for rows in of_image.values() for row in rows)
+    if flat:
+        yield f"{flat} boxes have no width or no height; training leaves them out, evaluation counts them."
+    if not masks:
+        return
+    blank = sum(int((mask_areas(boxes.masks or ()) == 0).sum()) for boxes in annotations)
+    if blank:
+        yield f"{blank} masks have no pixel in their image; training leaves them out, evaluation counts them."
+    cut = [
+        row["id"]
+        for identity, rows in of_image.items()
+        for row in rows
+        if reaches_outside(row["segmentation"], images[identity])
+    ]
+    if cut:
+        listed = ", ".join(map(str, cut[:IDENTITIES_SHOWN])) + (", …" if len(cut) > IDENTITIES_SHOWN else "")
+        yield f"{len(cut)} masks reach outside their image, where they are cut off (annotations {listed})."
 
 
 def _read_content(file: Path) -> dict[str, list[Any]]:
     if not file.is_file():
         raise FaultyFile(missing_file(file, AN_INSTANCES_FILE))
     try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        content = parse_json(file.read_bytes())
+    except ValueError as error:
         raise FaultyFile(undecodable_file(file, error, AN_INSTANCES_FILE)) from None
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
@@ -153,8 +188,8 @@ def _is_valid(name: str, value: Any) -> bool:
 
 def _find_problems(
     annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
-) -> Iterator[tuple[str, str]]:
-    """Yield the problems of an annotation, as (found, expected)."""
+) -> Iterator[Problem]:
+    """Yield the problems of an annotation."""
     if not isinstance(annotation, Mapping):
         yield f"is a {type(annotation).__name__}", "an object"
         return
@@ -164,10 +199,10 @@ def _find_problems(
         yield f"is of image {quote(place)}, which is not listed", "an image of the file"
     if not isinstance(category, int) or category not in labels:
         yield f"has the category {quote(category)}", f"one of the {len(labels)} that the file lists"
-    if not _is_finite(annotation.get("area", 0)):
+    if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_finite(side) for side in box):
+    if not isinstance(box, list) or len(box) != 4 or not all(is_finite(side) for side in box):
         yield (
             ("has no box" if box is None else f"has the box {quote(box)}"),
             "a box of four numbers: left, top, width, height",
@@ -183,39 +218,16 @@ def _find_problems(
             f"has the box {box}, outside image {annotation['image_id']} of {image['width']}×{image['height']} pixels",
             "a box that touches its image",
         )
-    if image is not None and "segmentation" in annotation:
-        yield from _find_outline_problems(annotation["segmentation"], image)
+    if image is not None and annotation.get("segmentation") is not None:
+        yield from find_outline_problems(annotation["segmentation"], image)
 
 
-def _is_finite(side: Any) -> bool:
-    # Comparisons accept integers of any length, and are false for NaN.
-    return isinstance(side, int | float) and abs(side) < LARGEST
-
-
-def _find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if isinstance(outline, list):
-        for polygon in outline:
-            if isinstance(polygon, list) and not all(map(_is_finite, polygon)):
-                yield "has a polygon with what is no number", "points of two numbers"
-            elif not isinstance(polygon, list) or len(polygon) < LEAST_NUMBERS or len(polygon) % 2:
-                count = len(polygon) if isinstance(polygon, list) else 0
-                yield f"has a polygon of {count} numbers", "at least three points of two numbers"
-        return
-    size = [image["height"], image["width"]]
-    if not isinstance(outline, Mapping) or "counts" not in outline or outline.get("size") != size:
-        found = outline.get("size") if isinstance(outline, Mapping) else type(outline).__name__
-        yield f"has run lengths of size {quote(found)}", f"counts and the size {size}, height and width of its image"
-    elif isinstance(outline["counts"], list) and not all(
-        isinstance(run, int) and run >= 0 for run in outline["counts"]
-    ):
-        yield "has run lengths that are no lengths", "whole numbers of at least 0"
-    elif isinstance(outline["counts"], list) and sum(outline["counts"]) != size[0] * size[1]:
-        yield f"has run lengths that cover {sum(outline['counts'])} pixels", f"{size[0] * size[1]}, all of its image"
-
-
-def _to_boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int]) -> Boxes:
+def _to_boxes(
+    image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], labels: Mapping[int, int], masks: bool
+) -> Boxes:
     corners = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
-    size = corners[:, 2] * corners[:, 3]
+    outlines = tuple(to_run_lengths(row["segmentation"], image) for row in rows) if masks else None
+    size = corners[:, 2] * corners[:, 3] if outlines is None else mask_areas(outlines)
     return Boxes(
         (int(image["width"]), int(image["height"])),
         np.concatenate([corners[:, :2], corners[:, :2] + corners[:, 2:]], axis=1).astype(np.float32),
@@ -224,4 +236,5 @@ def _to_boxes(image: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], label
         np.zeros(len(rows), dtype=bool),
         np.array([row.get("area", area) for row, area in zip(rows, size, strict=True)], dtype=np.float64),
         np.array([row["id"] for row in rows], dtype=np.int64),
+        outlines,
     )

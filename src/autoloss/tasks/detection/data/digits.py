@@ -24,7 +24,7 @@ PLACES = 16
 """Random places that are tried for a digit before it is left out."""
 
 Example = tuple[Tensor, dict[str, Tensor]]
-"""An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1."""
+"""An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1; `masks` (G, H, W) where asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +68,23 @@ class BoxSceneSettings:
 
 
 def compose_box_scenes(
-    split: str, count: int, seed: int, scenery: BoxSceneSettings = BoxSceneSettings()
+    split: str, count: int, seed: int, scenery: BoxSceneSettings = BoxSceneSettings(), *, masks: bool = False
 ) -> list[Example]:
     """Compose scenes: images (1, H, W) in [0, 1], 1 for ink, with at least one digit each.
 
     Args:
         split: train, valid or test; each has digits of its own.
         seed: Seed of the scenes.
+        masks: Whether targets hold the mask of each digit, the pixels of its ink; the scenes are the same.
 
     Raises:
         RequestError: There is no such split.
     """
     images, labels = load_split(split)
     rng = np.random.default_rng([seed, list(SHARES).index(split), scenery.size])
-    return [_compose_scene(images, labels, scenery, rng) for _ in range(count)]
+    scenes = (_compose_scene(images, labels, scenery, rng) for _ in range(count))
+    names = ("boxes", "labels", "masks") if masks else ("boxes", "labels")
+    return [(image, {name: target[name] for name in names}) for image, target in scenes]
 
 
 def _compose_scene(
@@ -90,6 +93,7 @@ def _compose_scene(
     canvas = np.zeros((scenery.size, scenery.size))
     boxes: list[list[float]] = []
     classes: list[int] = []
+    masks: list[NDArray[np.uint8]] = []
     wanted = int(rng.integers(scenery.digits[0], scenery.digits[1] + 1))
     pieces = int(rng.integers(0, scenery.pieces + 1))
     for number, (top, left, height, width) in enumerate(_draw_squares(wanted + pieces, scenery, rng)):
@@ -100,13 +104,18 @@ def _compose_scene(
             np.maximum(spot, _keep_half(grey), out=spot)
             continue
         np.maximum(spot, grey, out=spot)
-        rows, columns = (np.flatnonzero((grey > scenery.ink).any(axis=axis)) for axis in (1, 0))
+        ink = grey > scenery.ink
+        mask = np.zeros(canvas.shape, np.uint8)
+        mask[top : top + height, left : left + width] = ink
+        masks.append(mask)
+        rows, columns = (np.flatnonzero(ink.any(axis=axis)) for axis in (1, 0))
         boxes.append([left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1])
         classes.append(int(labels[chosen]) + 1)
     noisy = (canvas + rng.normal(0, scenery.noise, canvas.shape)).clip(0, 1)
     return torch.from_numpy(noisy[None].astype(np.float32)), {
         "boxes": torch.tensor(boxes, dtype=torch.float32),
         "labels": torch.tensor(classes, dtype=torch.int64),
+        "masks": torch.from_numpy(np.stack(masks)),
     }
 
 

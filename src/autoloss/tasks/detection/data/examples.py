@@ -40,7 +40,7 @@ class TrainingExamples(Dataset[Example]):
 
 
 def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarget] = ()) -> dict[str, Tensor]:
-    """Drop crowds, difficult objects, and boxes without width or height.
+    """Drop crowds, difficult objects, boxes without width or height, and what heads cannot be trained on.
 
     Raises:
         RequestError: The data lack what a head needs.
@@ -56,6 +56,9 @@ def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarge
     for mark in ("crowd", "difficult"):
         if mark in target:
             left_out |= target[mark].bool()
+    for one in further:
+        if one.usable is not None:
+            left_out |= ~one.usable(target[one.name])
     return {name: target[name][~left_out] for name in names}
 
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from autoloss.tasks.detection.heads.classification import RCNN_CLS, RPN_CLS
 from autoloss.tasks.detection.heads.head import Head
+from autoloss.tasks.detection.heads.mask import MASK
 from autoloss.tasks.detection.heads.regression import RCNN_REG, RPN_REG
 
 HEADS: tuple[Head, ...] = (RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG)
 """Those of Faster R-CNN, in the order of the task's branches."""
+INSTANCE_HEADS: tuple[Head, ...] = (*HEADS, MASK)
+"""Those of Mask R-CNN."""
 BASELINES: tuple[Mapping[str, str], ...] = (
     {RCNN_REG.name: "baseline/iou"},
     {RCNN_REG.name: "baseline/giou"},
     {RCNN_CLS.name: "baseline/cse_auto_a_cls", RCNN_REG.name: "baseline/cse_auto_a_reg"},
 )
-"""The rows of the paper's table of detection, by what they change in the standard losses."""
+"""The rows of the paper's tables of detection and instance segmentation, by what they change in the standard losses."""

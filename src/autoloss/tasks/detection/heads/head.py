@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -68,10 +69,12 @@ class ObjectTarget:
         name: Key in the targets of the data, (G, …). The network's transform resizes `masks`, (G, H, W), and `keypoints` with the
             image, and nothing else.
         mirror: (values, width of the image) → the values in the mirrored image.
+        usable: (values) → (G,), which objects can be trained on; all when None.
     """
 
     name: str
     mirror: Callable[[Tensor, int], Tensor]
+    usable: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,16 @@ class Head(ABC):
         The prediction is (N, C, 1, 1) for boxes, (N, C, H, W) for layers that predict maps. Without any region with an object, the
         loss is not called.
         """
+
+    def detect(self, found: Mapping[str, Tensor], size: tuple[int, int]) -> Mapping[str, Any]:
+        """Return what layers of its own add to the detections of an image, by the fields of `Detections`; in evaluation only.
+
+        Args:
+            found: `boxes` (D, 4) in pixels of the image, `scores` and `labels` (D,), and under the name of the head what its layers
+                predict, (D, …).
+            size: Height and width of the image.
+        """
+        return {}
 
     def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
         """Return what `inputs` gave for one image as a sample of the rejection protocol."""

@@ -1,4 +1,4 @@
-"""Average precision of boxes as defined by COCO and by VOC 2007 (Section 4.2).
+"""Average precision of boxes or masks as defined by COCO and by VOC 2007 (Section 4.2).
 
 Matching is vectorised over thresholds and classes, so that one image takes about a millisecond: the rejection protocol measures
 each candidate a dozen times. COCO's rules are those of pycocotools, including crowds, areas out of range and the limit on the
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloss.errors import RequestError
+from autoloss.tasks.detection.masks import RunLengths, mask_areas, pairwise_mask_iou
 
 Array = NDArray[Any]
 
@@ -31,15 +32,17 @@ RECALLS = np.linspace(0.0, 1.0, 101)
 VOC_RECALLS = np.linspace(0.0, 1.0, 11)
 
 Recalls = Literal["coco", "voc07"]
+Shape = Literal["boxes", "masks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """The detections of one image: boxes (D, 4), scores (D,) and classes (D,)."""
+    """The detections of one image: boxes (D, 4), scores (D,) and classes (D,); D masks where the network predicts them."""
 
     boxes: Array
     scores: Array
     classes: Array
+    masks: Sequence[RunLengths] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class GroundTruth:
         crowd: (G,), True for a box of many objects: any number of detections may match it, and all of them are ignored.
         area: (G,) in square pixels, of the object's mask where there is one; by default of its box.
         difficult: (G,), VOC's flag: such an object and the detections that match it are ignored.
+        masks: G masks, for the precision of masks.
     """
 
     boxes: Array
@@ -59,6 +63,7 @@ class GroundTruth:
     crowd: Array = field(default_factory=lambda: np.zeros(0, bool))
     area: Array = field(default_factory=lambda: np.zeros(0))
     difficult: Array = field(default_factory=lambda: np.zeros(0, bool))
+    masks: Sequence[RunLengths] = ()
 
     def __post_init__(self) -> None:
         count = len(self.boxes)
@@ -85,12 +90,14 @@ class PrecisionSettings:
         area: Range in square pixels; objects and detections outside it are ignored.
         recalls: Recalls at which the precision is read: `coco`, 101 of them; `voc07`, 11, where a detection may match only the
             object that it overlaps most.
+        shape: What overlaps and areas are computed of: `boxes`, or `masks`.
     """
 
     thresholds: tuple[float, ...] = COCO_THRESHOLDS
     most: int = 100
     area: tuple[float, float] = COCO_AREAS["all"]
     recalls: Recalls = "coco"
+    shape: Shape = "boxes"
 
 
 COCO = PrecisionSettings()
@@ -119,19 +126,35 @@ class Matches:
 def match_detections(detections: Detections, truth: GroundTruth, settings: PrecisionSettings = COCO) -> Matches:
     """Match each detection, the highest score first, with the unmatched object of its class that it overlaps most."""
     order = _select_best(detections, settings.most)
-    boxes, classes = detections.boxes[order].astype(np.float64), detections.classes[order]
+    classes = detections.classes[order]
     low, high = settings.area
     ignored_truth = truth.crowd | truth.difficult | (truth.area < low) | (truth.area > high)
     # Objects that are not ignored come first, as in pycocotools, so that ties in overlap are resolved alike.
     first = np.argsort(ignored_truth, kind="stable")
     crowd, ignored_truth = truth.crowd[first], ignored_truth[first]
-    overlaps = pairwise_iou(boxes, truth.boxes[first].astype(np.float64), crowd)
+    overlaps, size = _measure_overlaps(detections, order, truth, first, settings.shape)
     overlaps[classes[:, None] != truth.classes[first][None]] = -1.0
     hit, ignored = _assign(overlaps, crowd | truth.difficult[first], ignored_truth, settings)
-    size = box_areas(boxes)
     ignored |= ~hit & ((size < low) | (size > high))[None]
     wanted = truth.classes[first][~ignored_truth]
     return Matches(detections.scores[order], classes, hit & ~ignored, ignored, wanted)
+
+
+def _measure_overlaps(
+    detections: Detections, order: Array, truth: GroundTruth, first: Array, shape: Shape
+) -> tuple[Array, Array]:
+    """Return the overlap (D, G) of detections and objects in these orders, and the areas (D,) of the detections."""
+    crowd = truth.crowd[first]
+    if shape == "boxes":
+        boxes = detections.boxes[order].astype(np.float64)
+        return pairwise_iou(boxes, truth.boxes[first].astype(np.float64), crowd), box_areas(boxes)
+    for masks, rows, kind in ((detections.masks, order, "detections"), (truth.masks, first, "objects")):
+        if len(masks) < len(rows):
+            raise RequestError(
+                f"{len(rows)} {kind} have {len(masks)} masks; the precision of masks needs one for each."
+            )
+    found = [detections.masks[place] for place in order]
+    return pairwise_mask_iou(found, [truth.masks[place] for place in first], crowd), mask_areas(found)
 
 
 def _assign(overlaps: Array, endless: Array, ignored_truth: Array, settings: PrecisionSettings) -> tuple[Array, Array]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from faster_coco_eval import COCO, COCOeval_faster
 
-from autoloss.tasks.detection.metrics.average_precision import Array, Detections, GroundTruth
+from autoloss.tasks.detection.metrics.average_precision import Array, Detections, GroundTruth, Shape
 
 METRICS = {
     "map": "AP_all",
@@ -19,23 +19,24 @@ METRICS = {
     "map_large": "AP_large",
 }
 """Name of a metric → its name in faster-coco-eval."""
+IOU_TYPES: Mapping[Shape, Literal["bbox", "segm"]] = {"boxes": "bbox", "masks": "segm"}
 ABSENT = -1
 """Value of faster-coco-eval where there is no object of that size."""
 
 
 def evaluate_coco(
-    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int]
+    detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int], shape: Shape = "boxes"
 ) -> dict[str, float]:
     """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where there is no object of that size."""
     truth = _make_dataset(
         {
-            "images": [{"id": number} for number in range(1, len(truths) + 1)],
+            "images": [{"id": number, **_size(one)} for number, one in enumerate(truths, start=1)],
             "categories": [{"id": int(label), "name": str(label)} for label in classes],
             "annotations": list(_annotations(truths)),
         }
     )
-    results = list(_results(detections))
-    evaluation = COCOeval_faster(truth, truth.loadRes(results), "bbox", print_function=_ignore_output)
+    results = list(_results(detections, shape))
+    evaluation = COCOeval_faster(truth, truth.loadRes(results), IOU_TYPES[shape], print_function=_ignore_output)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
@@ -55,18 +56,22 @@ def _annotations(truths: Sequence[GroundTruth]) -> Iterator[dict[str, Any]]:
                 "bbox": _corner_and_size(box),
                 "area": float(truth.area[place]),
                 "iscrowd": int(truth.crowd[place] or truth.difficult[place]),
+                **({"segmentation": dict(truth.masks[place])} if truth.masks else {}),
             }
 
 
-def _results(detections: Sequence[Detections]) -> Iterator[dict[str, Any]]:
+def _size(truth: GroundTruth) -> dict[str, int]:
+    """Return the size of an image, which the library reads beside masks."""
+    height, width = truth.masks[0]["size"] if truth.masks else (1, 1)
+    return {"height": int(height), "width": int(width)}
+
+
+def _results(detections: Sequence[Detections], shape: Shape) -> Iterator[dict[str, Any]]:
     for image, one in enumerate(detections, start=1):
-        for box, score, label in zip(one.boxes, one.scores, one.classes, strict=True):
-            yield {
-                "image_id": image,
-                "category_id": int(label),
-                "bbox": _corner_and_size(box),
-                "score": float(score),
-            }
+        for place, (box, score, label) in enumerate(zip(one.boxes, one.scores, one.classes, strict=True)):
+            # With a box beside its mask, a detection would have the area of the box.
+            outline = {"bbox": _corner_and_size(box)} if shape == "boxes" else {"segmentation": dict(one.masks[place])}
+            yield {"image_id": image, "category_id": int(label), "score": float(score), **outline}
 
 
 def _corner_and_size(box: Array) -> list[float]:

@@ -1,6 +1,7 @@
 """The metrics of a detector's branches in the rejection protocol, on one image (Section 3.2, Appendix A).
 
-While one branch is optimised, the predictions of the others are their targets: boxes for classification, scores for regression.
+While one branch is optimised, the predictions of the others are their targets: boxes for classification, scores for regression,
+boxes and classes for masks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torchvision.ops import nms
 
 from autoloss.tasks.detection.metrics.average_precision import (
     COCO,
+    COCO_THRESHOLDS,
     Array,
     Detections,
     GroundTruth,
@@ -24,6 +26,8 @@ from autoloss.tasks.detection.metrics.average_precision import (
 
 RPN_NMS, RCNN_NMS = 0.7, 0.5
 """IoU thresholds of Faster R-CNN's non-maximum suppression: of proposals, and of final boxes."""
+MASK_THRESHOLD = 0.5
+"""Probability above which a pixel belongs to a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,20 @@ class BoxMetric:
         return _measure_image(boxes.detach(), columns, context, self.nms)
 
 
+def measure_masks(probabilities: Tensor, target: Tensor) -> float:
+    """Return the mean share of COCO's thresholds that the IoU of a mask reaches; NaN without an object that has a pixel.
+
+    Args:
+        probabilities: Of the foreground, (N, …).
+        target: Share of the object in each cell, of the same shape; both count above a half.
+    """
+    found, wanted = (part.detach().flatten(1).cpu() > MASK_THRESHOLD for part in (probabilities, target))
+    some = wanted.any(dim=1)
+    found, wanted = found[some], wanted[some]
+    overlap = (found & wanted).sum(dim=1).double() / (found | wanted).sum(dim=1)
+    return float((overlap[:, None] >= torch.tensor(COCO_THRESHOLDS, dtype=torch.double)).double().mean())
+
+
 def _measure_image(
     boxes: Tensor, columns: Sequence[tuple[Array, int]], context: Mapping[str, Tensor], threshold: float
 ) -> float:
@@ -81,6 +99,7 @@ def _measure_image(
         found.append((rows.numpy()[kept], scores[scored][kept], np.full(len(kept), label)))
     if not found:
         return math.nan
-    detections = Detections(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    rows, scores, labels = (np.concatenate(part) for part in zip(*found, strict=True))
+    detections = Detections(rows, scores, labels)
     truth = GroundTruth(context["truth"].cpu().numpy(), context["truth_target"].cpu().numpy())
     return mean_average_precision([detections], [truth], [label for _, label in columns])
