@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 
 import autoloss
+from autoloss import recipes
 from autoloss.run.loop import run_loop
 from autoloss.search.history import History
 from autoloss.search.jobs import Train
@@ -158,14 +159,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     result: dict[str, Any] = {"targets": TARGETS}
     if arguments.part != "utilisation":
         result |= costs(arguments.candidates)
+        # A budget of training equivalents holds several times as many short trainings.
+        shortly = costs(round(arguments.candidates * recipes.DEFAULT["search.rungs"][0]), recipes.DEFAULT)
+        result |= {f"default_recipe_{name}": value for name, value in shortly.items()}
     if arguments.part != "costs":
         result |= utilisation(arguments.evaluations, FEW if arguments.quick else {})
     emit(result, arguments, _print)
 
 
-def costs(candidates: int) -> dict[str, Any]:
-    """Measure a whole search whose jobs are answered at once; the time is that of its last tenth."""
-    configuration = Configuration().changed({**SETTINGS, "evaluations": candidates})
+def costs(evaluations: int, settings: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """Measure a whole search whose jobs are answered at once; the time is that of its last tenth.
+
+    Args:
+        evaluations: Training equivalents.
+        settings: What differs from the paper's.
+    """
+    configuration = Configuration().changed({**SETTINGS, **settings, "evaluations": evaluations})
     gc.collect()
     before = resident_megabytes()
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
@@ -177,7 +186,7 @@ def costs(candidates: int) -> dict[str, Any]:
         after = resident_megabytes()
         store_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
     trained, by_processor = workers.trained_at, workers.trained_at_processor
-    tenth = len(trained) // 10
+    tenth = max(2, len(trained) // 10)
     return {
         "milliseconds_per_candidate": _pace(trained[-tenth:]),
         "processor_milliseconds_per_candidate": _pace(by_processor[-tenth:]),

@@ -19,10 +19,13 @@ import torch
 import faults_driver
 import faults_file
 import faults_sharing
+import toy
 from output import Figure, emit, make_parser, parse_arguments
 from promise import Shown
 
 EVALUATIONS = 8
+DEFAULT_EVALUATIONS = 14
+"""Enough for a model of the scores, and for promotions."""
 FIGURES = {
     "kills at random points": Figure(("promises", {"name": "kills"}, "trials")),
     "kills at random points: trainings lost": Figure(("promises", {"name": "kills"}, "lost")),
@@ -58,10 +61,16 @@ def _clean(folder: Path) -> faults_driver.Clean:
     return faults_driver.clean(folder, EVALUATIONS)
 
 
+def _kill_by_default(folder: Path, sizes: Namespace) -> Shown:
+    known = faults_driver.clean(folder, DEFAULT_EVALUATIONS, toy.BY_DEFAULT)
+    return faults_driver.kills_at_random(folder, known, sizes.kills, where=" of a search by default")
+
+
 Experiment = Callable[[Path, Namespace], Shown]
 PROMISES: Mapping[str, Experiment] = {
     "kills": lambda at, sizes: faults_driver.kills_at_random(at, _clean(at), sizes.kills),
     "points": lambda at, sizes: faults_driver.kills_at_points(at, _clean(at), counts=COUNTS[: sizes.counts]),
+    "default": _kill_by_default,
     "races": lambda at, sizes: faults_sharing.races(at, sizes.races),
     "readers": lambda at, sizes: faults_sharing.readers(at, sizes.readers, 100, seconds=sizes.reading_seconds),
     "damage": lambda at, sizes: faults_file.damaged(at, sizes.flips, sizes.truncations),

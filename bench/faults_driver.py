@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import autoloss
 import toy
@@ -42,6 +43,7 @@ class Clean:
     trials: frozenset[tuple[str, str]]
     begun: Counter[int]
     seconds: float
+    settings: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -55,19 +57,19 @@ class Account:
     violations: list[str] = field(default_factory=list)
 
 
-def clean(folder: Path, evaluations: int) -> Clean:
+def clean(folder: Path, evaluations: int, settings: Mapping[str, Any] = toy.SETTINGS) -> Clean:
     """Run once undisturbed; what it compiles, later drivers inherit."""
     folder.mkdir(exist_ok=True)
     warm(folder)
     trace, began = folder / "clean.trace", time.monotonic()
-    ended = driven(folder / "clean", evaluations, trace=trace)
+    ended = driven(folder / "clean", evaluations, settings, trace=trace)
     if ended != 0:
         raise RuntimeError(f"The undisturbed run ended with {ended}.")
     history, trials = _finished(folder / "clean")
-    return Clean(evaluations, history, trials, begun(trace), time.monotonic() - began)
+    return Clean(evaluations, history, trials, begun(trace), time.monotonic() - began, settings)
 
 
-def kills_at_random(folder: Path, known: Clean, kills: int, seed: int = 0) -> Shown:
+def kills_at_random(folder: Path, known: Clean, kills: int, seed: int = 0, where: str = "") -> Shown:
     """SIGKILL drivers at random points, so many in each run, and take the runs up again until they are through."""
     rng, account, number = random.Random(seed), Account(), 0
     while account.kills < kills:
@@ -76,7 +78,7 @@ def kills_at_random(folder: Path, known: Clean, kills: int, seed: int = 0) -> Sh
         while account.kills < min(kills, goal) and run.session(kill_after=rng.uniform(0, known.seconds / 8)) != 0:
             account.kills += 1
         run.complete()
-    return _shown("a driver killed at random points loses nothing", account)
+    return _shown(f"a driver killed at random points{where} loses nothing", account)
 
 
 def kills_at_points(
@@ -117,7 +119,10 @@ class Rehearsal:
     def session(self, *, crash: str = "", kill_after: float | None = None) -> int:
         """Start or resume the run in a process of its own; returns its exit code, negative for a signal."""
         finished, before = self._committed(), begun(self.trace)
-        ended = driven(self.directory, self.known.evaluations, trace=self.trace, crash=crash, kill_after=kill_after)
+        known = self.known
+        ended = driven(
+            self.directory, known.evaluations, known.settings, trace=self.trace, crash=crash, kill_after=kill_after
+        )
         self.sessions += 1
         if ended not in (0, -signal.SIGKILL):
             self.account.violations.append(f"a driver ended with {ended}")
@@ -152,10 +157,18 @@ class Rehearsal:
             self.account.repeated += extra - self.sessions
 
 
-def driven(directory: Path, evaluations: int, *, trace: Path, crash: str = "", kill_after: float | None = None) -> int:
+def driven(
+    directory: Path,
+    evaluations: int,
+    settings: Mapping[str, Any] = toy.SETTINGS,
+    *,
+    trace: Path,
+    crash: str = "",
+    kill_after: float | None = None,
+) -> int:
     """Start or resume a run in a forked driver, and wait for its end."""
     variables = {VARIABLE: crash, toy.TRACE: str(trace)}
-    return waited(forked(lambda: driven_here(directory, evaluations), variables), kill_after)
+    return waited(forked(lambda: driven_here(directory, evaluations, settings), variables), kill_after)
 
 
 def warm(folder: Path) -> None:
@@ -164,13 +177,11 @@ def warm(folder: Path) -> None:
         driven_here(folder / "warm", 2)
 
 
-def driven_here(directory: Path, evaluations: int) -> None:
+def driven_here(directory: Path, evaluations: int, settings: Mapping[str, Any] = toy.SETTINGS) -> None:
     if stores.exists(directory):
         autoloss.resume(directory, toy.TASK, workers=0)
     else:
-        autoloss.search(
-            toy.TASK, evaluations=evaluations, seed=SEED, workers=0, directory=directory, settings=toy.SETTINGS
-        )
+        autoloss.search(toy.TASK, evaluations=evaluations, seed=SEED, workers=0, directory=directory, settings=settings)
 
 
 def forked(work: Callable[[], None], variables: Mapping[str, str] = {}, output: Path | None = None) -> int:

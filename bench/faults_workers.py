@@ -21,7 +21,7 @@ from autoloss.settings import Configuration
 from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
-from autoloss.workers.process import memory_of_groups
+from autoloss.workers.process_table import memory_of_groups
 from beside import Measure, beside_clean, row, run_measures
 from output import Figure
 

@@ -41,7 +41,8 @@ class Answers:
         settings, seed = self.configuration.evolution, self.configuration.seed
         plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else parse(job.parent)
-        found = []
+        found: list[Attempt] = []
+        passing = 0
         for number in range(job.first, job.first + job.count):
             tree = draw_attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
             if len(tree.operators) > settings.maximum_operators:
@@ -50,7 +51,8 @@ class Answers:
                 found.append(Attempt(number, str(tree), Reason.STRUCTURE.name))
             else:
                 found.append(self._simulated(number, str(tree), str(tree.canonical())))
-                if found[-1].reason is None:
+                passing += found[-1].reason is None
+                if passing == job.passes:
                     break
         return found
 
@@ -62,11 +64,15 @@ class Answers:
         return Attempt(number, text, None, digest[:8], signature, True, 0.8, (0.8,) * 5)
 
     def train(self, job: Train) -> Outcome:
+        fidelity = job.training.fidelity
         share = _share(self._digest("train", job.loss))
+        if fidelity < 1:
+            # Short trainings rank much as whole ones do.
+            share = 0.8 * share + 0.2 * _share(self._digest("train shortly", job.loss))
         if share < DIVERGING:
             return Outcome(state=State.DIVERGED, step=19, reason="loss is not finite")
         curve = tuple((step, share + 1 / (1 + step)) for step in range(CURVE_POINTS))
-        return Outcome(state=State.SCORED, score=share, also={"loss": share / 3}, curve=curve)
+        return Outcome(state=State.SCORED, score=share, also={"loss": share / 3}, curve=curve, fidelity=fidelity)
 
     def _digest(self, purpose: str, text: str) -> bytes:
         return hashlib.blake2b(f"{self.configuration.seed} {purpose} {text}".encode(), digest_size=16).digest()

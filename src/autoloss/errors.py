@@ -6,6 +6,9 @@ A wrong request ends with exit code 2, a failed run with 1 or 3.
 from __future__ import annotations
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable, Sequence
 
 
@@ -67,6 +70,15 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
     return RequestError(
         f"There is no {kind} named {quote(found)}.{suggest(found, names)} Known: {join_names(names) or 'none'}."
     )
+
+
+def find_user_line(error: BaseException) -> str:
+    """Return file, line and text of the last line of a user's own code that an error came through; empty without one."""
+    folders = (os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*folders, "<")):
+            return f"{os.path.basename(frame.filename)}, line {frame.lineno}: {frame.line}"
+    return ""
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -104,6 +104,10 @@ RULES = [
     ("sqrt(p)**2", "softmax", "p"),
     ("sqrt(p)**2", "none", "abs(p)"),
     ("sqrt(p**2)", "softmax", "sqrt(p**2)"),
+    # (√p)² is p + ε, of which a logarithm is not that of p where p is small.
+    ("log(sqrt(p)**2)", "softmax", "log(sqrt(p)**2)"),
+    ("log(y + sqrt(p)**2) * abs(p)", "softmax", "p * log(sqrt(p)**2 + y)"),
+    ("log(1 + sqrt(p)**2)", "softmax", "log(p + 1)"),
     ("sqrt((1 + p)**2)", "softmax", "p + 1"),
     # Sums and products.
     ("p + p + y - y", "none", "2 * p"),

@@ -23,6 +23,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
 from autoloss.store.read import read_once
+from autoloss.store.store import Store
 from tests.report.written import CE, POOLED, ROOT, add, begin, candidate, scored, searched
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
@@ -162,3 +163,22 @@ def test_a_sparkline_goes_from_lowest_to_highest_and_leaves_gaps():
     rng = Random(0)
     assert len(sparkline([rng.random() for _ in range(1000)], 60)) == 60
     assert sparkline([], 5) == ""
+
+
+def test_exporting_a_loss_that_no_training_speaks_for_warns(directory, capsys):
+    assert run("export", directory, "4") == 0
+    out, said = capsys.readouterr()
+    assert "Loss #4: its training diverged at step 3: the loss is not finite" in said
+    assert "warning: its training diverged" in out
+    assert run("export", directory, "1") == 0
+    out, said = capsys.readouterr()
+    assert "warning" not in out + said
+
+
+def test_exporting_a_loss_that_learned_nothing_warns(directory, capsys):
+    with Store(directory, write=True) as store:
+        store.change_setting("untrained", 0.3)
+    assert run("export", directory, "0", "--to", "json") == 0
+    out, said = capsys.readouterr()
+    assert "learned nothing: score 0.3000, and 0.3000 untrained" in said
+    assert "learned nothing" in json.loads(out)["facts"]["warning"]

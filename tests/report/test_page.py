@@ -21,9 +21,11 @@ from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
 from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
 from autoloss.report.page.contents import gathered
+from autoloss.report.page.figures import baseline_on_valid
 from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
+from autoloss.run.results import open_run
 from autoloss.search.initialization import initial_expression
 from autoloss.search.records import Outcome, State
 from autoloss.space.branch import Role
@@ -31,9 +33,10 @@ from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
 from autoloss.store.read import Reader
-from autoloss.store.run_settings import TaskReference
+from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import FILE, Store
 from autoloss.tasks.task import Training
+from autoloss.trainings.entrant import COMPARISON, training_seeds
 from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
 
 
@@ -261,6 +264,57 @@ def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
     assert "goes from 5.3 over 0.693 in the middle to 0.00501" in value.description
     assert "goes from -200 over -2 in the middle to -1.01" in gradient.description
     assert shape.notes == ("At y = 0 both losses and their gradients are 0 everywhere.",)
+
+
+@pytest.mark.parametrize(
+    ("standard", "form", "name"),
+    [
+        ("", BranchForm(), "cross entropy"),
+        ("", BranchForm(activation="sigmoid"), "binary cross entropy"),
+        ("", BranchForm(activation="none"), "squared error"),
+        ("baseline/bce", BranchForm(activation="sigmoid"), "binary cross entropy"),
+        ("baseline/focal", BranchForm(), "focal loss"),
+        ("seg/gacc", BranchForm(), "seg/gacc"),
+        ("-y * sqrt(p)", BranchForm(), "standard loss"),
+        # Written by hand, and with an operator of one's own.
+        ("baseline/dice", BranchForm(), "cross entropy"),
+        ("sine(p) * y", BranchForm(), "cross entropy"),
+        ("baseline/l1", BranchForm(leaves=("i", "u", "e"), from_prediction=False), "IoU loss"),
+        ("baseline/giou", BranchForm(leaves=("i", "u", "e"), from_prediction=False), "GIoU loss"),
+    ],
+)
+def test_a_loss_is_drawn_beside_the_standard_loss_of_the_task(standard, form, name):
+    shape = shape_of(parse("p * y" if form.from_prediction else "1 - i / e"), form, "", "#1", standard)
+    assert {chart.layers[0].name for chart in shape.charts} == {name}
+
+
+def test_binary_cross_entropy_falls_on_both_sides():
+    shape = shape_of(parse("-y * log(p)"), BranchForm(activation="sigmoid"), "", "#1", "baseline/bce")
+    assert [chart.title for chart in shape.charts] == [
+        "Value, y = 1",
+        "Gradient, y = 1",
+        "Value, y = 0",
+        "Gradient, y = 0",
+    ]
+    assert "binary cross entropy from 0.00501 over 0.693 to 5.3" in shape.charts[2].description
+
+
+def test_the_line_of_the_standard_loss_is_its_own_whichever_baseline_is_best(tmp_path):
+    directory = searched(tmp_path / "run")
+    listed = [
+        {"label": "#1", "loss": POOLED},
+        {"label": "baseline/ce", "loss": "baseline/ce", "baseline": True},
+        {"label": "baseline/dice", "loss": "baseline/dice", "baseline": True},
+    ]
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(2, listed))
+        for loss, valid, test in (("baseline/ce", 0.5, 0.4), ("baseline/dice", 0.7, 0.6), (POOLED, 0.2, 0.1)):
+            store.add_training(loss, Training(seed=1), scored(valid))
+            for seed in training_seeds(0, COMPARISON, 2):
+                store.add_training(loss, Training(seed=seed, split="test"), scored(test))
+    search = open_run(directory)
+    assert search.comparison[0].entrant.label == "baseline/dice"
+    assert baseline_on_valid(search, search.reader.trainings) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import faults
 import faults_driver
 import faults_file
 import faults_sharing
+import toy
+from autoloss.search.guided import LEAST_OBSERVED
+from autoloss.search.mutation import Kind
 from autoloss.store.crash_points import POINTS
 from promise import Shown
 
@@ -27,6 +32,15 @@ def test_twenty_kills_at_random_points_lose_nothing(known, tmp_path):
     shown = faults_driver.kills_at_random(tmp_path, known, 20)
     assert_kept(shown)
     assert shown.trials == 20
+
+
+def test_kills_change_nothing_in_a_search_with_all_that_is_done_by_default(tmp_path):
+    known = faults_driver.clean(tmp_path, faults.DEFAULT_EVALUATIONS, toy.BY_DEFAULT)
+    kinds = [kind for line in known.history for kind in json.loads(line)["kinds"].values()]
+    assert Kind.PROMOTION.value in kinds
+    assert any("pool" in json.loads(line) for line in known.history)
+    assert len(kinds) > LEAST_OBSERVED
+    assert_kept(faults_driver.kills_at_random(tmp_path, known, 6))
 
 
 def test_a_kill_at_every_named_point_loses_nothing(known, tmp_path):

@@ -16,6 +16,8 @@ import pytest
 import autoloss
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import describe_never_trained
+from autoloss.report.page.story import state_of
+from autoloss.run import search as searches
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.results import NeverTrained, open_run, rank_history
 from autoloss.run.scoring import compare, score
@@ -38,6 +40,7 @@ from autoloss.trainings.baselines import (
 )
 from autoloss.trainings.entrant import training_seeds
 from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import start_workers
 
 from .quick import SETTINGS, QuickTask
 
@@ -191,6 +194,22 @@ def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):
     ):
         autoloss.search(QuickTask(), evaluations=5, workers=0, directory=tmp_path / "run", settings=settings)
     assert not (tmp_path / "run" / "run.sqlite").exists()
+
+
+def test_a_resumed_run_keeps_its_workers_and_whether_it_is_compared(tmp_path, monkeypatch):
+    used = []
+    start = lambda runner, machines: used.append(machines) or start_workers(runner, machines)  # noqa: E731
+    monkeypatch.setattr(searches, "start_workers", start)
+    directory = tmp_path / "run"
+    autoloss.search(QuickTask(), evaluations=3, workers=0, directory=directory, settings=FINAL, final=False)
+    longer = autoloss.resume(directory, QuickTask(), evaluations=4)
+    assert [machines.workers for machines in used] == [0, 0]
+    assert not longer.confirmed
+    assert not longer.comparison
+    # What is asked for anew is kept from then on.
+    assert autoloss.resume(directory, QuickTask(), final=True).comparison
+    assert open_run(directory).settings.final
+    assert state_of(open_run(directory)).word == "finished"
 
 
 def test_a_budget_cannot_shrink(run_directory):

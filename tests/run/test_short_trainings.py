@@ -190,7 +190,7 @@ def adapt(task: Task, **settings: object) -> tuple[Configuration, list[str]]:
 
 class TestAdapting:
     def test_what_fits_is_left_as_it_is_and_nothing_is_said(self):
-        found, said = adapt(rows(40))
+        found, said = adapt(rows(60))
         assert (found.search.rungs, found.search.scale, said) == ((0.125, 1.0), True, [])
 
     def test_a_task_that_cannot_be_cut_short(self):
@@ -220,7 +220,7 @@ class TestAdapting:
     @pytest.mark.parametrize(
         ("epochs", "rungs", "end"),
         [
-            (20, (0.16, 1.0), "Candidates are trained at a share of 0.16 first."),
+            (40, (0.16, 1.0), "Candidates are trained at a share of 0.16 first."),
             (3, (1.0,), "Every candidate is trained whole."),
         ],
     )
@@ -228,7 +228,12 @@ class TestAdapting:
         found, said = adapt(rows(epochs))
         assert found.search.rungs == rungs
         steps = 5 * epochs
-        assert said == [f"At a share of 0.125, a training of supervised has fewer than 16 of its {steps} steps. {end}"]
+        assert said == [f"At a share of 0.125, a training of supervised has fewer than 32 of its {steps} steps. {end}"]
+
+    def test_whole_trainings_keep_their_part_of_the_budget(self):
+        assert adapt(Shortening(least=0.4), **{"search.promote": 0.08})[0].search.promote == pytest.approx(0.08 * 4)
+        assert adapt(Shortening(least=0.4), **{"search.promote": 0.5})[0].search.promote == 1
+        assert adapt(Shortening(), **{"search.promote": 0.08})[0].search.promote == 0.08
 
     def test_rungs_between_are_kept_where_they_are_large_enough(self):
         assert adapt(Shortening(least=0.2), **{"search.rungs": (0.1, 0.3, 1.0)})[0].search.rungs == (0.2, 0.3, 1.0)

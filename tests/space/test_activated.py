@@ -258,6 +258,17 @@ def test_ignored_positions_are_zero_and_outside_every_class():
     assert not encoded(IGNORED, "one_hot")[1].any()
 
 
+@pytest.mark.parametrize(("encoding", "width"), [("edge", 1), ("band", 2)])
+def test_soft_targets_count_once_near_a_border(encoding, width):
+    generator = torch.Generator().manual_seed(0)
+    soft = torch.rand(1, 3, 6, 6, generator=generator)
+    window = -F.max_pool2d(-soft, 2 * width + 1, stride=1, padding=width)
+    branch = ActivatedBranch(activation="sigmoid", encoding=encoding, tolerance=2)
+    torch.testing.assert_close(branch.encode_target(soft, 3), soft * (1 - window))
+    labels = soft.round()
+    assert set(branch.encode_target(labels, 3).unique().tolist()) <= {0.0, 1.0}
+
+
 @pytest.mark.parametrize("encoding", ["edge", "band"])
 def test_a_single_class_has_no_border(encoding):
     assert not encoded("aaaa\naaaa", encoding).any()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.boxes import (
     CLAMP,
@@ -124,6 +125,22 @@ def test_a_tree_counts_positives_and_divides_by_all():
     positive = context["target"] > 0
     expected = 10 * (1 - i / u)[positive].sum() / 6
     torch.testing.assert_close(bound(deltas, context), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_iou_loss_is_that_of_its_paper_and_a_complete_miss_costs_most():
+    iou = parse(zoo.get_entry("baseline/iou").formula)
+    i = torch.tensor([1.0, 2.0, 0.5, 0.0, 0.0], dtype=torch.float64)[:, None, None, None]
+    u = torch.tensor([1.0, 4.0, 8.0, 8.0, 300.0], dtype=torch.float64)[:, None, None, None]
+    value = iou.evaluate({"i": i, "u": u, "e": u})
+    torch.testing.assert_close(value[:3], -(i / u).log()[:3], rtol=1e-9, atol=1e-9)
+    assert (value[3:] > 27).all()
+    deltas, context = scene()
+    context["box"] = context["box"] + 500
+    criterion = bind({"box": iou}, {"box": BoxRegression()})["box"]
+    missed = criterion(deltas.requires_grad_(True), context)
+    (slope,) = torch.autograd.grad(missed, deltas)
+    assert missed > 27
+    assert slope.isfinite().all()
 
 
 @pytest.mark.parametrize("deviations", [PLAIN, RCNN])

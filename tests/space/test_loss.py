@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 
+from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import Loss, bind, mean_over_positions, plain_sum
@@ -140,6 +141,29 @@ class TestBinding:
         criterion = bind({"a": parse("p + y"), "b": written}, self.branches)
         assert criterion["b"] is written
         assert list(criterion) == ["a", "b"]
+
+    def test_what_the_zoo_gives_is_bound(self):
+        branches, logits = {"main": ActivatedBranch()}, torch.tensor([[0.5, -1.0, 2.0]])
+        context = {"target": torch.tensor([2])}
+        for name in ("baseline/ce", "baseline/dice"):
+            expected = zoo.get(name).criterion()(logits, context["target"])
+            _, resolved = zoo.resolve(name, branches)
+            for given in (zoo.get(name), resolved["main"]):
+                assert bind({"main": given}, branches)["main"](logits, context) == expected
+
+    @pytest.mark.parametrize(
+        ("given", "found"),
+        [
+            (Loss({"a": CE, "b": CE}), "a Loss of the branches a, b"),
+            (Loss(CE).criterion(), "a criterion, which takes a target"),
+            (zoo.get("baseline/dice").criterion(), "a criterion, which takes a target"),
+            ("-y * log(p)", "a str, '-y"),
+            (None, "a NoneType"),
+        ],
+    )
+    def test_what_is_no_loss_of_a_branch_is_refused_at_once(self, given, found):
+        with pytest.raises(RequestError, match=f"The loss of the branch main is {found}"):
+            bind({"main": given}, {"main": ActivatedBranch()})
 
     def test_a_branch_without_a_loss_is_named(self):
         with pytest.raises(RequestError, match="no loss for the branch named 'b'"):

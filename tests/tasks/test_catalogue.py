@@ -26,6 +26,8 @@ def test_names_are_those_of_the_table():
             "voc-det",
             "digits-ins",
             "coco-ins",
+            "figures-pose",
+            "coco-pose",
             "tabular",
         ]
     )
@@ -73,14 +75,14 @@ def test_an_attribute_that_is_not_there_is_an_ordinary_error():
 def test_a_task_without_its_extra_says_what_to_install():
     code = """
 import sys
-sys.modules["torchvision"] = None
+sys.modules["torchvision"] = sys.modules["faster_coco_eval"] = None
 from autoloss import tasks
 from autoloss.errors import RequestError
-for name in ("digits-det", "coco-det", "voc-det"):
+for name in ("digits-det", "coco-det", "voc-det", "figures-pose", "coco-pose"):
     try:
         tasks.get(name)
     except RequestError as error:
         print(error)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.count("pip install autoloss[vision]") == 3
+    assert shown.count("pip install autoloss[vision]") == 5

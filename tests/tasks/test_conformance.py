@@ -48,6 +48,10 @@ def tiny_detection(frozen: str, name: str = "digits-det") -> Task:
     return freeze_branches(task, {frozen: ""}) if frozen else task
 
 
+def tiny_figures() -> Task:
+    return get("figures-pose", train=24, valid=8, test=8, epochs=2, batch_size=8, learning_rate=1e-3)
+
+
 TASKS: dict[str, Callable[[], Task]] = {
     "two-heads": TwoHeadsTask,
     "rows": random_rows,
@@ -55,6 +59,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "digits-seg bf1": functools.partial(tiny_digits, "bf1"),
     "digits-det": functools.partial(tiny_detection, ""),
     "digits-ins": functools.partial(tiny_detection, "", "digits-ins"),
+    "figures-pose": tiny_figures,
     "digits-det 2 branches": functools.partial(tiny_detection, "rpn"),
 }
 

@@ -37,6 +37,9 @@ class Everything(TwoHeadsTask):
     def recipe(self, schedule: str) -> dict[str, str]:
         return {"recipe of": schedule}
 
+    def diagnose(self) -> tuple[str, ...]:
+        return ("a doubt",)
+
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture]:
         assert set(criterion) == {"kind", "place"}
         return [Picture(*(torch.full((2, 2), training.seed) for _ in range(3)))] * count
@@ -55,6 +58,7 @@ def test_every_member_of_task_is_forwarded():
     assert declared == {*FORWARDED, "branches", "samples", "train", "standard", "baselines", "steps", "untrained"} | {
         "recipe",
         "pictures",
+        "diagnose",
     }
 
 
@@ -72,6 +76,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.steps(training) == 1007
     assert wrapper.untrained(7) == 7.25
     assert wrapper.recipe("long") == {"recipe of": "long"}
+    assert wrapper.diagnose() == ("a doubt",)
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)
     assert [picture.image[0, 0].item() for picture in pictures] == [7, 7, 7]
 

@@ -245,6 +245,24 @@ def test_a_cancelled_job_ends_with_its_supervisor_and_a_late_answer_is_ignored()
     assert play.cluster.jobs(1) == [2]
 
 
+def test_an_answer_for_another_job_is_never_taken():
+    play = Play(1)
+    play.workers.submit(1, "work", deadline_seconds=60)
+    play.cluster.answer(0, finished(2, "of another"))
+    (lost,) = play.look()
+    assert (lost.job, lost.cause) == (1, "exited")
+    assert play.cluster.ended == [0]
+
+
+def test_an_answer_that_cannot_be_read_is_the_jobs_fault_alone():
+    play = Play(1)
+    play.workers.submit(1, "work", deadline_seconds=60)
+    play.cluster.answer(0, Heartbeat(build(), 0.5, b"no pickle"))
+    (raised,) = play.look()
+    assert isinstance(raised, Raised)
+    assert "cannot read the result" in raised.message
+
+
 def test_a_job_that_is_cancelled_before_it_was_sent_costs_no_supervisor():
     play = Play(1)
     play.workers.submit(1, "work", deadline_seconds=60)

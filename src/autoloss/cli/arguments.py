@@ -75,10 +75,28 @@ def check_task_name(task: str, metric: str | None) -> None:
 
     if ".py:" in task:
         return
+    if task.endswith(".py"):
+        raise RequestError(f"{task} is a file; name the task in it as well: {_suggest_objects(task)}.")
     if task not in CATALOGUE:
         raise unknown("task", task, CATALOGUE)
     if metric is not None and metric not in CATALOGUE[task].metrics:
         raise unknown(f"metric of the task {task}", metric, CATALOGUE[task].metrics)
+
+
+def _suggest_objects(path: str) -> str:
+    """Return `file.py:name` for what a file defines at its top, without running it."""
+    import ast
+
+    try:
+        body = ast.parse(Path(path).read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return f"{path}:name"
+    found = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    targets = (target for node in body if isinstance(node, ast.Assign) for target in node.targets)
+    found += [target.id for target in targets if isinstance(target, ast.Name)]
+    # A task is usually called so, or the last thing that a file makes.
+    likely = [name for name in found if "task" in name.lower()] or found[-1:]
+    return " or ".join(f"{path}:{name}" for name in likely[:3]) or f"{path}:name"
 
 
 def parse_frozen(texts: Sequence[str]) -> dict[str, str]:

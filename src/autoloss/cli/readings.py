@@ -128,7 +128,8 @@ def export(
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
     from autoloss.report.take_home import export_loss
 
-    text = export_loss(directory, individual, to)
+    say = partial(console_of(to_stderr=True).print, soft_wrap=True)
+    text = export_loss(directory, individual, to, say)
     if out is None:
         sys.stdout.write(text)
         return
@@ -138,4 +139,4 @@ def export(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
-    console_of(to_stderr=True).print(f"Wrote {out}", soft_wrap=True)
+    say(f"Wrote {out}")

@@ -110,11 +110,18 @@ def search(
 def resume(
     directory: Directory,
     evaluations: Annotated[str | None, typer.Option(help="A new budget, or +N for N more trainings.")] = None,
-    workers: Workers = 2,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes; as many as the run had when left out.")
+    ] = None,
     ray: Ray = None,
     ray_insecure: RayInsecure = False,
     inject: Inject = None,
-    final: Final = True,
+    final: Annotated[
+        bool | None,
+        typer.Option(
+            "--final/--no-final", help="Confirm and compare the best at the end; as the run was started when left out."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run where it stopped."""
@@ -143,13 +150,21 @@ def resume(
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print the result of a run, the judgement first."""
-    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, top_rows, top_table
-    from autoloss.report.verdict import next_steps, sentences
+    from autoloss.report.leaderboard import (
+        columns_of,
+        comparison_rows,
+        comparison_table,
+        identify_compared,
+        top_rows,
+        top_table,
+    )
+    from autoloss.report.verdict import identify_best, next_steps, sentences
 
     if as_json:
         print_json(
             {
                 "verdict": found.judgement.to_dict(),
+                "identity": identify_best(found),
                 "directory": str(found.directory),
                 "end": found.end,
                 "top": top_rows(found, 10),
@@ -165,6 +180,7 @@ def _conclude(found: Search, as_json: bool) -> None:
     console.print(top_table(found, top_rows(found, 10)))
     if found.comparison:
         title, further = "On the test split, new training seeds", columns_of(None, found)
-        console.print(comparison_table(title, found.comparison, further, found.judgement))
+        known = identify_compared(found)
+        console.print(comparison_table(title, found.comparison, further, found.judgement, known))
     for step in next_steps(found):
         console.print(str(step), soft_wrap=True)

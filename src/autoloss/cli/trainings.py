@@ -85,8 +85,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
-    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table
-    from autoloss.report.verdict import next_steps, sentences
+    from autoloss.report.leaderboard import columns_of, comparison_rows, comparison_table, identify_compared
+    from autoloss.report.verdict import identify_best, next_steps, sentences
     from autoloss.run.results import open_run
     from autoloss.run.scoring import compare as compared
 
@@ -95,12 +95,20 @@ def compare(
         rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
     found = open_run(directory)
     if as_json:
-        print_json({"verdict": found.judgement.to_dict(), "comparison": comparison_rows(rows, found.judgement)})
+        print_json(
+            {
+                "verdict": found.judgement.to_dict(),
+                "identity": identify_best(found),
+                "comparison": comparison_rows(rows, found.judgement),
+            }
+        )
         return
     console = console_of()
     for sentence in sentences(found):
         console.print(sentence, soft_wrap=True)
-    console.print(comparison_table(f"{directory}, test split", rows, further, found.judgement))
+    console.print(
+        comparison_table(f"{directory}, test split", rows, further, found.judgement, identify_compared(found))
+    )
     for step in next_steps(found):
         console.print(str(step), soft_wrap=True)
 

@@ -34,7 +34,7 @@ class {name}(nn.Module):
 _OF_PREDICTION = """Sum channels and average over positions.
 
         Args:
-            prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
             target: Class indices without the channel dimension, or values of the
                 prediction's shape."""
 
@@ -93,7 +93,7 @@ def _write_criterion(tree: Expression, form: BranchForm) -> list[str]:
     if has_target:
         lines.append(f'y = encode(target, p.shape[1], "{form.activation}", {form.ignore_index})')
         if form.encoding != "one_hot":
-            lines.append(f"y = y * inner_band(y, {1 if form.encoding == 'edge' else form.tolerance})")
+            lines.append(f"y = inner_band(y, {1 if form.encoding == 'edge' else form.tolerance})")
         lines += [
             "y = y.to(p.dtype)",
             "if y.shape != p.shape:",

@@ -59,7 +59,11 @@ def simplify(formula: Expression | Term | str, activation: Activation = "softmax
 def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:
     """Simplify each branch of a loss with what its form says of the leaves; without a form, p is a softmax."""
     known = forms or {}
-    return {name: simplify(tree, _find_activation(known.get(name, BranchForm()))) for name, tree in loss.items()}
+    found: dict[str, Term] = {}
+    for name, tree in loss.items():
+        form = known.get(name, BranchForm())
+        found[name] = simplify(tree, _find_activation(form), one_hot=form.has_binary_target)
+    return found
 
 
 def _find_activation(form: BranchForm) -> Activation:

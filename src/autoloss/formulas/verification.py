@@ -7,6 +7,7 @@ of autograd: there is no second definition of what they mean, at kinks and ties 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast, final
@@ -21,11 +22,17 @@ from autoloss.space.operators import Operator
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """How far value and derivative may differ in double precision. ε itself, 1e-12, is below this."""
 
+TINY = 1e-13
+"""A probability in a confident prediction: below ε, so that log(p + ε) and log(p + 2ε) are different losses there."""
+
 SHAPE = (2, 2, 4, 4)
 """(N, C, H, W) with more than one of each, so that means and pools join different elements."""
 
 SHAPE_OF_BOXES = (64, 1, 1, 1)
 """Likewise for areas, where `mean_nhw` alone joins anything."""
+
+MOST_ENDS = 1024
+"""Combinations of ends that are tried, at most."""
 
 TARGETS = frozenset({"y"})
 """Leaves that no gradient goes to."""
@@ -34,11 +41,11 @@ ELEMENTWISE = ("abs", "inv", "log", "exp", "tanh", "sqrt")
 LINEAR = ("mean_nhw", "mean_c")
 
 _ENDS: Mapping[Range, tuple[float, ...]] = {
-    UNIT: (0, 1, 0, 1, 1e-6, 1e-3, 0.5, 0.999),
+    UNIT: (0, 1, TINY, 1e-6, 1e-3, 0.5, 0.999),
     BINARY: (0, 1),
-    POSITIVE: (0, 1, 1e-6, 1e-3, 0.5, 3, 40),
+    POSITIVE: (0, 1, TINY, 1e-6, 1e-3, 0.5, 3, 40),
 }
-_REAL_ENDS = (0, 1, -1, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
+_REAL_ENDS = (0, 1, -1, TINY, -TINY, 1e-6, -1e-6, 1e-3, -1e-3, 0.5, -0.5, 3, -3)
 
 Dual = tuple[Tensor, Tensor | None]
 """A value and its derivative; none where no gradient goes through, since 0·∞ would be no 0."""
@@ -54,29 +61,48 @@ class Scene:
 
 
 def draw_scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
-    """Draw the positions, always the same ones: inside the ranges, and at their ends.
+    """Draw the positions, always the same ones: inside the ranges, and at their ends, each with each.
 
     They are apart, since what is large at an end would swamp the rest in a mean.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     like = torch.zeros(SHAPE_OF_BOXES if are_areas(leaves) else SHAPE, dtype=torch.float64, device="cpu")
+    inside = {name: _draw_inside(known, like.shape, generator) for name, known in leaves.items()}
+    ends = _combine_ends(leaves, like, generator)
     return tuple(
-        Scene({name: _draw_leaf(name, known, like.shape, at_ends, generator) for name, known in leaves.items()}, like)
-        for at_ends in (False, True)
+        Scene({name: _add_slope(name, known, values[name], generator) for name, known in leaves.items()}, some)
+        for values, some in ((inside, like), (ends, next(iter(ends.values()), like)))
     )
 
 
-def _draw_leaf(name: str, known: Range, shape: torch.Size, at_ends: bool, generator: torch.Generator) -> Dual:
-    if at_ends or known == BINARY:
-        ends = torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
-        value = ends[torch.randint(len(ends), shape, generator=generator, device="cpu")]
-    elif known == UNIT:
-        value = 0.02 + 0.96 * _draw_uniform(shape, generator)
-    elif known == POSITIVE:
-        value = 0.2 * 100 ** _draw_uniform(shape, generator)
-    else:
-        value = 6 * _draw_uniform(shape, generator) - 3
-    slope = 0.5 + _draw_uniform(shape, generator)
+def _combine_ends(leaves: Mapping[str, Range], like: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return all combinations of the ends of the ranges in a random order, or as many as there may be."""
+    ends = {
+        name: torch.tensor(_ENDS.get(known, _REAL_ENDS), dtype=torch.float64, device="cpu")
+        for name, known in leaves.items()
+    }
+    count = min(math.prod(map(len, ends.values())), MOST_ENDS)
+    while like.numel() < count:
+        like = torch.cat([like, like], dim=0)
+    places = torch.randperm(like.numel(), generator=generator, device="cpu").reshape(like.shape)
+    found: dict[str, Tensor] = {}
+    for name, values in ends.items():
+        found[name] = values[places % len(values)]
+        places = places // len(values)
+    return found
+
+
+def _draw_inside(known: Range, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    drawn = _draw_uniform(shape, generator)
+    if known == BINARY:
+        return drawn.round()
+    if known == UNIT:
+        return 0.02 + 0.96 * drawn
+    return 0.2 * 100**drawn if known == POSITIVE else 6 * drawn - 3
+
+
+def _add_slope(name: str, known: Range, value: Tensor, generator: torch.Generator) -> Dual:
+    slope = 0.5 + _draw_uniform(value.shape, generator)
     if name in TARGETS:
         return value, None
     # What makes a probability 0 or 1, or an area 0, has no slope there; the product also tells ∞ from finite.

@@ -96,11 +96,14 @@ def _measure_mean(loss: BranchLoss, branch: Branch, sample: Sample) -> float:
 def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:
     """Return the samples with half of the positions moved towards the ideal prediction."""
     generator = torch.Generator().manual_seed(seed)
+    return replace(
+        reference, samples=tuple(move_half_to_ideal(branch, sample, generator) for sample in reference.samples)
+    )
+
+
+def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:
+    """Return a sample with half of its positions moved towards the ideal prediction."""
     step = STEP_TO_IDEAL.get(branch.activation, STEP_OF_VALUES)
-    return replace(reference, samples=tuple(_move(branch, sample, step, generator) for sample in reference.samples))
-
-
-def _move(branch: Branch, sample: Sample, step: float, generator: torch.Generator) -> Sample:
     prediction = sample.prediction
     ideal = branch.ideal(sample.context).to(prediction).reshape(prediction.shape)
     shape = (prediction.shape[0], 1, *prediction.shape[2:])

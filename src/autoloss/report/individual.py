@@ -50,6 +50,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
         "formula": child.loss,
         "simplified": readable.text,
         "readable": readable.line,
+        "identity": readable.identity,
         "state": RUNNING if outcome is None else outcome.state.value,
         "score": None if outcome is None else outcome.score,
         "fidelity": child.fidelity,
@@ -98,6 +99,8 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     console.print(f"original: {values['formula']}", soft_wrap=True)
     if values["simplified"] != values["formula"]:
         console.print(f"simplified: {values['simplified']}", soft_wrap=True)
+    if values["identity"]:
+        console.print(f"on this task: {values['identity']}, by its gradient", soft_wrap=True)
     also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
     if values["factor"]:
         console.print(values["factor"], soft_wrap=True)

@@ -66,6 +66,7 @@ def rows_of(search: Search, chosen: Sequence[FoundLoss]) -> list[dict[str, Any]]
             "formula": found.formula,
             "simplified": readable[found.formula].text,
             "readable": readable[found.formula].line,
+            "identity": readable[found.formula].identity,
             "also": dict(found.also),
         }
         for found in chosen
@@ -111,17 +112,23 @@ def top_table(
                 row["size"],
                 row["age"],
                 f"{row['found']}×",
-                f"{row['readable']}\n{row['formula']}",
+                _write_formula(row),
             )
             for row in rows
         ),
         "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
         "found: number of times found, with twins and copies · formula: simplified, and below it the original"
+        + (" · =: has the same gradient on this task" if any(row["identity"] for row in rows) else "")
         + (" · trained: share of the schedule; scores compare at one share only" if shares else "")
         + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")
         + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
         + f"\n{describe_never_trained(search)}",
     )
+
+
+def _write_formula(row: Mapping[str, Any]) -> str:
+    identity = f"  = {row['identity']}" if row["identity"] else ""
+    return f"{row['readable']}{identity}\n{row['formula']}"
 
 
 def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
@@ -179,12 +186,17 @@ def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> 
 
 
 def comparison_table(
-    title: str, rows: Sequence[Row], also: Sequence[str] = (), judgement: Judgement | None = None
+    title: str,
+    rows: Sequence[Row],
+    also: Sequence[str] = (),
+    judgement: Judgement | None = None,
+    identities: Mapping[str, str] | None = None,
 ) -> Table:
     """Show entrants beside each other, the best first.
 
     Args:
         also: Further metrics whose means get a column.
+        identities: Formula → what it is on the task, such as `cross entropy × 2`.
         judgement: Its p-values take the place of those against the first baseline.
     """
     notes = [MEANING] * any(row.interval is not None for row in rows) + describe_p_values(rows, judgement)
@@ -207,7 +219,7 @@ def comparison_table(
                 "" if (p_value := _p_value(row, judgement)) is None else f"{p_value:.2g}",
                 *(figure(row.also.get(metric)) for metric in also),
                 count_seeds(row),
-                "" if row.entrant.baseline else row.entrant.loss,
+                "" if row.entrant.baseline else _add_identity(row.entrant.loss, identities),
             )
             for row in rows
         ),
@@ -216,6 +228,17 @@ def comparison_table(
         )
         or None,
     )
+
+
+def _add_identity(loss: str, identities: Mapping[str, str] | None) -> str:
+    identity = (identities or {}).get(loss)
+    return f"{loss}\n= {identity}" if identity else loss
+
+
+def identify_compared(search: Search) -> dict[str, str]:
+    """Return what the compared losses are on the task: formula → `cross entropy × 2`; others are left out."""
+    formulas = [row.entrant.loss for row in search.comparison if not row.entrant.baseline]
+    return {formula: one.identity for formula, one in simplify_formulas(search, formulas).items() if one.identity}
 
 
 def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.report.numbers import figure
+from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors, promoted_from, promoted_to, write_score
 from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search, open_run
+from autoloss.search.records import State
 from autoloss.space.loss import Loss
 
 FORMATS = ("python", "latex", "json")
 
 
-def export_loss(directory: Path, individual: int | None, to: str) -> str:
+def export_loss(directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None) -> str:
     """Return a loss of a run as text.
 
     Args:
         individual: X.
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
+        say: Called with a warning where no training says that the loss is of use.
 
     Raises:
         RequestError: No such run, loss or format.
@@ -36,6 +39,8 @@ def export_loss(directory: Path, individual: int | None, to: str) -> str:
     forms = found.settings.branches
     loss = Loss.parse(formula, found.settings.leaves, operator_table(found.operators))
     facts = _collect_facts(found, row)
+    if say is not None and "warning" in facts:
+        say(f"Loss #{number}: {facts['warning']}. It is written all the same.")
     if to == "json":
         return json.dumps(to_json(loss, forms, id=number, score=score, facts=facts), indent=2, allow_nan=False) + "\n"
     write = to_latex if to == "latex" else to_python
@@ -61,6 +66,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
     short = "" if fidelity == 1 else f" {at_share(fidelity)}"
     compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     facts = {
+        "warning": _warn(found, number),
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         f"score of the proxy training{short}, valid split": figure(score),
@@ -71,8 +77,25 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(row["loss"]) or "–",
+        "on this task": simplify_formulas(found, [row["loss"]])[row["loss"]].identity or "–",
     }
     return {name: text for name, text in facts.items() if text != "–"}
+
+
+def _warn(found: Search, number: int) -> str:
+    """Say that a loss diverged, has no score for another reason, or learned nothing; a dash otherwise."""
+    outcome = found.reader.outcome(number)
+    if outcome is None:
+        return "–"
+    if outcome.state is State.DIVERGED:
+        step = "" if outcome.step is None else f" at step {outcome.step}"
+        return f"its training diverged{step}: {outcome.reason.splitlines()[0] if outcome.reason else 'not finite'}"
+    if outcome.score is None:
+        return f"its training {outcome.state.value} and has no score"
+    untrained = found.settings.untrained
+    if untrained is not None and outcome.score <= untrained:
+        return f"its training learned nothing: score {figure(outcome.score)}, and {figure(untrained)} untrained"
+    return "–"
 
 
 def _promotions(found: Search, number: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from autoloss.report.numbers import figure, signed
+from autoloss.report.readable import simplify_formulas
 from autoloss.run.results import Search
 from autoloss.trainings.entrant import TEST, Entrant
 from autoloss.trainings.judgement import Judgement, Standing
@@ -54,9 +55,33 @@ class Step:
         return f"{self.text}: {self.command}" if self.command else f"{self.text}."
 
 
-def headline(judgement: Judgement) -> str:
-    """Answer in a sentence whether the search found something better than the baselines."""
-    return HEADLINES[judgement.standing][0].format(found=judgement.found and judgement.found.entrant.label)
+def headline(judgement: Judgement, identity: str = "") -> str:
+    """Answer in a sentence whether the search found something better than the baselines.
+
+    Args:
+        identity: What the loss found is on the task, such as `cross entropy × 2`.
+    """
+    label = judgement.found and judgement.found.entrant.label
+    return HEADLINES[judgement.standing][0].format(found=f"{label} ({identity})" if identity else label)
+
+
+def identify_best(search: Search) -> str:
+    """Return what the best loss is on the task, such as `cross entropy × 2`; empty where it is no loss of the zoo."""
+    if not search.top(1):
+        return ""
+    formula = search.best.formula
+    return simplify_formulas(search, [formula])[formula].identity
+
+
+def explain_identity(search: Search) -> list[str]:
+    """Say in a sentence what the best loss is on the task; nothing where it is no loss of the zoo."""
+    identity = identify_best(search)
+    if not identity:
+        return []
+    return [
+        f"On this task #{search.best.id} is {identity}: its gradient is that of this loss. "
+        "A factor on a loss acts like one on the learning rate."
+    ]
 
 
 def evidence(judgement: Judgement) -> list[str]:
@@ -80,7 +105,10 @@ def evidence(judgement: Judgement) -> list[str]:
 
 def sentences(search: Search) -> list[str]:
     """Return the answer and what it rests on, for a terminal."""
-    return [headline(search.judgement), *evidence(search.judgement)] if search.top(1) else [NOTHING]
+    if not search.top(1):
+        return [NOTHING]
+    judgement = search.judgement
+    return [headline(judgement, identify_best(search)), *evidence(judgement), *explain_identity(search)]
 
 
 def next_steps(search: Search) -> list[Step]:

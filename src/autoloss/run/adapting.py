@@ -8,16 +8,20 @@ from dataclasses import replace
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.search.chance import derive_seed
+from autoloss.search.records import Outcome, State, keep_text
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.tasks.task import Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.process_state import restored_state
 
 FEW_LOSSES = 100
 """Losses after which a search says that none is ahead of the standard one."""
-LEAST_STEPS = 16
-"""Optimizer steps of the shortest training that losses are compared by."""
+MANY_FAILED, FAILED_SHARE = 5, 0.2
+"""A search says that trainings fail when so many did, and this share of all."""
+LEAST_STEPS = 32
+"""Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
 Say = Callable[[str], None]
 
 
@@ -48,7 +52,9 @@ def adapt_configuration(
         rungs, reason, standard = _choose_rungs(task, configuration)
         if rungs != settings.rungs:
             say(f"{reason} {_describe_rungs(rungs)}")
-            configuration = _change(configuration, rungs=rungs)
+            # A larger share means fewer candidates: whole trainings keep their part of the budget.
+            promote = min(1.0, settings.promote * rungs[0] / settings.rungs[0]) if len(rungs) > 1 else settings.promote
+            configuration = _change(configuration, rungs=rungs, promote=promote)
     return configuration, standard
 
 
@@ -79,6 +85,21 @@ def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
         f"None of {len(scores)} losses is ahead of the standard loss in short trainings so far ({max(scores):.4f} against "
         f"{standard:.4f}). That is so where the loss is not what limits a task, and for a while in some searches that end well. "
         "`autoloss check` tells whether another learning rate helps. Ctrl-C ends the search; what was found is saved."
+    )
+
+
+def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | None:
+    """Say that many trainings fail, and why the last one did; None where few do.
+
+    >>> describe_failures([Outcome(state=State.SCORED, score=1.0)] * 20, "runs/x")
+    """
+    failed = [outcome for outcome in outcomes if outcome.state is State.FAILED]
+    if len(failed) < MANY_FAILED or len(failed) < FAILED_SHARE * len(outcomes):
+        return None
+    reason = keep_text(next(iter(failed[-1].reason.splitlines()), "no reason was given"), 300)
+    return (
+        f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason} — "
+        f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; what was found is saved."
     )
 
 
@@ -132,7 +153,7 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     seed = derive_seed(configuration.seed, "training")
     training = Training(seed=seed, fidelity=fidelity, learning_rate=configuration.search.learning_rate)
-    with one_thread():
+    with restored_state(), one_thread():
         outcome = task.train(criterion, training)
         untrained = task.untrained(seed)
     at = f"at a share of {fidelity:g} of the schedule"

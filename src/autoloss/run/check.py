@@ -11,21 +11,30 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
+from autoloss.errors import RequestError, RunError, find_user_line
 from autoloss.run.adapting import adapt_configuration
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
+from autoloss.space.branch import Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
-from autoloss.tasks.task import Diverged, Scored, Task, Training
+from autoloss.tasks.diagnosis import find_doubtful_predictions
+from autoloss.tasks.task import Diverged, Observe, Scored, Stopped, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, gpus_of_workers
 from autoloss.workers.rejection_tester import RejectionTester
 
+EXPLANATION = (
+    "ξ₀: metric of an untrained network on its samples; ξ_best: of the target itself. g: how far descending the loss raises the "
+    "first towards the second; a loss passes where g is at least η (rejection.threshold)."
+)
 WARMUP = 0.01
 """Share of the schedule that is trained before one is timed, where its steps are not known."""
 LEAST_STEPS = 2
@@ -74,7 +83,8 @@ class TaskCheck:
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
         rungs: Shares of the schedule that candidates are trained at.
-        notes: What a search would change of its settings, since the task cannot do it.
+        notes: What a search would change of its settings, since the task cannot do it, and how its workers share GPUs.
+        doubts: What looks wrong with data or network.
     """
 
     task: str
@@ -90,6 +100,7 @@ class TaskCheck:
     rates: Mapping[float, float | None] = field(default_factory=dict)
     rungs: tuple[float, ...] = (1.0,)
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,6 +108,8 @@ class TaskCheck:
     def lines(self) -> Iterator[str]:
         """Describe the result in lines for a terminal."""
         yield f"Task {self.task}"
+        for doubt in self.doubts:
+            yield f"  Check: {doubt}"
         for branch in self.branches:
             g = "–" if branch.score is None else f"{branch.score:.3f}"
             yield (
@@ -105,6 +118,7 @@ class TaskCheck:
             )
             if branch.reason:
                 yield f"    rejected: {branch.reason}. {advise(branch, self.unit)}"
+        yield f"    {EXPLANATION}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         yield from self._describe_rates()
@@ -172,8 +186,10 @@ def check(
     loaded, configuration = request.task, request.configuration
     samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
     runner = JobRunner(loaded, samples, configuration, operators=request.operators)
+    doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
     notes: list[str] = []
     configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
+    notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = []
     usual_seconds, full_seconds = [], []
     with one_thread():
@@ -203,6 +219,7 @@ def check(
         scores,
         configuration.search.rungs,
         tuple(notes),
+        tuple(doubts),
     )
 
 
@@ -296,7 +313,7 @@ def _try_training(task: Task) -> tuple[str, float | None]:
     if task.shortens:
         # What a process does once, such as loading libraries, belongs to no training.
         steps = task.steps(training)
-        task.train(criterion, Training(seed=0, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
+        _train(task, criterion, Training(seed=0, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
     began = time.perf_counter()
     reached = 0
 
@@ -307,7 +324,7 @@ def _try_training(task: Task) -> tuple[str, float | None]:
             raise _CutOff
 
     try:
-        outcome = task.train(criterion, training, observe=watch)
+        outcome = _train(task, criterion, training, watch)
     except _CutOff:
         steps = task.steps(training)
         seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
@@ -319,10 +336,26 @@ def _try_training(task: Task) -> tuple[str, float | None]:
     return f"{ended} at step {outcome.step}: {outcome.reason}", seconds
 
 
+def _train(
+    task: Task, criterion: Criterion, training: Training, observe: Observe | None = None
+) -> Scored | Diverged | Stopped:
+    """Train; what the task's own code raises becomes one sentence that names the line."""
+    try:
+        return task.train(criterion, training, observe=observe)
+    except (_CutOff, RequestError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        where = f", in {found}" if (found := find_user_line(error)) else ""
+        raise RunError(
+            f"The training with the standard loss fails: {type(error).__name__}: {str(error).rstrip('.')}{where}. A search would "
+            "lose every training to it."
+        ) from error
+
+
 def _try_rates(task: Task) -> dict[float, float | None]:
     """Train with the standard loss at each learning rate of the grid; return the scores."""
     if set(task.standard) != set(task.branches) or not task.tunes_learning_rate:
         return {}
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
-    outcomes = {rate: task.train(criterion, Training(seed=0, learning_rate=rate)) for rate in LEARNING_RATES}
+    outcomes = {rate: _train(task, criterion, Training(seed=0, learning_rate=rate)) for rate in LEARNING_RATES}
     return {rate: outcome.score if isinstance(outcome, Scored) else None for rate, outcome in outcomes.items()}

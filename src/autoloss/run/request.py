@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
+from autoloss.run.identities import find_target_kind
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
 from autoloss.search.proposers import find_proposer
+from autoloss.search.records import NAME_CHARACTERS, keep_text
 from autoloss.settings import Configuration
+from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import select_operators
@@ -64,6 +67,7 @@ def make_request(
     find_proposer(configuration.search.proposer)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
+    _check_names(loaded)
     for name in also:
         if loaded.also is not None and name not in loaded.also:
             raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
@@ -105,7 +109,7 @@ def restore_request(
     loaded = load_task(settings.task, task)
     for name, stored, found in (
         ("title", settings.title, loaded.name),
-        ("branches", settings.branches, branch_forms(loaded)),
+        ("branches", _leave_out_facts(settings.branches), _leave_out_facts(branch_forms(loaded))),
     ):
         if stored != found:
             raise RequestError(
@@ -121,6 +125,28 @@ def restore_request(
     )
 
 
-def branch_forms(task: Task) -> dict[str, BranchForm]:
-    """Return what a run stores of a task's branches."""
-    return {name: BranchForm.from_branch(branch) for name, branch in task.branches.items()}
+def _check_names(task: Task) -> None:
+    """Refuse names that no table could show."""
+    for what, name in [("name of the task", task.name), *(("name of a branch", name) for name in task.branches)]:
+        if not isinstance(name, str) or name != keep_text(name, NAME_CHARACTERS):
+            raise RequestError(
+                f"The {what} is {keep_text(repr(name), 60)}, a {type(name).__name__} of {len(str(name))} characters; expected a "
+                f"text of at most {NAME_CHARACTERS}. Give it a shorter one."
+            )
+
+
+def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = None) -> dict[str, BranchForm]:
+    """Return what a run stores of a task's branches.
+
+    Args:
+        samples: Those of the run, which tell what kind of target each branch has.
+    """
+    forms = {name: BranchForm.from_branch(branch) for name, branch in task.branches.items()}
+    if samples is None:
+        return forms
+    kinds = {name: find_target_kind(branch, samples[name]) for name, branch in task.branches.items()}
+    return {name: replace(form, target_kind=kinds[name]) for name, form in forms.items()}
+
+
+def _leave_out_facts(forms: Mapping[str, BranchForm]) -> dict[str, BranchForm]:
+    return {name: form.leave_out_facts() for name, form in forms.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.search.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
+from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
 from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.trainings.judgement import Judgement, judge_comparison
@@ -20,6 +20,7 @@ from autoloss.trainings.table import Row, collect_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
+    from autoloss.space.branch import Branch
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
 
@@ -100,11 +101,13 @@ class Search:
         reader: What was read of the run.
         end: Why it ended.
         own: Operators that were given as objects.
+        branches: Those of the task, for who drove the run.
     """
 
     reader: Reader
     end: str = "it is not finished"
     own: Sequence[Operator] = field(default=(), repr=False)
+    branches: Mapping[str, Branch] | None = field(default=None, repr=False)
 
     @property
     def directory(self) -> Path:
@@ -192,7 +195,7 @@ class Search:
                     id=row["id"],
                     score=score,
                     formula=row["loss"],
-                    also=json.loads(row["also"]),
+                    also=read_figures(row["also"]),
                     confirmed=mean,
                     fresh_seeds=count,
                     leaves=leaves,
@@ -234,9 +237,9 @@ def open_run(directory: str | Path) -> Search:
     return Search(read_once(directory))
 
 
-def read_run(directory: Path, end: str, own: Sequence[Operator]) -> Search:
+def read_run(directory: Path, end: str, own: Sequence[Operator], branches: Mapping[str, Branch]) -> Search:
     """Read a whole run for who drove it."""
-    found = Search(read_once(directory), end, own)
+    found = Search(read_once(directory), end, own, branches)
     # Nothing is read from the directory later: a caller may remove it.
     _ = found.history
     return found

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.run.adapting import FEW_LOSSES, describe_prospects
+from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
 from autoloss.run.request import Request, make_request, restore_request
@@ -30,9 +30,12 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
+from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
+
+Value = TypeVar("Value")
 
 
 @importable_files()
@@ -133,6 +136,7 @@ def search(
         for note in request.notes:
             (say or _ignore)(note)
         settings_of_run, samples = start_run(request, path, machines, say or _ignore)
+        settings_of_run = replace(settings_of_run, final=final, workers=workers)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
             request = replace(request, configuration=settings_of_run.configuration)
@@ -145,12 +149,12 @@ def resume(
     task: Task | None = None,
     *,
     evaluations: int | None = None,
-    workers: int = 2,
+    workers: int | None = None,
     ray: str | None = None,
     ray_insecure: bool = False,
     inject: str | None = None,
     operators: Sequence[Operator] = (),
-    final: bool = True,
+    final: bool | None = None,
     observe: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
@@ -159,7 +163,7 @@ def resume(
     Args:
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
-        workers: As for `search`, likewise the arguments that are not described here.
+        workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
         operators: Those of a run that was started with objects.
 
     Raises:
@@ -175,11 +179,13 @@ def resume(
     True
     """
     path = Path(directory)
-    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
+        final = _keep_setting(store, "final", settings.final, final)
+        workers = _keep_setting(store, "workers", settings.workers, workers)
+        machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
         request = restore_request(settings, path, task, operators)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
@@ -207,6 +213,8 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        for text in describe_gpus(gpus_of_workers(task, self.machines)):
+            self.say(text)
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
@@ -221,18 +229,26 @@ class _Driver:
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
-        return read_run(self.directory, end, own)
+        return read_run(self.directory, end, own, task.branches)
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
-        """Return what is told the progress; it also says, once and early, that nothing may be found."""
+        """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""
         standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
         waits = standard is not None
+        due = 0
 
         def watch(progress: Progress) -> None:
-            nonlocal waits
+            nonlocal waits, due
             if self.observe is not None:
                 self.observe(progress)
-            if not waits or len(history.outcomes) < FEW_LOSSES:
+            ended = len(history.outcomes)
+            if ended > due:
+                due = ended
+                if text := describe_failures([*history.outcomes.values()], self.directory):
+                    # Said again when as many more have ended.
+                    due = 2 * ended
+                    self.say(text)
+            if not waits or ended < FEW_LOSSES:
                 return
             short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
             scores = [score for score in short if score is not None]
@@ -255,6 +271,14 @@ def own_run(directory: Path) -> Iterator[None]:
         raise
     finally:
         owner.close()
+
+
+def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -> Value:
+    """Return what is given, which the run keeps from then on, or what it has."""
+    if given is None or given == stored:
+        return stored
+    store.change_setting(name, given)
+    return given
 
 
 def _ignore(text: str) -> None:

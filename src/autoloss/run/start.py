@@ -17,6 +17,7 @@ from autoloss.settings import ProtocolSettings
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import digest_of_samples
 from autoloss.store.run_settings import RunSettings
+from autoloss.tasks.diagnosis import find_doubtful_predictions
 from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.job_runner import JobRunner
@@ -34,6 +35,8 @@ def start_run(
     """
     task, configuration = request.task, request.configuration
     samples = sample_files.draw_samples(task, configuration.rejection.samples, configuration.seed)
+    for text in (*find_doubtful_predictions(task, samples), *task.diagnose()):
+        say(f"Check the task: {text}")
     check_threshold(task, samples, configuration.rejection)
     sample_files.save(directory, samples)
     runner = JobRunner(task, samples, configuration, operators=request.operators)
@@ -52,11 +55,12 @@ def start_run(
         configuration=configuration,
         task=request.reference,
         title=task.name,
-        branches=branch_forms(task),
+        branches=branch_forms(task, samples),
         release=__version__,
         samples_digest=digest_of_samples(directory),
         untrained=untrained,
         standard=standard,
+        standard_loss=dict(task.standard),
         start=start,
         also=request.also,
     )

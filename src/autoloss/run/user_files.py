@@ -110,6 +110,8 @@ def _load_module(file: Path) -> ModuleType:
     try:
         with _open[0].first(os.path.dirname(full)):
             specification.loader.exec_module(module)
+    except RequestError as error:
+        raise RequestError(f"{file.name}: {error}") from error
     except (Exception, SystemExit) as error:
         raise RequestError(f"{file} fails on import: {type(error).__name__}: {error}") from error
     # Workers get what is in this file by value: they do not import it.

@@ -7,7 +7,6 @@ larger share of the schedule therefore changes the value of candidates whose gra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,8 @@ LEAST_PROMOTED = 3
 """Scores at a larger share from which they count."""
 MOST_PROMOTED = 200
 """The latest of these that count, which bounds the time."""
+LATEST = 500
+"""Candidates that are valued at least, the latest ones, or the population where it is larger; this bounds the time too."""
 LENGTH = 0.5
 """Distance, as a multiple of the square root of the number of features, at which a neighbour still counts 0.6."""
 RESERVE = 0.25
@@ -39,6 +40,7 @@ class ScoreCorrection:
     def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
         self._branches = tuple(branches)
         self._rungs = configuration.search.rungs
+        self._latest = max(LATEST, configuration.evolution.population)
         self._features: dict[int, list[float]] = {}
         self._origins: dict[int, int] = {}
         """Promotion → the candidate of the first rung that it is."""
@@ -59,9 +61,10 @@ class ScoreCorrection:
             self._scores[outcome.fidelity][k] = outcome.score
 
     def values(self, last: int) -> Mapping[int, float]:
-        """Return the value of each candidate up to `last` that has a score at the first rung; higher is better."""
-        first = {k: score for k, score in sorted(self._scores[self._rungs[0]].items()) if k <= last}
-        numbers, values = list(first), _normal_scores(list(first.values()))
+        """Return the value of each of the latest candidates up to `last` with a score at the first rung; higher is better."""
+        scores = self._scores[self._rungs[0]]
+        numbers = sorted(k for k in scores if k <= last)[-self._latest :]
+        values = _normal_scores([scores[k] for k in numbers])
         place = {k: at for at, k in enumerate(numbers)}
         kernel_rows: NDArray[np.float64] | None = None
         for rung in self._rungs[1:]:
@@ -75,7 +78,7 @@ class ScoreCorrection:
             at = np.array([where for where, _ in promoted])
             order = np.argsort(np.argsort([score for _, score in promoted], kind="stable"), kind="stable")
             change = np.sort(values[at])[order] - values[at]
-            distance = ((kernel_rows[:, None, :] - kernel_rows[None, at, :]) ** 2).sum(axis=2)
+            distance = _squared_distances(kernel_rows, kernel_rows[at])
             weight = np.exp(-distance / (2 * LENGTH**2 * max(1, kernel_rows.shape[1])))
             values = values + (weight * change).sum(axis=1) / (RESERVE + weight.sum(axis=1))
         # Rounded: the last bits may differ between two ways to add up.
@@ -84,10 +87,19 @@ class ScoreCorrection:
 
 def _normal_scores(scores: Sequence[float]) -> NDArray[np.float64]:
     """Return the normal scores of the ranks; equal scores have equal ones."""
+    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+
     ordered = np.sort(np.asarray(scores, dtype=np.float64))
     below, up_to = np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
-    normal = NormalDist()
-    return np.array([normal.inv_cdf(rank / (len(scores) + 1)) for rank in ((below + 1 + up_to) / 2).tolist()])
+    return ndtri((below + 1 + up_to) / 2 / (len(scores) + 1))
+
+
+def _squared_distances(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return them for each pair, without an array of three dimensions."""
+    squares, other_squares = (rows**2).sum(axis=1), (others**2).sum(axis=1)
+    # einsum, unlike a product of matrices, adds in one order for any number of threads.
+    products = np.einsum("ik,jk->ij", rows, others)
+    return np.maximum(squares[:, None] + other_squares[None, :] - 2 * products, 0.0)
 
 
 def _standardise(features: Sequence[Sequence[float]]) -> NDArray[np.float64]:

@@ -15,13 +15,15 @@ from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
-from autoloss.search.score_model import ScoreModel, describe_signature
+from autoloss.search.score_model import ScoreModel, Smoothness, describe_signature
 from autoloss.settings import Configuration
 
 LEAST_OBSERVED = 12
 """Scored candidates from which the model is used; before, the first attempt that passes is trained."""
 MOST_OBSERVED = 300
 """The latest observations that the model is fitted to, which bounds its time."""
+CHOSEN_EVERY = 12
+"""Observations after which the smoothness of the model is chosen again: a choice takes several fits."""
 
 
 class Guided(Proposer):
@@ -36,6 +38,7 @@ class Guided(Proposer):
         self._signatures: dict[int, Mapping[str, Sequence[str]]] = {}
         self._scores: dict[int, float] = {}
         self._model: tuple[tuple[int, ...], ScoreModel] | None = None
+        self._smoothness: tuple[int, Smoothness] | None = None
 
     def plannable(self, k: int) -> bool:
         return self._evolution.plannable(k)
@@ -60,7 +63,7 @@ class Guided(Proposer):
         self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
     ) -> Mapping[str, Attempt]:
         chosen = {branch: pool[0] for branch, pool in pools.items()}
-        observed = tuple(k for k in sorted(self._scores) if k <= plan.candidate - self._lag)[-MOST_OBSERVED:]
+        observed = tuple(sorted(k for k in self._scores if k <= plan.candidate - self._lag))
         if len(observed) < LEAST_OBSERVED:
             return chosen
         model = self._fit(observed)
@@ -73,9 +76,20 @@ class Guided(Proposer):
 
     def _fit(self, observed: tuple[int, ...]) -> ScoreModel:
         if self._model is None or self._model[0] != observed:
-            described = [self._describe(self._signatures[k]) for k in observed]
-            self._model = observed, ScoreModel(described, [self._scores[k] for k in observed])
+            self._model = observed, self._make_model(observed, self._choose_smoothness(observed))
         return self._model[1]
+
+    def _choose_smoothness(self, observed: tuple[int, ...]) -> Smoothness:
+        """Choose by a number of observations that is a multiple, so that a resumed search chooses alike."""
+        count = len(observed) - len(observed) % CHOSEN_EVERY
+        if self._smoothness is None or self._smoothness[0] != count:
+            self._smoothness = count, self._make_model(observed[:count]).smoothness
+        return self._smoothness[1]
+
+    def _make_model(self, observed: tuple[int, ...], smoothness: Smoothness | None = None) -> ScoreModel:
+        latest = observed[-MOST_OBSERVED:]
+        described = [self._describe(self._signatures[k]) for k in latest]
+        return ScoreModel(described, [self._scores[k] for k in latest], smoothness)
 
     def _describe(self, signature: Mapping[str, Sequence[str]]) -> list[float]:
         return [value for branch in self._branches for value in describe_signature(signature.get(branch, ()))]

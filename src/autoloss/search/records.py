@@ -8,8 +8,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
+"""The longest reason, and the longest name of a task, a branch or a metric, that a run keeps."""
+FURTHER_METRICS = 100
+"""The most metrics beside the score that a run keeps."""
 PROMOTED = "promoted"
 """Kind of every branch of a candidate that is an earlier one, trained at a larger share of the schedule."""
+
+
+def keep_text(text: str, characters: int) -> str:
+    """Return a text as a run keeps it: what UTF-8 cannot write is escaped, and the middle of a longer one is left out.
+
+    >>> keep_text("a" * 100, 30)
+    'aaaaaaaa … shortened … aaaaaaaa'
+    """
+    # What cannot be written is rare, and long texts are cut before they are copied again.
+    if len(text) > characters:
+        half = (characters - len(_CUT)) // 2
+        text = text[:half] + _CUT + text[-half:]
+    plain = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return plain if plain == text else keep_text(plain, characters)
+
+
+_CUT = " … shortened … "
 
 
 class State(Enum):

@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 LENGTHS = (0.5, 1.0, 2.0)
-"""Length scales that are tried, as multiples of the square root of the number of features."""
 NOISES = (0.03, 0.3)
-"""Variances of the scores around the model that are tried; scores have variance 1."""
+"""What is tried: see `Smoothness`."""
 OPTIMISM = 1.0
 """Standard deviations that are added to the mean where losses are chosen: the upper confidence bound of Srinivas et al. (2010)."""
 PARTS = 4
@@ -51,6 +53,19 @@ def _divide(product: float, norm: float) -> float:
     return quotient if math.isfinite(quotient) else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Smoothness:
+    """What is assumed of scores as a function of the features.
+
+    Args:
+        length: The distance over which scores stay alike, as a multiple of the square root of the number of features.
+        noise: Variance of the scores around the model, where scores have variance 1.
+    """
+
+    length: float
+    noise: float
+
+
 class ScoreModel:
     """A Gaussian process with a Matérn kernel, fitted to the ranks of scores.
 
@@ -59,9 +74,12 @@ class ScoreModel:
     Args:
         features: One row per loss, all of one length.
         scores: Higher is better.
+        smoothness: By default the one of a small grid under which the scores are most likely, which takes one fit for each.
     """
 
-    def __init__(self, features: Sequence[Sequence[float]], scores: Sequence[float]) -> None:
+    def __init__(
+        self, features: Sequence[Sequence[float]], scores: Sequence[float], smoothness: Smoothness | None = None
+    ) -> None:
         from scipy.stats import norm, rankdata
 
         rows = np.asarray(features, dtype=np.float64)
@@ -70,18 +88,20 @@ class ScoreModel:
         # A feature that all losses share says nothing.
         self._width = np.where(spread > 1e-9, spread, np.inf)
         targets = norm.ppf(rankdata(scores) / (len(scores) + 1))
-        self._processes: Any = _fit_process(self._standardise(rows), targets / max(targets.std(), 1e-9))
+        self.smoothness, self._process = _fit_process(
+            self._standardise(rows),
+            targets / max(targets.std(), 1e-9),
+            [Smoothness(*pair) for pair in product(LENGTHS, NOISES)] if smoothness is None else [smoothness],
+        )
 
     def _standardise(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.clip((rows - self._centre) / self._width, -BOUND, BOUND)
 
     def predict(self, features: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of the transformed scores of losses."""
-        from threadpoolctl import threadpool_limits
-
         rows = self._standardise(np.asarray(features, dtype=np.float64))
-        with threadpool_limits(1):
-            return self._processes.predict(rows, return_std=True)
+        with _libraries().limit(limits=1):
+            return self._process.predict(rows, return_std=True)
 
     def find_most_promising(self, features: Sequence[Sequence[float]]) -> int:
         """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
@@ -90,20 +110,29 @@ class ScoreModel:
         return int(np.argmax(np.round(mean + OPTIMISM * deviation, 9)))
 
 
-def _fit_process(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> Any:
-    """Fit one process for each length scale and noise, and return the one under which the scores are most likely."""
+def _fit_process(
+    rows: NDArray[np.float64], targets: NDArray[np.float64], choices: Sequence[Smoothness]
+) -> tuple[Smoothness, Any]:
+    """Fit one process for each choice, and return the one under which the scores are most likely."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import Matern, WhiteKernel
-    from threadpoolctl import threadpool_limits
 
-    found: list[Any] = []
+    found: list[tuple[Smoothness, Any]] = []
     unit = math.sqrt(rows.shape[1])
     # One thread: the order of additions, and so the last bits, do not depend on the number of cores.
-    with threadpool_limits(1), warnings.catch_warnings():
+    with _libraries().limit(limits=1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for length in LENGTHS:
-            for noise in NOISES:
-                kernel = Matern(length * unit, nu=2.5) + WhiteKernel(noise)
-                process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)  # pyright: ignore[reportArgumentType]
-                found.append(process.fit(rows, targets))
-    return max(found, key=lambda process: round(process.log_marginal_likelihood_value_, 9))
+        for choice in choices:
+            kernel = Matern(choice.length * unit, nu=2.5) + WhiteKernel(choice.noise)
+            process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-8)  # pyright: ignore[reportArgumentType]
+            found.append((choice, process.fit(rows, targets)))
+    return max(found, key=lambda each: round(each[1].log_marginal_likelihood_value_, 9))
+
+
+@cache
+def _libraries() -> Any:
+    """Return what limits the threads of the libraries of linear algebra; finding these takes several milliseconds."""
+    from sklearn import gaussian_process  # noqa: F401 - it loads them
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

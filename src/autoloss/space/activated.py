@@ -77,7 +77,7 @@ class ActivatedBranch(Branch):
         values = encode(target, channels, self.activation, self.ignore_index)
         if self.encoding == "one_hot":
             return values
-        return values * inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
+        return inner_band(values, 1 if self.encoding == "edge" else self.tolerance)
 
     def mask(self, context: Mapping[str, Tensor]) -> Tensor | None:
         target = context["target"]
@@ -111,17 +111,17 @@ class ActivatedBranch(Branch):
 
 
 def spatial(prediction: Tensor) -> Tensor:
-    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space.
+    """View a network's output as (N, C, H, W), with H = W = 1 where there is no space; a volume (N, C, D, H, W) stays as it is.
 
     Raises:
-        RequestError: It has no channels, or more than two spatial dimensions.
+        RequestError: It has no channels, or more than three spatial dimensions.
     """
-    if prediction.ndim == 4:
+    if prediction.ndim in (4, 5):
         return prediction
     if not 1 <= prediction.ndim <= 3:
         raise RequestError(
-            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, H, W), (N, C, L), (N, C) or (N,); "
-            "reshape it before the loss."
+            f"A prediction of shape {tuple(prediction.shape)} has no form (N, C, D, H, W), (N, C, H, W), (N, C, L), "
+            "(N, C) or (N,); reshape it before the loss."
         )
     return prediction.reshape(*prediction.shape, *[1] * (4 - prediction.ndim))
 
@@ -201,11 +201,13 @@ def check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
 
 
 def inner_band(values: Tensor, width: int) -> Tensor:
-    """Return 1 where a position lies in its class within `width` pixels (square window) of a position outside it.
+    """Keep the values where a position lies in its class within `width` pixels (square window) of a position outside it.
 
     Args:
-        values: One-hot classes, (N, C, H, W). What is ignored counts as outside every class; the image border does not.
+        values: One-hot classes, (N, C, H, W), or soft ones: the value of a position is then multiplied by how far outside the
+            class its window reaches. What is ignored counts as outside every class; the image border does not.
         width: Pixels; 1 gives the inner edge.
     """
-    eroded = -F.max_pool2d(-values, kernel_size=2 * width + 1, stride=1, padding=width)
+    pool = F.max_pool3d if values.ndim == 5 else F.max_pool2d
+    eroded = -pool(-values, kernel_size=2 * width + 1, stride=1, padding=width)
     return values * (1 - eroded)

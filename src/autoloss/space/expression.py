@@ -219,5 +219,5 @@ def _check_leaves(expression: Expression, tensors: Mapping[str, Tensor]) -> None
     if not tensors:
         raise ValueError(f"{expression} needs at least one tensor, which gives the shape of its constants.")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 4:
-        raise ValueError(f"All leaves need the same shape (N, C, H, W); found {shapes}.")
+    if len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) not in (4, 5):
+        raise ValueError(f"All leaves need the same shape (N, C, H, W) or (N, C, D, H, W); found {shapes}.")

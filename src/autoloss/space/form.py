@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.space.options import Activation, Divisor, Encoding, check_options
+from autoloss.space.options import TARGET_KINDS, Activation, Divisor, Encoding, TargetKind, check_options
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch
@@ -22,6 +22,8 @@ class BranchForm:
         leaves: Names of the leaves, in the branch's order.
         from_prediction: Whether the exported module takes raw prediction and target, as `ActivatedBranch` does. Otherwise
             (boxes) it takes the leaves, and of the other arguments only `weight` is used.
+        target_kind: What y is on the branch's samples; None where that was not looked at.
+        unit: Unit of the areas of a `BoxRegression`; None for another branch.
 
     Raises:
         RequestError: A value is invalid; valid ones cannot inject code into an exported file.
@@ -35,6 +37,8 @@ class BranchForm:
     ignore_index: int | None = None
     divide_by: Divisor = "all"
     weight: float = 1.0
+    target_kind: TargetKind | None = None
+    unit: str | None = None
 
     def __post_init__(self) -> None:
         strange = [name for name in self.leaves if not _is_name(name)]
@@ -43,6 +47,8 @@ class BranchForm:
             raise RequestError(f"The leaves of a branch need names that are Python identifiers; found {self.leaves!r}.")
         if any(type(number) is not int for number in whole) or not _is_number(self.weight):
             raise RequestError(f"tolerance and ignore_index must be integers, weight a finite number; found {self}.")
+        if self.target_kind not in (None, *TARGET_KINDS):
+            raise unknown("kind of target", str(self.target_kind), TARGET_KINDS)
         if self.from_prediction:
             check_options(self.activation, self.encoding, self.divide_by)
 
@@ -50,13 +56,17 @@ class BranchForm:
     def from_branch(cls, branch: Branch) -> BranchForm:
         """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` only leaves and weight."""
         from autoloss.space.activated import ActivatedBranch
+        from autoloss.space.boxes import BoxRegression
 
         decisive = ("leaves", "encode_target", "mask", "divisor")
         leaves, weight = tuple(branch.leaves_and_roles), float(branch.weight)
         if not isinstance(branch, ActivatedBranch) or any(
             getattr(type(branch), name) is not getattr(ActivatedBranch, name) for name in decisive
         ):
-            return cls(leaves=leaves, from_prediction=False, weight=weight)
+            unit = None
+            if isinstance(branch, BoxRegression) and type(branch).leaves is BoxRegression.leaves:
+                unit = branch.unit
+            return cls(leaves=leaves, from_prediction=False, weight=weight, unit=unit)
         return cls(
             leaves=leaves,
             activation=branch.activation,
@@ -66,6 +76,15 @@ class BranchForm:
             divide_by=branch.divide_by,
             weight=weight,
         )
+
+    @property
+    def has_binary_target(self) -> bool:
+        """Whether y is known to be 0 or 1 everywhere."""
+        return self.target_kind in ("one_hot", "binary")
+
+    def leave_out_facts(self) -> BranchForm:
+        """Return the form without what older runs do not store: two forms of one branch are then equal."""
+        return replace(self, target_kind=None, unit=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can represent."""

@@ -15,6 +15,7 @@ from autoloss.errors import RequestError, quote, unknown
 from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
 from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
+from autoloss.space.handwritten import HandWritten, HandWrittenModule
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
@@ -157,7 +158,7 @@ class LossModule(nn.Module):
         """Compute the loss.
 
         Args:
-            prediction: Raw, (N, C, H, W), (N, C, L), (N, C) or (N,).
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
             target: Class indices without the channel dimension, or values of the prediction's shape.
 
         Raises:
@@ -195,17 +196,18 @@ def output(expression: Expression, branch: Branch, prediction: Tensor, context: 
         return expression.evaluate(branch.leaves(upcast(prediction), context))
 
 
-def bind(loss: Mapping[str, Expression | BranchLoss], branches: Mapping[str, Branch]) -> Criterion:
+def bind(loss: Mapping[str, Expression | BranchLoss | Loss | HandWritten], branches: Mapping[str, Branch]) -> Criterion:
     """Return the criterion that trains a network: one callable per branch, (raw prediction, context) → scalar.
 
     A tree is multiplied by the weight of its branch, and uses its mask and divisor. Hand-written losses are kept as they are.
 
     Args:
-        loss: A `Loss`, or branch name → tree or hand-written loss. A hand-written loss applies its own weight.
+        loss: A `Loss`, or branch name → tree, hand-written loss or what `zoo.get` returns. A hand-written loss applies its own
+            weight.
         branches: The branches of the task; each needs a loss.
 
     Raises:
-        RequestError: The loss lacks a branch, or has one that the task does not have.
+        RequestError: The loss lacks a branch, or has one that the task does not have, or what is given for one is no loss.
 
     >>> criterion = bind(Loss("-y * log(p)"), {"main": ActivatedBranch()})
     >>> criterion["main"](torch.zeros(2, 4), {"target": torch.tensor([0, 3])})
@@ -217,11 +219,20 @@ def bind(loss: Mapping[str, Expression | BranchLoss], branches: Mapping[str, Bra
     for name in branches:
         if name not in loss:
             raise unknown("loss for the branch", name, loss)
-    return {name: _bind_branch(loss[name], branches[name]) for name in branches}
+    return {name: _bind_branch(name, loss[name], branches[name]) for name in branches}
 
 
-def _bind_branch(loss: Expression | BranchLoss, branch: Branch) -> BranchLoss:
+def _bind_branch(name: str, loss: Expression | BranchLoss | Loss | HandWritten, branch: Branch) -> BranchLoss:
+    if isinstance(loss, HandWritten):
+        return loss.make(branch)
+    if isinstance(loss, Loss) and len(loss) == 1:
+        loss = next(iter(loss.values()))
     if not isinstance(loss, Expression):
+        if isinstance(loss, LossModule | HandWrittenModule) or not callable(loss):
+            raise RequestError(
+                f"The loss of the branch {name} is {_describe(loss)}; expected a tree (autoloss.parse), a Loss of one branch, or "
+                "a function (raw prediction, context) → scalar."
+            )
         return loss
     expression = loss
 
@@ -230,3 +241,11 @@ def _bind_branch(loss: Expression | BranchLoss, branch: Branch) -> BranchLoss:
         return branch.weight * mean_over_positions(value, branch.mask(context), branch.divisor(context))
 
     return bound
+
+
+def _describe(found: object) -> str:
+    if isinstance(found, Loss):
+        return f"a Loss of the branches {', '.join(found)}"
+    if isinstance(found, LossModule | HandWrittenModule):
+        return "a criterion, which takes a target instead of a context"
+    return f"a {type(found).__name__}, {quote(found)}"

@@ -15,7 +15,7 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One row of Table 1: maps `arity` tensors of one shape (N, C, H, W) to that same shape.
+    """One row of Table 1: maps `arity` tensors of one shape, (N, C, H, W) or (N, C, D, H, W), to that same shape.
 
     Operators are equal by name and arity, so that one sent to another process stays equal. The function of a user-defined
     operator has to keep the shape and be differentiable; `own_operators.build_operator_table` checks it.
@@ -63,7 +63,7 @@ def signed_sqrt(x: Tensor) -> Tensor:
 
 
 def mean_nhw(x: Tensor) -> Tensor:
-    return x.mean(dim=(0, 2, 3), keepdim=True).expand_as(x)
+    return x.mean(dim=(0, *range(2, x.ndim)), keepdim=True).expand_as(x)
 
 
 def mean_c(x: Tensor) -> Tensor:
@@ -72,7 +72,8 @@ def mean_c(x: Tensor) -> Tensor:
 
 def max_pool(x: Tensor) -> Tensor:
     # torch pads with minus infinity, so padding never wins; of equal values the first takes the gradient.
-    return F.max_pool2d(x, kernel_size=3, stride=1, padding=1)
+    pool = F.max_pool3d if x.ndim == 5 else F.max_pool2d
+    return pool(x, kernel_size=3, stride=1, padding=1)
 
 
 def min_pool(x: Tensor) -> Tensor:

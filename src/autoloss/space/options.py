@@ -9,11 +9,14 @@ from autoloss.errors import unknown
 Activation = Literal["softmax", "sigmoid", "none", "box"]
 Encoding = Literal["one_hot", "edge", "band"]
 Divisor = Literal["all", "valid"]
+TargetKind = Literal["one_hot", "binary", "values"]
+"""What y is at each position: 1 in one channel and 0 elsewhere; 0 or 1 in each channel; any value."""
 
 ACTIVATIONS = ("softmax", "sigmoid", "none")
 """The activations of an `ActivatedBranch`; a `BoxRegression` has `box`."""
 ENCODINGS = ("one_hot", "edge", "band")
 DIVISORS = ("all", "valid")
+TARGET_KINDS = ("one_hot", "binary", "values")
 
 
 def check_options(activation: str, encoding: str, divide_by: str) -> None:

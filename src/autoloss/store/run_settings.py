@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from autoloss.conversion import parse_json
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.database import StoreError
@@ -32,7 +33,7 @@ class TaskReference:
 
     @classmethod
     def from_json(cls, text: str) -> TaskReference:
-        return cls(**json.loads(text))
+        return cls(**parse_json(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,12 @@ class RunSettings:
         samples_digest: Of the file of samples; None in a run of schema 1.
         untrained: Score of the network with which the trainings begin, where the task tells it.
         standard: Score of the standard loss at the first of several rungs.
+        standard_loss: Branch → formula or name in the zoo of the task's standard loss; empty in older runs.
         start: What became of the losses to start from.
         also: Further metrics that tables show.
         comparison: The only one that is changed when the search is over.
+        final: Whether the best candidates are confirmed and compared when the budget is spent.
+        workers: Processes that train and test.
     """
 
     configuration: Configuration
@@ -89,9 +93,12 @@ class RunSettings:
     samples_digest: str | None = None
     untrained: float | None = None
     standard: float | None = None
+    standard_loss: Mapping[str, str] = field(default_factory=dict)
     start: Sequence[StartVerdict] = ()
     also: Sequence[str] = ()
     comparison: Comparison = Comparison()
+    final: bool = True
+    workers: int = 2
 
     @property
     def leaves(self) -> dict[str, tuple[str, ...]]:
@@ -105,7 +112,9 @@ class RunSettings:
         >>> settings.to_rows()["task"]
         '{"frozen": {}, "name": "x", "options": {}}'
         """
-        defaults = {one.name: one.default for one in fields(self)}
+        defaults = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(self)
+        }
         values = {name: getattr(self, name) for name in _CODECS}
         return dict(to_row(name, value) for name, value in values.items() if value != defaults[name])
 
@@ -125,7 +134,7 @@ class RunSettings:
             try:
                 if row in rows:
                     found[name] = decode(rows[row])
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise StoreError(
                     f"{path}: the setting {row!r} cannot be read ({error}). Restore the file from a copy, or open it with the "
                     "release that wrote it."
@@ -153,7 +162,7 @@ def _encode_branches(branches: Mapping[str, BranchForm]) -> str:
 
 
 def _decode_branches(text: str) -> dict[str, BranchForm]:
-    return {name: BranchForm.from_dict(form) for name, form in json.loads(text).items()}
+    return {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()}
 
 
 def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -167,13 +176,16 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "branches": (_encode_branches, _decode_branches),
     "release": (str, str),
     "samples_digest": (str, str),
-    "untrained": (json.dumps, json.loads),
-    "standard": (json.dumps, json.loads),
+    "untrained": (json.dumps, parse_json),
+    "standard": (json.dumps, parse_json),
+    "standard_loss": (json.dumps, parse_json),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
-        lambda text: tuple(StartVerdict(**values) for values in json.loads(text)),
+        lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     ),
-    "also": (lambda also: json.dumps(list(also)), lambda text: tuple(json.loads(text))),
-    "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**json.loads(text))),
+    "also": (lambda also: json.dumps(list(also)), lambda text: tuple(parse_json(text))),
+    "final": (json.dumps, parse_json),
+    "workers": (json.dumps, parse_json),
+    "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }
 """Setting → how its text is written and read."""

@@ -33,10 +33,10 @@ def draw_samples(task: Task, count: int, seed: int) -> Samples:
         if len(found[name]) != count:
             raise RequestError(f"Task {task.name!r} gave {len(found[name])} samples for {name}; asked for {count}.")
         for sample in found[name]:
-            if sample.prediction.ndim != 4 or not bool(sample.prediction.isfinite().all()):
+            if sample.prediction.ndim not in (4, 5) or not bool(sample.prediction.isfinite().all()):
                 raise RequestError(
                     f"A sample of branch {name} has a prediction of shape {tuple(sample.prediction.shape)}, finite: "
-                    f"{bool(sample.prediction.isfinite().all())}; expected finite raw predictions (N, C, H, W)."
+                    f"{bool(sample.prediction.isfinite().all())}; expected finite raw predictions (N, C, H, W), or (N, C, D, H, W)."
                 )
     return {name: tuple(found[name]) for name in task.branches}
 

@@ -39,6 +39,7 @@ class CatalogueEntry:
         return self.metrics[0]
 
 
+POSE = ("map", "ap50", "ap75", "map_medium", "map_large", "mar", "oks")
 SEGMENTATION = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
 
 CATALOGUE: Mapping[str, CatalogueEntry] = {
@@ -98,6 +99,19 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         "Instance segmentation on COCO 2017, 80 classes; Mask R-CNN with five branches, the paper's proxy and retraining",
         ("map", "ap50", "box_map", "box_ap50"),
         "autoloss.tasks.detection.files:coco_ins",
+        "vision",
+        inspects=True,
+    ),
+    "figures-pose": CatalogueEntry(
+        "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
+        POSE,
+        "autoloss.tasks.pose.figures:figures_pose",
+        "vision",
+    ),
+    "coco-pose": CatalogueEntry(
+        "Poses on COCO 2017, 17 joints; SimpleBaseline, the paper's proxy and retraining",
+        POSE,
+        "autoloss.tasks.pose.files:coco_pose",
         "vision",
         inspects=True,
     ),

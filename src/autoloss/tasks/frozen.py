@@ -58,5 +58,8 @@ class FrozenTask(Task):
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return self._task.recipe(schedule)
 
+    def diagnose(self) -> Sequence[str]:
+        return self._task.diagnose()
+
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         return self._task.pictures({**self._losses, **criterion}, training, count)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, find_user_line
 
 
 @runtime_checkable
@@ -43,9 +43,27 @@ def check_metric(metric: Metric, name: str) -> Metric:
 
 
 def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample; NaN where the metric is undefined."""
+    """Measure one sample; NaN where the metric is undefined.
+
+    Raises:
+        RequestError: The metric raised, or returned no number.
+    """
+    try:
+        return to_float(_call_once(metric, prediction, target))
+    except (RequestError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        where, said = find_user_line(error), f"{type(error).__name__}: {error}"
+        raise RequestError(
+            f"The metric raises {said.rstrip('.')}{f', in {where}' if where else ''}. It was called with (prediction, target) of "
+            f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
+            "prediction is activated."
+        ) from error
+
+
+def _call_once(metric: Metric, prediction: Tensor, target: Tensor) -> Any:
     if not isinstance(metric, StreamedMetric):
-        return to_float(metric(prediction, target))
+        return metric(prediction, target)
     if callable(metric):
         value = metric(prediction, target)
     else:
@@ -53,13 +71,14 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
         value = metric.compute()
     # Calling a torchmetrics.Metric also adds to its state.
     metric.reset()
-    return to_float(value)
+    return value
 
 
 class MetricTotals:
     """Computes several metrics of a split in one pass over its batches.
 
-    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches.
+    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches. Where
+    examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined.
     """
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
@@ -78,14 +97,20 @@ class MetricTotals:
 
     def values(self) -> list[float]:
         """Return the value of each metric, in order; NaN where undefined."""
-        whole = [torch.cat(parts) for parts in zip(*self._kept, strict=True)]
         found = [
-            to_float(metric.compute() if isinstance(metric, StreamedMetric) else metric(*whole))
+            to_float(metric.compute()) if isinstance(metric, StreamedMetric) else self._measure(metric)
             for metric in self._metrics
         ]
         for metric in self._streamed:
             metric.reset()
         return found
+
+    def _measure(self, metric: Metric) -> float:
+        if len({(prediction.shape[1:], target.shape[1:]) for prediction, target in self._kept}) == 1:
+            return to_float(metric(*(torch.cat(parts) for parts in zip(*self._kept, strict=True))))
+        examples = [one for batch in self._kept for one in zip(*(part.split(1) for part in batch), strict=True)]
+        values = [value for one in examples if not math.isnan(value := to_float(metric(*one)))]
+        return sum(values) / len(values) if values else math.nan
 
 
 def to_float(value: Any) -> float:

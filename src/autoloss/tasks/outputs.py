@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, find_user_line
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
+from autoloss.tasks.batches import Inputs, describe_inputs, list_tensors
 from autoloss.tasks.data import Split
+from autoloss.tasks.diagnosis import check_prediction, check_target_form, explain_class_range
 
 
 class Output(NamedTuple):
@@ -53,47 +55,62 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return built
 
 
-def split_output(output: Any) -> Sequence[Tensor]:
-    """Return the output of a network in training as its prediction, followed by auxiliary ones if there are any."""
-    return output if isinstance(output, tuple | list) else (output,)
+def try_building(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
+    """Build a network for the first time, as `build_network` does.
+
+    Raises:
+        RequestError: It cannot be built; the user's own line is named.
+    """
+    try:
+        return build_network(network)
+    except RequestError:
+        raise
+    except Exception as error:
+        where = f", in {found}" if (found := find_user_line(error)) else ""
+        raise RequestError(
+            f"The network cannot be built: {type(error).__name__}: {str(error).rstrip('.')}{where}. Give a function without "
+            "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
+        ) from error
 
 
-def probe(network: nn.Module, split: Split, branch: ActivatedBranch) -> Output:
-    """Run a network on two examples and check the prediction against their targets.
+def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size: int) -> Output:
+    """Run a network on two examples, or on one at batch size 1, and check the prediction against their targets.
 
     Raises:
         RequestError: The network cannot process the inputs, or its prediction does not fit the targets.
     """
-    inputs, target = split.first(2)
-    prediction = _predict(network.eval(), inputs, split.name)
-    if len(prediction) != len(inputs):
+    inputs, target = split.first(min(2, batch_size))
+    prediction = _predict(network.eval(), inputs, target, split)
+    if len(prediction) != len(target):
         raise RequestError(
-            f"The network gives a prediction of shape {tuple(prediction.shape)} for {len(inputs)} examples of the "
+            f"The network gives a prediction of shape {tuple(prediction.shape)} for {len(target)} examples of the "
             f"{split.name} data; the first dimension of its output needs to be the example."
         )
+    check_prediction(prediction, inputs, split.name)
+    check_target_form(target, prediction, branch.activation, split.name)
     shape = spatial(prediction).shape
     context = {"target": convert_target(target, prediction, branch.activation)}
     if not context["target"].is_floating_point():
-        _check_classes(split.targets(), shape[1], branch, split.name)
+        everything = split.targets()
+        _check_classes(target if everything is None else everything, shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
 
 
-def _predict(network: nn.Module, inputs: Tensor, name: str) -> Tensor:
+def _predict(network: nn.Module, inputs: Inputs, target: Tensor, split: Split) -> Tensor:
     try:
         with torch.no_grad():
-            prediction = network(inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            return split.reading.predict(network, inputs)
+    except RequestError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        whole = any(not tensor.is_floating_point() for tensor in list_tensors(inputs))
+        advice = "Inputs that are whole numbers and no indices need .float(). " if whole else ""
         raise RequestError(
-            f"The network cannot process the {name} inputs, {inputs.dtype} of shape {tuple(inputs.shape)} for "
-            f"{len(inputs)} examples: {error}. Change the network or the data so that they fit; the first dimension is the example."
+            f"The network cannot process the {split.name} inputs, {describe_inputs(inputs)} for {len(target)} examples: {error}. "
+            f"{advice}Change the network or the data so that they fit; the first dimension is the example. inputs=… names the "
+            "parts of an item that the network gets; collate_fn=… brings the examples of a batch to one size."
         ) from error
-    if not isinstance(prediction, Tensor):
-        raise RequestError(
-            f"The network returns a {type(prediction).__name__}; expected one tensor of raw predictions. Wrap it in a "
-            "module that returns one; a network with several outputs needs a Task of its own."
-        )
-    return prediction
 
 
 def _check_target(branch: ActivatedBranch, prediction: Tensor, target: Tensor, name: str) -> None:
@@ -118,6 +135,5 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
     if least < 0 or most >= classes:
         raise RequestError(
             f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
-            f"for the classes 0 to {classes - 1}. Give the network one channel per class, or set ignore_index=… to the index "
-            "that is to be ignored."
+            f"for the classes 0 to {classes - 1}. {explain_class_range(least, most, classes)}"
         )

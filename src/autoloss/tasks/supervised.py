@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,13 +16,24 @@ from autoloss.space.activated import ActivatedBranch, Encoding, activate_for_met
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
+from autoloss.tasks.batches import Inputs, Key, Reading, list_tensors
 from autoloss.tasks.data import Split
+from autoloss.tasks.diagnosis import (
+    check_finite,
+    check_kinds,
+    check_network,
+    describe_unusable_samples,
+    find_doubts,
+    make_execution,
+)
+from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
-from autoloss.tasks.outputs import build_network, convert_target, probe, split_output
+from autoloss.tasks.outputs import build_network, convert_target, probe, try_building
 from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
+from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
 from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seed_generators
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.training.loop import Curve, seed_generators
+from autoloss.tasks.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
@@ -62,7 +72,10 @@ class SupervisedTask(Task):
         network: A function without arguments that builds the network, so that its weights follow from the seed; or a module,
             which is copied with its weights. In training it may return a tuple: its prediction, and auxiliary predictions of
             the same target, whose losses are weighted by `Recipe.auxiliary`.
-        train: Training data: a torch `Dataset` of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays.
+        train: Training data: a pair (inputs, targets) of tensors or arrays; a dictionary of them; a list or a torch `Dataset`
+            whose items are pairs (input, target), with further parts if need be, or dictionaries; or a `DataLoader` of a
+            `Dataset`, which brings its batches, `collate_fn` and workers along. A dictionary of inputs is given to the network
+            as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
         valid: Validation data, on which losses are compared.
         activation: Activation between the network's output and the prediction: softmax, sigmoid or none.
         metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
@@ -82,6 +95,17 @@ class SupervisedTask(Task):
         tolerance: Half width of the band in pixels.
         device: Device on which networks are trained.
         loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
+        collate_fn: List of items → batch, as for a `DataLoader`; otherwise the parts of the items are stacked.
+        inputs: Key or position in an item of what the network gets, or several of them. In a tuple it is the first part; in a
+            dictionary all that holds tensors, beside the target.
+        target: Key or position of the target. In a tuple it is the second part; in a dictionary the one that is named `labels`,
+            `label`, `target`, `targets`, `mask`, `masks` or `y`.
+        output: What the network returns → its prediction, or in training a tuple of it and auxiliary ones.
+        reseed: Called with (data set, seed) before each batch, for a data set that keeps random generators of its own. The
+            global generators of torch, NumPy and Python are seeded for each batch in any case.
+        trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
+            by the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
+            the schedule) and `learning_rate` (a factor), which the function has to follow.
 
     Raises:
         RequestError: Network, data and metric do not fit together; the message says what to change.
@@ -120,24 +144,53 @@ class SupervisedTask(Task):
         tolerance: int = 5,
         device: str = "cpu",
         loaders: int = 0,
+        collate_fn: Collate | None = None,
+        inputs: Key | Sequence[Key] | None = None,
+        target: Key | None = None,
+        output: Callable[[Any], Any] | None = None,
+        reseed: Reseed | None = None,
+        trainer: FitElsewhere | None = None,
     ) -> None:
+        text, whole, of_recipe = "text", "a whole number", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
+        check_kinds(
+            {
+                "recipe": (recipe, Recipe, of_recipe),
+                "full_recipe": (full_recipe, Recipe | None, f"{of_recipe}, or None"),
+                "rows_per_sample": (rows_per_sample, int, whole),
+                "name": (name, str, text),
+                "standard": (standard, str | None, f"{text}: a formula or a name of autoloss.zoo.names()"),
+                "also": (also, Mapping | None, "a dictionary, name → metric"),
+                "ignore_index": (ignore_index, int | None, f"{whole} or none"),
+                "tolerance": (tolerance, int, whole),
+                "device": (device, str, f"{text}, such as cpu or cuda"),
+                "loaders": (loaders, int, whole),
+            }
+        )
         if rows_per_sample < 1:
             raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
         self.name = name
-        self.recipes = {"proxy": recipe, "full": full_recipe or recipe}
         self.rows_per_sample = rows_per_sample
-        self.execution = self._execution = Execution(device=device)
+        self.execution = self._execution = make_execution(device)
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = check_metric(metric, "metric")
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         given = {"train": train, "valid": valid, "test": test}
-        proxy = {label: Split(data, label, loaders) for label, data in given.items() if data is not None}
-        others = {label: data and Split(data, label, loaders) for label, data in full.data.items()}
+        self._fit = trainer
+        self._reading = Reading(inputs=inputs, target=target, output=output)
+        read = functools.partial(Split, loaders=loaders, collate_fn=collate_fn, reading=self._reading, reseed=reseed)
+        proxy = {label: read(data, label) for label, data in given.items() if data is not None}
+        others = {label: None if data is None else read(data, label) for label, data in full.data.items()}
         whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
         self._splits = {"proxy": proxy, "full": whole}
+        self.recipes = {
+            "proxy": _adopt_batches(recipe, proxy["train"]),
+            "full": _adopt_batches(full_recipe or recipe, whole["train"]),
+        }
         self.splits = tuple(label for label in proxy if label != "train")
+        for split in proxy.values():
+            check_finite(split)
         branch = ActivatedBranch(
             activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
         )
@@ -148,31 +201,35 @@ class SupervisedTask(Task):
     def branches(self) -> Mapping[str, ActivatedBranch]:
         return {MAIN: self._branch}
 
-    def steps(self, training: Training) -> int:
-        examples = len(self._splits[training.schedule]["train"])
-        return self.recipes[training.schedule].steps(examples, training.fidelity)
+    def steps(self, training: Training) -> int | None:
+        if self._fit is not None:
+            return None
+        recipe, train = self.recipes[training.schedule], self._splits[training.schedule]["train"]
+        return shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return dataclasses.asdict(self.recipes[schedule])
+        return self.recipes[schedule].as_values() if self._fit is None else {"trainer": name_function(self._fit)}
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
-        undefined = at_best = 0
+        drawn: list[tuple[float, float]] = []
         with seed_generators(seed) as generator, torch.no_grad():
             network = build_network(self._networks["proxy"]).eval()
             for inputs, target in self._draw_batches(count * DRAWS_PER_SAMPLE, seed, generator):
-                prediction = network(inputs)
+                prediction = self._reading.predict(network, inputs)
                 context = {"target": convert_target(target, prediction, self._branch.activation)}
                 sample = Sample(spatial(prediction), context)
                 initial = self._branch.metric(sample.prediction, context)
                 best = self._branch.metric(self._branch.ideal(context), context)
-                undefined += math.isnan(initial) or math.isnan(best)
-                at_best += initial >= best
+                drawn.append((initial, best))
                 if initial < best:
                     found.append(sample)
                 if len(found) == count:
                     return {MAIN: found}
-        raise self._report_too_few(count, len(found), undefined, at_best)
+        raise describe_unusable_samples(drawn, count, None if self._has_space else self.rows_per_sample)
+
+    def diagnose(self) -> Sequence[str]:
+        return find_doubts(self._splits["proxy"], self._branch)
 
     def train(
         self,
@@ -193,11 +250,11 @@ class SupervisedTask(Task):
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
-    ) -> Trainer[nn.Module, tuple[Tensor, Tensor]]:
+    ) -> Trainer[nn.Module, tuple[Inputs, Tensor]]:
         schedule, execution = training.schedule, execution or self._execution
         recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
         train, evaluated = self._splits[schedule]["train"], self._splits[schedule][training.split]
-        size = recipe.evaluation_batch or recipe.batch_size
+        size = self._evaluation_batch(recipe, evaluated)
         return Trainer(
             build=lambda: build_network(self._networks[schedule]),
             recipe=recipe,
@@ -207,7 +264,22 @@ class SupervisedTask(Task):
             make_loss=lambda network: self._make_loss(network, criterion, recipe, execution),
             evaluate=lambda network, fidelity: self._evaluate(network, evaluated, size, execution, fidelity),
             groups=self._groups[schedule],
+            draw_order=train.draw_order,
+            fit_elsewhere=None if self._fit is None else functools.partial(self._fit_elsewhere, self._fit, criterion),
         )
+
+    def _fit_elsewhere(
+        self, fit: FitElsewhere, criterion: Criterion, network: nn.Module, training: Training, observe: Observe | None
+    ) -> Curve | Diverged:
+        def compute(prediction: Tensor, target: Tensor) -> Tensor:
+            prediction = upcast(prediction)
+            return criterion[MAIN](prediction, {"target": convert_target(target, prediction, self._branch.activation)})
+
+        return fit_elsewhere(fit, network, WatchedLoss(compute, observe), training)
+
+    @staticmethod
+    def _evaluation_batch(recipe: Recipe, split: Split) -> int:
+        return recipe.evaluation_batch or split.batch_size or recipe.batch_size
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture] | Diverged:
         """Train as `train` does, and return the first images of the split with the classes that the network predicts.
@@ -226,26 +298,25 @@ class SupervisedTask(Task):
 
     @torch.no_grad()
     def _make_pictures(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
-        for inputs, target in data.batches([torch.tensor([at]) for at in range(min(count, len(data)))]):
-            probabilities = activate_for_metric(network(self._execution.move(inputs)), target, self._branch.activation)[
-                0
-            ].cpu()
+        for inputs, target in data.batches(data.indices[:count].split(1)):
+            prediction = self._reading.predict(network, self._execution.move(inputs))
+            probabilities = activate_for_metric(prediction, target, self._branch.activation)[0].cpu()
             # With one channel, the prediction is the probability of the second of two classes.
             several_classes = probabilities.ndim > target[0].ndim
             classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
-            yield Picture(inputs[0].cpu(), target[0].reshape(classes.shape), classes)
+            yield Picture(list_tensors(inputs)[0][0].cpu(), target[0].reshape(classes.shape), classes)
 
     def _make_loss(
         self, network: nn.Module, criterion: Criterion, recipe: Recipe, execution: Execution
-    ) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+    ) -> Callable[[tuple[Inputs, Tensor]], Tensor]:
         """Return a function from a batch to its loss, in float32 whatever the precision of the network."""
         loss = criterion[MAIN]
 
-        def compute_loss(batch: tuple[Tensor, Tensor]) -> Tensor:
+        def compute_loss(batch: tuple[Inputs, Tensor]) -> Tensor:
             inputs, target = batch
             with execution.autocast():
-                output = network(execution.move(inputs))
-            prediction, *auxiliary = (upcast(each) for each in split_output(output))
+                outputs = self._reading.call(network, execution.move(inputs))
+            prediction, *auxiliary = map(upcast, outputs)
             context = {"target": convert_target(target.to(execution.torch_device), prediction, self._branch.activation)}
             return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
 
@@ -259,8 +330,8 @@ class SupervisedTask(Task):
         also = self._also if fidelity == 1 else {}
         totals = MetricTotals([self._metric, *also.values()])
         examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
-        for inputs, target in split.batches(examples.split(batch_size)):
-            prediction = network(execution.move(inputs))
+        for inputs, target in split.batches(split.indices[examples].split(batch_size)):
+            prediction = self._reading.predict(network, execution.move(inputs))
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
             target = target.to(execution.torch_device)
@@ -271,35 +342,40 @@ class SupervisedTask(Task):
     def _probe(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
         """Return the branch with the channels of the network's output, and whether that has space."""
         with seed_generators(0):
-            network = build_network(self._networks["proxy"])
+            network = try_building(self._networks["proxy"])
+            check_network(network)
             splits = self._splits["proxy"]
-            outputs = [probe(network, split, branch) for split in splits.values()]
+            for split in splits.values():
+                split.check_repeats()
+            recipe = self.recipes["proxy"]
+            outputs = [
+                probe(
+                    network,
+                    split,
+                    branch,
+                    recipe.batch_size if label == "train" else self._evaluation_batch(recipe, split),
+                )
+                for label, split in splits.items()
+            ]
             measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
 
-    def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
         """Draw `limit` candidates for a sample; none is drawn twice before all were drawn once."""
         split = self._splits["proxy"]["train"]
         count = len(split)
         size = 1 if self._has_space else min(self.rows_per_sample, count)
         order: list[Tensor] = []
         while len(order) < limit:
-            order += torch.randperm(count, generator=generator)[: count // size * size].split(size)
+            order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
         return split.batches(order[:limit], seed)
-
-    def _report_too_few(self, count: int, found: int, undefined: int, at_best: int) -> RequestError:
-        advice = (
-            "Check that higher is better and that the metric is defined on a single image."
-            if self._has_space
-            else f"Raise rows_per_sample, now {self.rows_per_sample}, so that each sample has enough rows of every class."
-        )
-        return RequestError(
-            f"Only {found} of {count} samples can be used: of {undefined + at_best + found} that were drawn, the metric is "
-            f"undefined on {undefined} and already at its best on {at_best}. The metric of an untrained network needs to be "
-            f"defined, and lower than that of the target used as prediction. {advice}"
-        )
 
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample, with the target in the type of the data set."""
     return measure_sample(metric, prediction, target.to(dtype))
+
+
+def _adopt_batches(recipe: Recipe, train: Split) -> Recipe:
+    """Return the recipe with the batch size of a `DataLoader`, if there is one."""
+    return recipe if train.batch_size is None else dataclasses.replace(recipe, batch_size=train.batch_size)

@@ -70,8 +70,8 @@ class Scored:
 
     Args:
         score: The metric on the evaluated split; higher is better.
-        also: Further metrics by name.
-        curve: (step, training loss) pairs.
+        also: Further metrics by name; a run keeps the first 100, and 200 characters of a name.
+        curve: (step, training loss) pairs; a run keeps 100 of them, evenly spaced.
     """
 
     score: float
@@ -211,6 +211,10 @@ class Task(ABC):
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         """Return the settings of a schedule as plain values; they are stored with a retraining."""
         return {}
+
+    def diagnose(self) -> Sequence[str]:
+        """Say in sentences what looks wrong with data or network, for `check` and the beginning of a search."""
+        return ()
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train as `train` does, and return the first `count` images of the split with the network's predictions.

@@ -29,6 +29,7 @@ from autoloss.trainings.entrant import Entrant
 from autoloss.trainings.retraining import check_settings, read_result, write_result
 from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.job_runner import to_record
+from autoloss.workers.process_state import restored_state
 
 ALL = "all"
 """Stands for every baseline that fits the task."""
@@ -132,7 +133,7 @@ class Retrainer:
                 execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": entrant.loss})
             )
         try:
-            with one_thread():
+            with restored_state(), one_thread():
                 outcome = to_record(self.task.train(criterion, training, execution, self._observer(label, training)))
         except (RequestError, RunError):
             raise

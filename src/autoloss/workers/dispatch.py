@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from autoloss.errors import RunError
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
-from autoloss.search.records import Outcome, State
+from autoloss.search.records import REASON_CHARACTERS, Outcome, State, keep_text
 from autoloss.settings import LimitSettings
 from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
 from autoloss.workers.pool import Workers
@@ -174,7 +174,8 @@ class Dispatcher:
         self.failed += 1
         if isinstance(self._jobs[ticket], RejectionBatch):
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
-        return Outcome(state=State.FAILED, reason=f"{reason}\n{traceback}".rstrip(), seconds=seconds)
+        text = keep_text(f"{reason}\n{traceback}".rstrip(), REASON_CHARACTERS)
+        return Outcome(state=State.FAILED, reason=text, seconds=seconds)
 
 
 def run_jobs(jobs: Iterable[Job], dispatcher: Dispatcher) -> Iterator[CompletedJob]:

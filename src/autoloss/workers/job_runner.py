@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,15 +13,19 @@ from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan
-from autoloss.search.records import Outcome, State
+from autoloss.search.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, keep_text
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Criterion, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.task import Diverged, Scored, Stopped, Task
+from autoloss.tasks.training.loop import thin_curve
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.rejection_tester import RejectionTester, make_tester
+
+STEPS = 1 << 31
+"""Steps of a training are below."""
 
 
 class JobRunner:
@@ -108,23 +113,37 @@ def _times(loss: BranchLoss, factor: float) -> BranchLoss:
 
 
 def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
-    """Return a training's outcome as plain values; a score that is not finite is no score.
+    """Return a training's outcome as plain values of limited length; a score that is not finite is no score.
 
     Raises:
         TypeError: A task's `train` returned something else.
+        ValueError: A step is no number of a step.
     """
     match outcome:
         case Diverged():
-            return Outcome(state=State.DIVERGED, step=int(outcome.step), reason=str(outcome.reason))
+            return Outcome(state=State.DIVERGED, step=_step(outcome.step), reason=_reason(outcome.reason))
         case Stopped():
-            return Outcome(state=State.STOPPED, step=int(outcome.step), reason=str(outcome.reason))
+            return Outcome(state=State.STOPPED, step=_step(outcome.step), reason=_reason(outcome.reason))
         case Scored():
             score = float(outcome.score)
-            curve = tuple((int(step), float(loss)) for step, loss in outcome.curve)
+            curve = thin_curve([(_step(step), float(loss)) for step, loss in outcome.curve])
             if not math.isfinite(score):
                 return Outcome(state=State.DIVERGED, curve=curve, reason=f"the metric is {score}")
-            also = {str(name): float(value) for name, value in outcome.also.items()}
+            also = {
+                keep_text(str(name), NAME_CHARACTERS): float(value)
+                for name, value in itertools.islice(outcome.also.items(), FURTHER_METRICS)
+            }
             finite = {name: value for name, value in also.items() if math.isfinite(value)}
             return Outcome(state=State.SCORED, score=score, also=finite, curve=curve)
         case _:
             raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored, Diverged or Stopped.")
+
+
+def _step(step: int) -> int:
+    if not abs(step) < STEPS:
+        raise ValueError(f"train() returned a step of {keep_text(repr(step), 60)}; expected a number below {STEPS}.")
+    return int(step)
+
+
+def _reason(reason: str) -> str:
+    return keep_text(str(reason), REASON_CHARACTERS)

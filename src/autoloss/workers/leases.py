@@ -242,7 +242,14 @@ class LeasedWorkers(Workers):
             slot.job_seconds = heartbeat.seconds
             slot.call = self._cluster.call(slot.supervisor, None)
             return
-        outcome: JobOutcome = decode(heartbeat.outcome)
+        try:
+            outcome: JobOutcome = decode(heartbeat.outcome)
+        except Exception as error:
+            text = f"The driver cannot read the result; return plain values. {type(error).__name__}: {error}"
+            outcome = Raised(slot.job, text, "", slot.job_seconds)
+        if outcome.job != slot.job:
+            self._lose(slot, Lost(START, "exited", f"The worker answered for job {outcome.job}.", 0.0))
+            return
         slot.job = None
         del self._jobs[outcome.job]
         self._outcomes[outcome.job] = outcome

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import cloudpickle
 
 Cause = Literal["deadline", "killed", "memory", "device", "node", "exited"]
 
+TOKEN_BYTES = 16
+REPLY_BYTES = 64 << 20
+"""The longest answer of a job that a driver takes; all that it needs is a few numbers and texts."""
+READ_BYTES = 1 << 20
 _LENGTH = struct.Struct(">Q")
+_REPLY = struct.Struct(f">{TOKEN_BYTES}sqQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,12 @@ class Pickled:
 
 
 def encode(message: Any) -> bytes:
-    """Write a message as one frame: its length in eight bytes, then the pickled message."""
-    body = cloudpickle.dumps(message)
+    """Write a message as one frame, pickled."""
+    return frame(cloudpickle.dumps(message))
+
+
+def frame(body: bytes) -> bytes:
+    """Put the length before a body, in eight bytes."""
     return _LENGTH.pack(len(body)) + body
 
 
@@ -103,29 +113,53 @@ def decode(body: bytes) -> Any:
     return cloudpickle.loads(body)
 
 
-def split_frames(buffer: bytearray) -> list[bytes]:
-    """Remove all complete frames from the front of a buffer and return their bodies."""
-    bodies = []
-    while len(buffer) >= _LENGTH.size:
-        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+class StrayBytesError(ValueError):
+    """Something arrived on a pipe that is no answer."""
+
+
+def pack_reply(token: bytes, job: int, body: bytes) -> bytes:
+    """Write an answer: the token that only the worker itself was told, the number of the job, the length, the body."""
+    return _REPLY.pack(token, job, len(body)) + body
+
+
+def split_replies(buffer: bytearray, token: bytes) -> list[tuple[int, bytes]]:
+    """Remove all complete answers from the front of a buffer and return their jobs and bodies.
+
+    Raises:
+        StrayBytesError: What follows is no answer of the worker with this token.
+    """
+    replies = []
+    while buffer:
+        if not token.startswith(buffer[:TOKEN_BYTES]):
+            raise StrayBytesError(f"{bytes(buffer[:TOKEN_BYTES])!r} came in place of an answer")
+        if len(buffer) < _REPLY.size:
+            break
+        _, job, length = _REPLY.unpack_from(buffer)
+        if length > REPLY_BYTES:
+            raise StrayBytesError(f"an answer of {length} bytes was announced; the most is {REPLY_BYTES}")
+        end = _REPLY.size + length
         if len(buffer) < end:
             break
-        bodies.append(bytes(buffer[_LENGTH.size : end]))
+        replies.append((job, bytes(buffer[_REPLY.size : end])))
         del buffer[:end]
-    return bodies
+    return replies
 
 
-def read_frame(stream: BinaryIO) -> bytes:
+def read_frame(pipe: int) -> bytes:
     """Wait for one frame and return its body.
 
     Raises:
-        EOFError: The other side closed the stream.
+        EOFError: The other side closed the pipe.
     """
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(header)
-    body = stream.read(length)
-    if len(body) < length:
-        raise EOFError
-    return body
+    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
+    return bytes(_read(pipe, length))
+
+
+def _read(pipe: int, count: int) -> bytearray:
+    found = bytearray()
+    while len(found) < count:
+        chunk = os.read(pipe, min(count - len(found), READ_BYTES))
+        if not chunk:
+            raise EOFError
+        found += chunk
+    return found

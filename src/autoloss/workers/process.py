@@ -1,9 +1,10 @@
-"""One worker process with its process group, as its driver sees them."""
+"""One worker with its reaper and its process group, as their driver sees them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO
 
-from autoloss.workers.messages import Cause, split_frames
+from autoloss.workers.messages import TOKEN_BYTES, Cause, frame, split_replies
+from autoloss.workers.process_table import has_ended
+from autoloss.workers.reaper import NUMBER
 
 TAIL_BYTES = 4096
 TAIL_LINES = 20
@@ -31,7 +34,9 @@ THREAD_VARIABLES = (
 
 
 class WorkerProcess:
-    """A running worker. No call blocks: the caller waits on the selector and then calls `exchange`.
+    """A running worker, a child of the reaper that this process starts.
+
+    No call but `close` blocks: the caller waits on the selector and then calls `exchange`.
 
     Args:
         selector: The pipes are registered with it.
@@ -43,7 +48,7 @@ class WorkerProcess:
     ) -> None:
         self._process = subprocess.Popen(
             # -P: a file in the current directory must not stand in for a module of the standard library.
-            [sys.executable, "-P", "-m", "autoloss.workers.worker", str(os.getpid()), str(threads)],
+            [sys.executable, "-P", "-m", "autoloss.workers.reaper", str(os.getpid()), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,6 +66,8 @@ class WorkerProcess:
         self._incoming = bytearray()
         self._tail = bytearray()
         self._killed = False
+        self._token = os.urandom(TOKEN_BYTES)
+        self._worker: int | None = None
         self.hung_up = False
         self.ready = False
         self.started = time.monotonic()
@@ -68,23 +75,27 @@ class WorkerProcess:
             os.set_blocking(stream.fileno(), False)
         selector.register(self._replies, selectors.EVENT_READ)
         selector.register(self._errors, selectors.EVENT_READ)
+        self.send(frame(self._token))
         self.send(function)
 
     @property
-    def group(self) -> int:
-        """The process group, which is the worker's process id as well."""
+    def reaper(self) -> int:
+        """The process id of the reaper, from which all processes of the worker descend; it leads a group of its own."""
         return self._process.pid
 
     @property
+    def group(self) -> int:
+        """The process group of the worker, which is its process id as well; waits a moment for a worker that just started."""
+        end = time.monotonic() + REAP_SECONDS
+        while self._worker is None and not self.hung_up and time.monotonic() < end:
+            select.select([self._replies], [], [], REAP_SECONDS)
+            self._receive()
+        return self._worker or self.reaper
+
+    @property
     def has_ended(self) -> bool:
-        """Whether the worker itself has ended; others of its group may not have."""
-        if not hasattr(os, "waitid"):
-            return self._process.poll() is not None
-        try:
-            # Not reaped yet: the number of the group stays in use, so that killing it cannot hit another process.
-            return os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+        """Whether the worker has ended; what it answered before may not have been read."""
+        return self.hung_up or (self._worker is not None and has_ended(self._worker))
 
     def send(self, frame: bytes) -> None:
         """Queue a frame and write as much as the pipe takes; `exchange` writes the rest."""
@@ -95,36 +106,42 @@ class WorkerProcess:
         """Drop what the job before the next one printed."""
         self._tail.clear()
 
-    def exchange(self) -> list[bytes]:
+    def exchange(self) -> list[tuple[int, bytes]]:
         """Write what is queued and read what has arrived, without waiting.
 
         Returns:
-            The bodies of the frames that are complete.
+            The answers that are complete: the number of the job, and the body.
+
+        Raises:
+            StrayBytesError: Something else arrived.
         """
         self._write()
-        while chunk := self._read(self._replies):
-            self._incoming += chunk
-        if chunk is not None:
-            self.hung_up = True
+        self._receive()
         self._drain_errors(1)
-        return split_frames(self._incoming)
+        return [] if self._worker is None else split_replies(self._incoming, self._token)
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole group, stopped processes included."""
+        """Have the reaper end the worker and everything that descends from it."""
         if not self._killed:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, signal.SIGKILL)
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.reaper, number)
             self._killed = True
 
     def close(self) -> None:
-        """Kill the group, reap it and close the pipes."""
+        """End the worker, reap it and close the pipes."""
         if self._requests.closed:
             return
         self.kill()
         # A process in an uninterruptible system call dies when the kernel lets it; the driver does not wait for that.
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(REAP_SECONDS)
-        _reap_orphans(self.group)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(REAP_SECONDS)
+        if self._worker is not None:
+            _end_orphans(self._worker)
         self._drain_errors(16)
         for stream in (self._requests, self._replies, self._errors):
             self._unwatch(stream)
@@ -162,6 +179,15 @@ class WorkerProcess:
                 self._outgoing.popleft()
         self._unwatch(self._requests)
 
+    def _receive(self) -> None:
+        while chunk := self._read(self._replies):
+            self._incoming += chunk
+        if chunk is not None:
+            self.hung_up = True
+        if self._worker is None and len(self._incoming) >= NUMBER.size:
+            (self._worker,) = NUMBER.unpack_from(self._incoming)
+            del self._incoming[: NUMBER.size]
+
     def _read(self, stream: IO[bytes]) -> bytes | None:
         """Return what has arrived, an empty value at the end of the stream, None when nothing has arrived yet."""
         try:
@@ -185,25 +211,6 @@ class WorkerProcess:
             self._selector.unregister(stream)
 
 
-def memory_of_groups() -> dict[int, int]:
-    """Return the resident bytes of every process group; pages that processes share count once for each.
-
-    Empty where there is no /proc.
-    """
-    page = os.sysconf("SC_PAGE_SIZE")
-    groups: dict[int, int] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
-                # The name of the program, in brackets, may hold spaces and brackets.
-                fields = stat.read().rpartition(b")")[2].split()
-                group, pages = int(fields[2]), int(fields[21])
-                groups[group] = groups.get(group, 0) + pages * page
-    return groups
-
-
 def _environment(extra: Mapping[str, str], threads: int) -> dict[str, str]:
     path = os.pathsep.join(_import_path())
     # One seed for str hashes: a task that iterates over a set of names does so in the same order in every worker.
@@ -221,8 +228,10 @@ def _import_path() -> list[str]:
     return sorted(map(os.path.abspath, sys.path), key=lambda entry: entry not in standard)
 
 
-def _reap_orphans(group: int) -> None:
-    """Reap the processes that a worker left and this one inherited, as process 1 of a container does."""
+def _end_orphans(group: int) -> None:
+    """End what is left of a worker whose reaper was killed, and reap it where this process is the one to inherit it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + REAP_SECONDS
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < end:

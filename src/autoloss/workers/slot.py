@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, decode
+from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, StrayBytesError, decode
 from autoloss.workers.process import WorkerProcess
 
 
@@ -48,6 +48,8 @@ class Slot:
 
     def submit(self, number: int, frame: bytes, deadline_seconds: float) -> None:
         """Send the worker its job."""
+        if self.worker is not None and self.worker.has_ended:
+            self.clear()
         if self.worker is None:
             self.worker = self._start()
         self.worker.clear_output()
@@ -66,9 +68,7 @@ class Slot:
         worker = self.worker
         if worker is None:
             return None
-        # Looked at before the last reading: what a worker answered before its end counts.
-        has_ended = worker.has_ended
-        outcome = self._read(worker) or self._enforce_limits(worker, memory, has_ended or worker.hung_up)
+        outcome = self._read(worker) or self._enforce_limits(worker, memory)
         if outcome is None or self.job is None:
             return None
         self.job = None
@@ -89,12 +89,20 @@ class Slot:
         return 0.0 if self.job is None else self.job.seconds
 
     def _read(self, worker: WorkerProcess) -> JobOutcome | None:
-        for body in worker.exchange():
+        try:
+            replies = worker.exchange()
+        except StrayBytesError as error:
+            return self._refuse(worker, str(error))
+        for job, body in replies:
+            if job != (self._number if worker.ready else START) or (worker.ready and self.job is None):
+                return self._refuse(worker, f"an answer came for job {job}")
             try:
-                message = decode(body)
+                message, is_last = decode(body)
             except Exception as error:
                 text = f"The driver cannot read the result; return plain values. {type(error).__name__}: {error}"
-                return Raised(self._number, text, traceback.format_exc(), self._seconds)
+                number, seconds = self._number, self._seconds
+                self._discard(worker)
+                return Raised(number, text, traceback.format_exc(), seconds)
             match message:
                 case Finished(job=number) if number == START:
                     worker.ready = True
@@ -102,19 +110,27 @@ class Slot:
                         self.job.started = time.monotonic()
                 case Raised(job=number) if number == START:
                     text = f"A worker could not load what it is to run. {message.message}"
+                    number = self._number
                     self._discard(worker)
-                    return Raised(self._number, text, message.traceback_text, 0.0, at_start=True)
+                    return Raised(number, text, message.traceback_text, 0.0, at_start=True)
                 case Lost(_, cause, text, _):
                     # The worker itself reports an error of its memory or its GPU; it gets no other job.
                     return self._lose(worker, cause, text)
                 case _:
+                    if is_last:
+                        # Something that its job changed cannot be restored.
+                        self._discard(worker)
                     return message
         return None
 
-    def _enforce_limits(self, worker: WorkerProcess, memory: Mapping[int, int], has_ended: bool) -> JobOutcome | None:
-        if has_ended:
+    def _refuse(self, worker: WorkerProcess, found: str) -> JobOutcome:
+        """End a worker whose pipe somebody else wrote to: what follows could be anything."""
+        return self._lose(worker, "exited", f"The worker's answers cannot be read: {found}. It was ended.")
+
+    def _enforce_limits(self, worker: WorkerProcess, memory: Mapping[int, int]) -> JobOutcome | None:
+        if worker.hung_up:
             return self._handle_exit(worker)
-        used, limit = memory.get(worker.group, 0), self._memory_limit_bytes
+        used, limit = memory.get(worker.reaper, 0), self._memory_limit_bytes
         if limit is not None and used > limit:
             return self._lose(worker, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
         if not worker.ready and time.monotonic() - worker.started > self._start_seconds:

@@ -117,6 +117,7 @@ _BASELINES = (
         "baseline/ce",
         "cross entropy",
         "the standard loss of classification; Section 4 compares with it",
+        title="cross entropy",
         formula="-y * log(p)",
     ),
     Entry(
@@ -125,6 +126,7 @@ _BASELINES = (
         "the standard loss of multi-label classification",
         activation="sigmoid",
         target="one_hot, or any set of classes",
+        title="binary cross entropy",
         formula="-(y * log(p) + (1 - y) * log(1 - p))",
     ),
     Entry(
@@ -133,12 +135,14 @@ _BASELINES = (
         "the standard loss of regression and of heatmaps (SimpleBaseline, Xiao et al., 2018)",
         activation="none",
         target="values",
+        title="squared error",
         formula="(p - y)**2",
     ),
     Entry(
         "baseline/focal",
         "focal loss with γ = 2, without class weights",
         "Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4",
+        title="focal loss",
         formula="-(1 - p)**2 * y * log(p)",
     ),
     Entry(
@@ -200,11 +204,12 @@ _BASELINES = (
     ),
     Entry(
         "baseline/iou",
-        "IoU loss of boxes",
+        "IoU loss of boxes: -log(i / u), and finite where they do not overlap (the signed logarithm of 0 would be 0)",
         "Yu et al., 2016, UnitBox, Eq. 2",
         target=AREAS,
         activation="box",
-        formula="-log(i / u)",
+        title="IoU loss",
+        formula="log(inv(i / u))",
     ),
     Entry(
         "baseline/giou",
@@ -212,6 +217,7 @@ _BASELINES = (
         "Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1",
         target=AREAS,
         activation="box",
+        title="GIoU loss",
         formula="1 - i / u + (e - u) / e",
     ),
     Entry(

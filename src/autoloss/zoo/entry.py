@@ -13,8 +13,8 @@ from autoloss.zoo.branches import check_leaves, get_only_branch
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
+    from autoloss.space.handwritten import HandWritten
     from autoloss.space.loss import Loss
-    from autoloss.zoo.handwritten import HandWritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Entry:
         formula: The tree of a loss for one branch.
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
+        title: What people call it; empty where that is its name.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Entry:
     formula: str = ""
     factory: Callable[[Branch], BranchLoss] | None = None
     members: Mapping[str, Entry] = field(default_factory=dict)
+    title: str = ""
 
     @property
     def formulas(self) -> Mapping[str, str]:
@@ -51,8 +53,8 @@ class Entry:
 
     def make_loss(self) -> Loss | HandWritten:
         """Return the loss independently of any task; both kinds have `criterion()`."""
+        from autoloss.space.handwritten import HandWritten
         from autoloss.space.loss import Loss
-        from autoloss.zoo.handwritten import HandWritten
 
         return Loss(self.formulas) if self.factory is None else HandWritten(self.name, self.factory)
 

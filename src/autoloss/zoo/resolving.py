@@ -16,9 +16,9 @@ from autoloss.zoo.entry import Entry
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
     from autoloss.space.expression import Expression
+    from autoloss.space.handwritten import HandWritten
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
-    from autoloss.zoo.handwritten import HandWritten
 
 Losses = dict[str, "Expression | BranchLoss"]
 """Branch → tree or hand-written loss, as `autoloss.bind` takes them."""

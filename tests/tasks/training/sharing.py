@@ -74,8 +74,10 @@ def main(directory: Path) -> None:
             distribution.take_shares([torch.arange(3)])
         except RequestError as error:
             refused = str(error)
-        found = {"whole": whole, "kept": kept, "resumed": resumed, "refused": refused}
-        (directory / f"{distribution.rank()}.json").write_text(json.dumps(found))
+        rank = distribution.rank()
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    found = {"whole": whole, "kept": kept, "resumed": resumed, "refused": refused, "threads": threads}
+    (directory / f"{rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

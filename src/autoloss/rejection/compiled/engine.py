@@ -41,7 +41,7 @@ class CompiledEngine(Engine):
     A branch or a tree that the compiled code does not support runs in the reference instead; the log says why, once.
 
     Raises:
-        RequestError: A sample is not finite, or channels, height or width differ between samples.
+        RequestError: A sample is not finite, or channels or spatial dimensions differ between samples.
     """
 
     def __init__(
@@ -164,6 +164,7 @@ class CompiledEngine(Engine):
             (
                 *(u(layout.channels), rows, u(layout.height), u(layout.width), rows_per_tile, u((MASK + 1) * area)),
                 u(layout.moving),
+                u(layout.depth),
             ),
             steps,
             precision(momentum),

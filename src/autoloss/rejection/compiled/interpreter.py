@@ -44,7 +44,7 @@ SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) fo
 @njit(**OPTIONS)
 def _run(w, code, factors, begin, end, tile, shape, positions):
     """Run instructions on one tile or, at odd times, on the whole sample; return their contribution to the loss."""
-    channels, rows, height, width, rows_per_tile, scratch, _ = shape
+    channels, rows, height, width, rows_per_tile, scratch, _, depth = shape
     loss = 0.0
     for row in range(begin, end):
         op, varies = code[row, OP], code[row, VARIES]
@@ -94,9 +94,9 @@ def _run(w, code, factors, begin, end, tile, shape, positions):
         elif op == MASKED_TOTAL:
             loss += factor * k.masked_sum_of(w, a, b, count)
         elif op == POOL:
-            pool(w, to, a, scratch, (across, rows, height, width, rows_per_tile), factor)
+            pool(w, to, a, scratch, (across, rows, depth, height, width, rows_per_tile), factor)
         elif op == POOL_SLOPE:
-            pool_slope(w, to, a, b, scratch, (across, rows, height, width, rows_per_tile), factor)
+            pool_slope(w, to, a, b, scratch, (across, rows, depth, height, width, rows_per_tile), factor)
     return loss
 
 
@@ -213,7 +213,7 @@ def compile_descent() -> Callable[..., int]:
 
     Its arguments: workspace; a program's code, factors, blocks and number of blocks that run once; offsets of z, its velocity,
     p, and the fixed inputs of boxes; offsets and strides of the derivatives, and their factors; activation; shape (channels,
-    rows, height, width, rows per tile, offset of scratch, channels of z); first and last step; momentum; learning rate; an
+    rows, height, width, rows per tile, offset of scratch, channels of z, depth); first and last step; momentum; learning rate; an
     array of zeros, one per step, for the loss; the largest finite value. It returns how the descent ended.
     """
     stamp = _hash_sources()

@@ -26,6 +26,7 @@ class Layout:
     Args:
         raw: Channels of the raw prediction, where the leaves are not its activation (boxes).
         given: Likewise, rows of fixed inputs.
+        depth: Planes of a volume: (N, C, D, H, W) is stored as N·D planes.
     """
 
     planes: int
@@ -34,6 +35,7 @@ class Layout:
     width: int
     raw: int = 0
     given: int = 0
+    depth: int = 1
 
     @property
     def moving(self) -> int:
@@ -50,8 +52,8 @@ class Layout:
 
     @property
     def flat(self) -> bool:
-        """Whether a plane has one position only, so that pools change nothing."""
-        return self.height == self.width == 1
+        """Whether an image or volume has one position only, so that pools change nothing."""
+        return self.height == self.width == self.depth == 1
 
     @property
     def rows_per_tile(self) -> int:
@@ -69,8 +71,9 @@ class Layout:
 
     @property
     def scratch(self) -> int:
-        """Elements of scratch memory for an activation or a pool: two tiles, or six planes with a border."""
-        return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2)))
+        """Elements of scratch memory for an activation or a pool: two tiles, or six planes with a border and two volumes."""
+        volumes = 2 * self.depth * self.height * self.width if self.depth > 1 else 0
+        return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2) + volumes))
 
     @property
     def head(self) -> int:

@@ -20,7 +20,7 @@ from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
 
 Packed = NDArray[np.floating[Any]]
-"""A tensor (N, C, H, W), flat, in the order of the workspace."""
+"""A tensor (N, C, H, W) or (N, C, D, H, W), flat, in the order of the workspace."""
 
 ACTIVATIONS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
 """Activation of a branch → its number in the interpreter."""
@@ -52,7 +52,12 @@ class PackedSample:
         array = self.layout.unpack(packed)
         if self.activation == ONE_LOGIT:
             array = array[:, 1:]
-        return torch.as_tensor(np.ascontiguousarray(array)).reshape(self.sample.prediction.shape)
+        unpacked = torch.as_tensor(np.ascontiguousarray(array))
+        if self.layout.depth > 1:
+            planes, *others = unpacked.shape
+            depth = self.layout.depth
+            unpacked = unpacked.reshape(planes // depth, depth, *others).transpose(1, 2)
+        return unpacked.reshape(self.sample.prediction.shape)
 
 
 def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSample:
@@ -63,12 +68,12 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
 
     def pack(tensor: Tensor) -> Packed:
         full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
-        return layout.pack(full.double().numpy())
+        return layout.pack(_flatten_depth(full).double().numpy())
 
     single, double = (_stack_inputs(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
     mask = branch.mask(sample.context)
     if mask is not None:
-        mask = mask.cpu().expand(layout.planes, layout.channels, layout.height, layout.width)
+        mask = mask.cpu().expand(len(raw), layout.channels, *raw.shape[2:])
     return PackedSample(
         sample=sample,
         layout=layout,
@@ -81,11 +86,17 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
 
 
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
-    planes, channels, height, width = raw.shape
+    planes, channels, height, width = _flatten_depth(raw).shape
+    depth = raw.shape[2] if raw.ndim == 5 else 1
     if branch.activation == "box":
         return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
     one_logit = branch.activation != "none" and channels == 1
-    return Layout(planes, 2 if one_logit else channels, height, width)
+    return Layout(planes, 2 if one_logit else channels, height, width, depth=depth)
+
+
+def _flatten_depth(tensor: Tensor) -> Tensor:
+    """View volumes (N, C, D, H, W) as N·D planes; anything else stays as it is."""
+    return tensor.transpose(1, 2).flatten(0, 1) if tensor.ndim == 5 else tensor
 
 
 def _stack_inputs(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
@@ -102,12 +113,12 @@ def check_samples(samples: Sequence[Sample]) -> None:
     """Check that the protocol can run on the samples.
 
     Raises:
-        RequestError: A tensor is not finite, or channels, height or width differ between samples.
+        RequestError: A tensor is not finite, or channels or spatial dimensions differ between samples.
     """
     shapes = [tuple(spatial(sample.prediction).shape) for sample in samples]
     if len({shape[1:] for shape in shapes}) > 1:
         raise RequestError(
-            f"The samples' predictions have the shapes {shapes}; channels, height and width need to be the same for all. "
+            f"The samples' predictions have the shapes {shapes}; channels and spatial dimensions need to be the same for all. "
             "Crop or resize them to one size."
         )
     for number, sample in enumerate(samples):

@@ -329,11 +329,14 @@ def _shapes(search: Search, best: Listed) -> list[Shape]:
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
-    forms = search.settings.branches
+    forms, standard = search.settings.branches, search.settings.standard_loss
     try:
         loss = Loss.parse(best.formula.found, search.settings.leaves)
     except FormulaError:
         return []
     label = f"#{best.values['id']}"
-    drawn = [shape_of(tree, forms[name], name if len(loss) > 1 else "", label) for name, tree in loss.items()]
+    drawn = [
+        shape_of(tree, forms[name], name if len(loss) > 1 else "", label, standard.get(name, ""))
+        for name, tree in loss.items()
+    ]
     return [shape for shape in drawn if shape is not None]

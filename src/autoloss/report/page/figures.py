@@ -228,7 +228,9 @@ def _smoothed(values: Sequence[float], reach: int = 4) -> list[float]:
 
 def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float | None:
     """Return the mean of the standard loss on the valid split at the recipe's own learning rate, where it was trained."""
-    standard = next((row.entrant.loss for row in search.comparison if row.entrant.baseline), None)
+    # Of the entrants as they were listed: the rows are sorted by their mean.
+    entrants = search.settings.comparison.entrants
+    standard = next((entrant["loss"] for entrant in entrants if entrant.get("baseline")), None)
     scores = [
         outcome.score
         for job, outcome in trials.items()

@@ -24,11 +24,13 @@ class Formula:
         found: As the search found it.
         line: Simplified, on one line.
         set: Simplified, as mathematics in HTML.
+        identity: What it is on the task, such as `cross entropy × 2`; empty where it is no loss of the zoo.
     """
 
     found: str
     line: str
     set: Markup
+    identity: str = ""
 
 
 class Formulas(dict[str, Formula]):
@@ -38,7 +40,12 @@ class Formulas(dict[str, Formula]):
     def of(cls, search: Search, found: Iterable[str]) -> Formulas:
         branches = tuple(search.settings.branches.items())
         readable = simplify_formulas(search, found)
-        return cls({text: Formula(text, one.line, _write_mathml(text, branches)) for text, one in readable.items()})
+        return cls(
+            {
+                text: Formula(text, one.line, _write_mathml(text, branches), one.identity)
+                for text, one in readable.items()
+            }
+        )
 
 
 @functools.lru_cache(maxsize=2000)

@@ -1,4 +1,4 @@
-"""What a loss does: its value and its gradient over the prediction, beside a loss that everybody knows.
+"""What a loss does: its value and its gradient over the prediction, beside the standard loss of the task.
 
 The probe is one position with two classes: p at the true one, 1 − p at the other. For an element-wise loss that is the loss
 itself; a loss with means or pools sees its neighbours as well, and here it has none but the other class.
@@ -19,7 +19,8 @@ from autoloss.report.shares import list_factors
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN
-from autoloss.space.parsing import parse
+from autoloss.space.parsing import FormulaError, parse
+from autoloss.zoo import ENTRIES
 
 PROBES = 201
 EDGE = 0.005
@@ -37,24 +38,22 @@ class Probe:
     Args:
         leaves: Names of the leaves that it serves.
         sides: What is drawn: name of a side → channel of the probe.
-        known: A loss that everybody knows, and its name.
+        known: Name in the zoo of the loss that is drawn beside others where the task's standard one cannot be.
         label: Of the axis.
     """
 
     leaves: frozenset[str]
     sides: Mapping[str, int]
     known: str
-    known_name: str
     label: str
 
 
-CLASSES = Probe(
-    frozenset("yp"), {"y = 1": 0, "y = 0": 1}, "-y * log(p)", "cross entropy", "p, the predicted probability"
-)
-VALUES = Probe(frozenset("yp"), {"y = 1": 0, "y = 0": 1}, "(p - y)**2", "squared error", "p, the predicted value")
-AREAS = Probe(
-    frozenset("iue"), {"two squares": 0}, "1 - i / u", "IoU loss", "shift of one square from the other, in sides"
-)
+_SIDES = {"y = 1": 0, "y = 0": 1}
+CLASSES = Probe(frozenset("yp"), _SIDES, "baseline/ce", "p, the predicted probability")
+LABELS = Probe(frozenset("yp"), _SIDES, "baseline/bce", "p, the predicted probability")
+VALUES = Probe(frozenset("yp"), _SIDES, "baseline/mse", "p, the predicted value")
+AREAS = Probe(frozenset("iue"), {"two squares": 0}, "baseline/iou", "shift of one square from the other, in sides")
+_BY_ACTIVATION = {"none": VALUES, "sigmoid": LABELS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +71,22 @@ class Shape:
 
 
 @functools.lru_cache(maxsize=64)
-def shape_of(tree: Expression, form: BranchForm, branch: str, label: str) -> Shape | None:
+def shape_of(tree: Expression, form: BranchForm, branch: str, label: str, standard: str = "") -> Shape | None:
     """Draw the tree of a branch; None where its leaves are none that can be probed.
 
     Args:
         label: What the loss is called in the legend.
+        standard: Formula or name in the zoo of the task's standard loss, which is drawn beside it.
     """
-    probe = AREAS if set(form.leaves) == AREAS.leaves else VALUES if form.activation == "none" else CLASSES
+    probe = AREAS if set(form.leaves) == AREAS.leaves else _BY_ACTIVATION.get(form.activation, CLASSES)
     if set(form.leaves) != probe.leaves:
         return None
     at = _places(probe)
-    ours, theirs = (_probed(one, probe, at) for one in (tree, parse(probe.known)))
+    known, known_name = _find_reference(standard, probe)
+    ours, theirs = (_probed(one, probe, at) for one in (tree, known))
     silent = [side for side in probe.sides if _silent(ours[side]) and _silent(theirs[side])]
     charts = [
-        _chart(f"{what}, {side}", probe, label, ours[side][number], theirs[side][number])
+        _chart(f"{what}, {side}", probe, (label, ours[side][number]), (known_name, theirs[side][number]))
         for side in probe.sides
         if side not in silent
         for number, what in enumerate(("Value", "Gradient"))
@@ -100,6 +101,20 @@ def shape_of(tree: Expression, form: BranchForm, branch: str, label: str) -> Sha
             "two classes, without the effect on its neighbours."
         )
     return Shape(branch, tuple(charts), tuple(notes))
+
+
+def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
+    """Return the loss that others are drawn beside, and what it is called."""
+    entry = ENTRIES.get(standard)
+    formula = entry.formula if entry else standard
+    try:
+        # One written by hand has no formula, and one of a person's own operators cannot be read here.
+        if formula:
+            return parse(formula, probe.leaves), (entry.title or entry.name) if entry else "standard loss"
+    except FormulaError:
+        pass
+    usual = ENTRIES[probe.known]
+    return parse(usual.formula), usual.title
 
 
 def _silent(drawn: tuple[list[Point], list[Point]]) -> bool:
@@ -136,7 +151,9 @@ def _leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return at, {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
 
 
-def _chart(title: str, probe: Probe, label: str, ours: list[Point], theirs: list[Point]) -> Chart:
+def _chart(title: str, probe: Probe, mine: tuple[str, list[Point]], other: tuple[str, list[Point]]) -> Chart:
+    """Draw two losses, each with its name."""
+    (label, ours), (known_name, theirs) = mine, other
     x = axis(ours[0][0], ours[-1][0], probe.label, count=4, widen=True)
     low, high = _range([value for _, value in [*ours, *theirs] if math.isfinite(value)])
     y = axis(low, high, title.split(",")[0].lower(), count=4)
@@ -145,12 +162,12 @@ def _chart(title: str, probe: Probe, label: str, ours: list[Point], theirs: list
         for points in (theirs, ours)
     ]
     layers = (
-        Layer("line", line(inside[0], x, y), 3, probe.known_name, dashed=True),
+        Layer("line", line(inside[0], x, y), 3, known_name, dashed=True),
         Layer("line", line(inside[1], x, y), 1, label),
     )
     (_, first), (_, middle), (_, last) = ours[0], ours[len(ours) // 2], ours[-1]
     description = (
-        f"{title}: {label} goes from {first:.3g} over {middle:.3g} in the middle to {last:.3g}; {probe.known_name} from "
+        f"{title}: {label} goes from {first:.3g} over {middle:.3g} in the middle to {last:.3g}; {known_name} from "
         f"{theirs[0][1]:.3g} over {theirs[len(theirs) // 2][1]:.3g} to {theirs[-1][1]:.3g}."
     )
     return Chart(title, description, x, y, layers)

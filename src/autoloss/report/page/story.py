@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 from autoloss.report.numbers import figure
 from autoloss.report.shares import at_share, list_charges, trains_short
-from autoloss.report.verdict import HEADLINES, NOTHING, Step, Tone, evidence, headline, next_steps
+from autoloss.report.verdict import (
+    HEADLINES,
+    NOTHING,
+    Step,
+    Tone,
+    evidence,
+    explain_identity,
+    headline,
+    identify_best,
+    next_steps,
+)
 from autoloss.run.results import Search
 from autoloss.trainings.judgement import Standing
 
@@ -97,6 +107,8 @@ def _is_searched(search: Search, charged: float) -> bool:
 def _trials_expected(search: Search) -> int:
     """Return how many trainings follow the search, as far as that is known: those of baselines depend on the task."""
     final, comparison = search.configuration.final, search.settings.comparison
+    if not search.settings.final:
+        return 0
     best = min(final.confirm, len(search.top(final.confirm)))
     # The last finalist of the race gets so many; the others may get none.
     further = final.finalist_seeds if min(final.finalists, best) else 0
@@ -115,7 +127,8 @@ def story_of(search: Search, state: State) -> Story:
     if judgement.standing is Standing.NOT_COMPARED:
         sentences, steps = (*_describe_best(search), *_so_far(state)), () if state.command else steps
     tone = HEADLINES[judgement.standing][1]
-    return Story(headline(judgement), tone, sentences, best.id, judgement.is_win, steps)
+    sentences = (*sentences, *explain_identity(search))
+    return Story(headline(judgement, identify_best(search)), tone, sentences, best.id, judgement.is_win, steps)
 
 
 def _describe_best(search: Search) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.data import load_batches
 from autoloss.tasks.detection.data.examples import Example, TrainingExamples, move_target
 from autoloss.tasks.detection.heads import BASELINES, HEADS
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, collect_targets
@@ -28,6 +26,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
 )
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
+from autoloss.tasks.loading import Loading, load_batches
 from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
@@ -150,7 +149,7 @@ class DetectionTask(Task):
         return self.recipes[training.schedule].steps(examples, training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return dataclasses.asdict(self.recipes[schedule])
+        return self.recipes[schedule].as_values()
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seed_generators(seed) as generator, torch.no_grad():
@@ -196,7 +195,7 @@ class DetectionTask(Task):
             return lambda batch: self._compute_loss(network, batch, criterion, execution)
 
         def batches(order: Sequence[Tensor], first: int) -> Iterable[Sequence[Example]]:
-            return load_batches(examples, order, training.seed, first, self._loaders)
+            return load_batches(examples, order, training.seed, first, Loading(loaders=self._loaders))
 
         return Trainer(
             build=self._networks[schedule],

@@ -64,9 +64,15 @@ def process_group(device: str) -> Iterator[None]:
         )
     if on_gpu:
         torch.cuda.set_device(local_rank())
+    # The default arguments of this module are the process group of the time when it is imported, and optimizers import it.
+    # A group that it holds lives until the interpreter ends, where its threads may abort the process.
+    from torch.distributed.nn import functional  # noqa: F401
+
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
         yield
+        # Nobody takes its connections away while another process is still inside the last collective.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

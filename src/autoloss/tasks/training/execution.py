@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
+from autoloss.tasks.batches import map_tensors
 from autoloss.tasks.training import distribution
 from autoloss.tasks.training.checkpoints import Checkpoints
 
@@ -68,8 +69,11 @@ class Execution:
         network = network.to(self.torch_device)
         return network.to(memory_format=torch.channels_last) if self.channels_last else network  # type: ignore[call-overload]
 
-    def move(self, inputs: Tensor) -> Tensor:
-        """Return a network's inputs on the device and in the memory format."""
+    def move(self, inputs: Any) -> Any:
+        """Return a network's inputs, of whatever structure, on the device and in the memory format."""
+        return map_tensors(self._move, inputs)
+
+    def _move(self, inputs: Tensor) -> Tensor:
         if self.channels_last and inputs.ndim == 4:
             return inputs.to(self.torch_device, memory_format=torch.channels_last)
         return inputs.to(self.torch_device)

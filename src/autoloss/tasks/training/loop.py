@@ -7,7 +7,6 @@ calls its criterion in several places.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import math
 import random
@@ -24,6 +23,7 @@ from autoloss.tasks.task import Diverged, Observe
 from autoloss.tasks.training import distribution
 from autoloss.tasks.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
 from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.training.optimization import Rates, make_optimizer
 from autoloss.tasks.training.recipe import Recipe
 
 Batch = TypeVar("Batch")
@@ -104,14 +104,17 @@ def fit(
     """
     network.train()
     distribution.synchronize(network)
-    optimizer = _make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    optimizer = make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    rates = Rates(optimizer, recipe, steps)
     training = TrainingState(network, optimizer, execution.grad_scaler())
     checkpoints = execution.checkpoints
     if checkpoints:
         checkpoints = checkpoints.with_metadata({**_make_metadata(recipe, steps, execution), **(metadata or {})})
     remaining = _restore(batches, training, checkpoints)
     for step, batch in enumerate(remaining, start=training.step + 1):
-        value = _take_step(training, compute_loss(batch), recipe.rate(step, steps), recipe.clip_norm, execution)
+        loss = compute_loss(batch)
+        rates.set(step)
+        value = _take_step(training, loss, recipe.clip_norm, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
@@ -145,9 +148,7 @@ def _restore(
     return remaining
 
 
-def _take_step(
-    training: TrainingState, loss: Tensor, rate: float, clip_norm: float, execution: Execution
-) -> float | str:
+def _take_step(training: TrainingState, loss: Tensor, clip_norm: float, execution: Execution) -> float | str:
     """Take one optimizer step; return the loss, or the reason why the training diverged."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
@@ -164,8 +165,6 @@ def _take_step(
         return "the gradient is not finite"
     if clip_norm:
         clip_gradients(gradients, clip_norm)
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("factor", 1.0)
     scaler.step(optimizer)
     scaler.update()
     return value
@@ -184,9 +183,15 @@ def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> None:
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    # The extremes are finite exactly when all values are. On a CPU they are found eight times as fast as the largest norm.
-    extremes = [extreme for tensor in tensors if tensor.numel() for extreme in tensor.detach().aminmax()]
-    return not extremes or bool(torch.stack(extremes).isfinite().all())
+    # A finite sum has finite parts only. A sum of finite parts may be too large, so then each part is looked at.
+    sums = [tensor.detach().sum() for tensor in tensors]
+    if all(total.device.type == "cpu" for total in sums):
+        return all(map(_is_finite, sums, tensors))
+    return bool(torch.stack(sums).isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def _is_finite(total: Tensor, tensor: Tensor) -> bool:
+    return math.isfinite(total.item()) or bool(tensor.isfinite().all())
 
 
 def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -194,7 +199,7 @@ def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata:
-    settings = {f"recipe.{name}": value for name, value in dataclasses.asdict(recipe).items()}
+    settings = {f"recipe.{name}": value for name, value in recipe.as_values().items()}
     machine = {"precision": execution.precision, "channels_last": execution.channels_last}
     return {**settings, "steps": steps, **machine, "processes": distribution.size()}
 
@@ -205,14 +210,6 @@ def thin_curve(curve: list[tuple[int, float]]) -> Curve:
         return tuple(curve)
     distance = (len(curve) - 1) / (CURVE_POINTS - 1)
     return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))
-
-
-def _make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    # Optimizers add their settings to the groups they are given.
-    copies = [dict(group) for group in groups]
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(copies, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(copies, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _check_loss(loss: object) -> None:

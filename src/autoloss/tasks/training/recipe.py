@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, quote, unknown
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("poly", "cosine", "constant", "steps")
+
+MakeOptimizer = Callable[..., Any]
+"""Called with parameter groups and `lr=…`; returns a `torch.optim.Optimizer`."""
+MakeSchedule = Callable[[Any, int], Any]
+"""Called with an optimizer and the number of steps of the training; returns a scheduler of `torch.optim.lr_scheduler`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +36,19 @@ class Recipe:
     """Passes over the training data."""
     batch_size: int = 32
     """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """sgd or adam."""
+    optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd"
+    """sgd, adam, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
+    `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; momentum and weight decay of the recipe are then its own matter."""
     learning_rate: float = 0.02
     """Initial learning rate, after the warm-up."""
     momentum: float = 0.9
     """Momentum of SGD; Adam uses its defaults."""
     weight_decay: float = 5e-4
     """Factor of the L2 penalty on the weights."""
-    schedule: Literal["poly", "cosine", "constant", "steps"] = "poly"
-    """How the learning rate changes over the training: poly, cosine, constant or steps."""
+    schedule: Literal["poly", "cosine", "constant", "steps"] | MakeSchedule = "poly"
+    """How the learning rate changes over the training: poly, cosine, constant or steps, or a function that is called with
+    an optimizer and the number of steps and returns a scheduler, which advances after each step:
+    `lambda optimizer, steps: OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)`."""
     power: float = 0.9
     """Exponent of the schedule poly: the learning rate falls as (1 − step/steps)^power."""
     milestones: tuple[float, ...] = (8 / 12, 11 / 12)
@@ -55,10 +65,16 @@ class Recipe:
     """Batch size of the evaluation, 1 where examples differ in size; `batch_size` when None."""
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
+        if not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", str(self.optimizer), OPTIMIZERS)
-        if self.schedule not in SCHEDULES:
+        if not callable(self.schedule) and self.schedule not in SCHEDULES:
             raise unknown("schedule of the learning rate", str(self.schedule), SCHEDULES)
+        whole, real = ("epochs", "batch_size", "warmup_steps"), ("learning_rate", "momentum", "weight_decay", "power")
+        for name in (*whole, *real, "minimum_learning_rate", "clip_norm", "auxiliary"):
+            value, kinds = getattr(self, name), int if name in whole else int | float
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                expected = "a whole number" if name in whole else "a number"
+                raise RequestError(f"recipe.{name} is {quote(value)}, a {type(value).__name__}; expected {expected}.")
         for name, holds, expected in (
             ("epochs", self.epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
@@ -77,7 +93,9 @@ class Recipe:
                 raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
 
     def scale_learning_rate(self, factor: float) -> Recipe:
-        """Return a copy with the learning rate multiplied by `factor`."""
+        """Return a copy with the learning rate multiplied by `factor`, in every step."""
+        if callable(self.schedule):
+            return self if factor == 1 else dataclasses.replace(self, schedule=ScaledSchedule(self.schedule, factor))
         return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
 
     def shorten(self, fidelity: float) -> Recipe:
@@ -86,10 +104,12 @@ class Recipe:
 
     def steps(self, examples: int, fidelity: float = 1.0) -> int:
         """Return the number of optimizer steps on a number of training examples, in a share of the schedule."""
-        return max(1, round(fidelity * self.epochs * max(1, examples // self.batch_size)))
+        return shorten_steps(self.epochs * max(1, examples // self.batch_size), fidelity)
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 1."""
+        """Return the learning rate of a step, counted from 1, where the schedule has a name."""
+        if callable(self.schedule):
+            raise TypeError("The schedule is a function; see optimization.Rates.")
         done = (step - 1) / steps
         share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
         # Rounded: a milestone is a whole number of epochs, whatever its share in floating point.
@@ -97,3 +117,33 @@ class Recipe:
         least = min(self.minimum_learning_rate, self.learning_rate)
         scheduled = least + (self.learning_rate - least) * share[self.schedule]
         return scheduled * min(1.0, step / self.warmup_steps) if self.warmup_steps else scheduled
+
+    def as_values(self) -> Mapping[str, Any]:
+        """Return all settings as plain values; functions and classes by their names."""
+        return {field.name: name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledSchedule:
+    """A schedule whose learning rate is multiplied by a factor in every step."""
+
+    make: MakeSchedule
+    factor: float
+
+    def __call__(self, optimizer: Any, steps: int) -> Any:
+        return self.make(optimizer, steps)
+
+
+def shorten_steps(steps: int, fidelity: float) -> int:
+    """Return the number of optimizer steps in a share of a schedule."""
+    return max(1, round(fidelity * steps))
+
+
+def name_function(value: Any) -> Any:
+    """Return the name of a function or a class, and any other value as it is."""
+    if isinstance(value, ScaledSchedule):
+        return f"{value.factor:g} × {name_function(value.make)}"
+    if isinstance(value, partial):
+        settings = "".join(f", {name}={name_function(setting)}" for name, setting in sorted(value.keywords.items()))
+        return f"partial({name_function(value.func)}{settings})"
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.tasks.task import Diverged, Observe, Scored, Training
+from autoloss.tasks.training.checkpoints import save_network
 from autoloss.tasks.training.distribution import run_on_first, take_shares
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import Curve, fit, seed_generators, shuffle_batches
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.training.recipe import Recipe, shorten_steps
 
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
@@ -35,6 +36,8 @@ class Trainer(Generic[Network, Batch]):
         make_loss: Network → function from a batch to its loss, in float32 whatever the precision of the network.
         evaluate: (trained network, share of the schedule) → its figures, or the reason why it has none.
         groups: Network → its parameter groups, each with a `factor` on the learning rate.
+        fit_elsewhere: Trains a network by the trainer of another library, instead of by `fit`.
+        draw_order: (recipe, generator) → indices of the examples of each batch of a whole training; shuffled when None.
     """
 
     build: Callable[[], Network]
@@ -45,6 +48,8 @@ class Trainer(Generic[Network, Batch]):
     make_loss: Callable[[Network], Callable[[Batch], Tensor]]
     evaluate: Callable[[Network, float], Figures | str]
     groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
+    draw_order: Callable[[Recipe, torch.Generator], Sequence[Tensor]] | None = None
+    fit_elsewhere: Callable[[Network, Training, Observe | None], Curve | Diverged] | None = None
 
     def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
         """Train a network and evaluate it.
@@ -59,7 +64,7 @@ class Trainer(Generic[Network, Batch]):
                 return curve
             figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
         if isinstance(figures, str):
-            return Diverged(self.recipe.steps(self.examples, training.fidelity), figures)
+            return Diverged(curve[-1][0], figures)
         return Scored(*figures, curve)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
@@ -78,9 +83,19 @@ class Trainer(Generic[Network, Batch]):
         self, generator: torch.Generator, training: Training, observe: Observe | None
     ) -> tuple[Network, Curve | Diverged]:
         network = self.execution.place(self.build())
+        if self.fit_elsewhere is not None:
+            curve = self.fit_elsewhere(network, training, observe)
+            # Wherever the trainer has left it.
+            network = self.execution.place(network)
+            if self.execution.checkpoints and not isinstance(curve, Diverged):
+                save_network(network, self.execution.checkpoints.with_metadata(_make_metadata(training, self.examples)))
+            return network, curve
         # The first batches of the whole schedule: a short training sees as many different examples as it can.
-        batches = shuffle_batches(self.examples, self.recipe, generator)
-        order = take_shares(batches[: self.recipe.steps(self.examples, training.fidelity)])
+        if self.draw_order is None:
+            batches: Sequence[Tensor] = shuffle_batches(self.examples, self.recipe, generator)
+        else:
+            batches = self.draw_order(self.recipe, generator)
+        order = take_shares(batches[: shorten_steps(len(batches), training.fidelity)])
         curve = fit(
             network,
             lambda done: self.batches(order[done:], done),

@@ -82,10 +82,11 @@ def read_csv(
         raise RequestError(
             f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(cells.header)}>."
         )
-    for name in (target, *drop):
-        if name not in cells.header:
+    left_out = dict.fromkeys((target, *drop))
+    for name in left_out:
+        if name not in cells.columns:
             raise unknown(f"column in {path.name}", name, cells.header)
-    names = [name for name in cells.header if name not in (target, *drop)]
+    names = [name for name in cells.header if name not in left_out]
     if not names:
         raise RequestError(f"{path.name} has no input column beside the target {target!r}; add at least one.")
     inputs: dict[str, list[float]] = {}
@@ -150,11 +151,12 @@ def _read_header(path: Path, row: tuple[int, list[str]], faults: Faults) -> tupl
     line, names = row
     if all(_parse_number(name) is not None for name in names):
         raise RequestError(f"{path.name}, line {line}: only numbers; expected a header with the names of the columns.")
+    first: dict[str, int] = {}
     for index, name in enumerate(names):
         if not name:
             faults.add(line, None, f"column {index + 1} has no name")
-        elif name in names[:index]:
-            faults.add(line, name, f"the name stands for columns {names.index(name) + 1} and {index + 1}")
+        elif first.setdefault(name, index) != index:
+            faults.add(line, name, f"the name stands for columns {first[name] + 1} and {index + 1}")
     return tuple(names)
 
 

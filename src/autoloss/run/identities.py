@@ -1,0 +1,270 @@
+"""What a loss is on its branch: the loss of the zoo whose gradient it has there, up to a positive factor.
+
+Equal formulas are rare, equal losses are not: where y is 0 or 1, -(y + y)·log(p) is cross entropy, twice. What decides is the
+gradient on the raw predictions of the branch's own samples, of which a training sees nothing but multiples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from autoloss.errors import RequestError, RunError
+from autoloss.space.loss_text import MAIN
+from autoloss.zoo import ENTRIES, resolve
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from autoloss.run.results import Search
+    from autoloss.space.branch import Branch, Sample
+    from autoloss.space.expression import Expression
+    from autoloss.space.form import BranchForm
+    from autoloss.space.loss import Loss
+    from autoloss.space.options import TargetKind
+
+TOLERANCE = 1e-4
+"""Largest difference of two gradients, relative to their norm on a sample, at which they count as equal. ε makes some: log(p²) is
+not quite 2·log(p) at small probabilities."""
+UNITY = 5e-3
+"""A factor so near to 1 is the rounding of a found loss's own factor."""
+LARGEST_SPREAD = 1.0
+"""Of random predictions around the network's own, in logits."""
+SIDE = 64
+"""Images are cut to this side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A loss of the zoo that another one is on a branch.
+
+    Args:
+        name: In the zoo, or the formula of the task's standard loss.
+        title: What people call it.
+        factor: The other loss's gradient is so many times that of this one.
+    """
+
+    name: str
+    title: str
+    factor: float
+
+    def __str__(self) -> str:
+        """Write it, without a factor of 1.
+
+        >>> str(Identity("baseline/ce", "cross entropy", 2.0)), str(Identity("baseline/ce", "cross entropy", 1.0))
+        ('cross entropy × 2', 'cross entropy')
+        """
+        return self.title if abs(self.factor - 1) < UNITY else f"{self.title} × {self.factor:.3g}"
+
+
+def find_target_kind(branch: Branch, samples: Sequence[Sample]) -> TargetKind | None:
+    """Return what the targets of a branch are on its samples; None where it has no leaf that is a target alone.
+
+    Class indices are one-hot by construction. Of floating-point targets the samples are the evidence, and only where a softmax
+    or sigmoid says that they are probabilities: the counts of a regression are 0 or 1 by chance.
+    """
+    import torch
+
+    from autoloss.space.branch import Role
+
+    names = [name for name, role in branch.leaves_and_roles.items() if role is Role.TARGET]
+    if not names or not samples:
+        return None
+    one_hot = True
+    for sample in samples:
+        leaves, mask = branch.leaves(sample.prediction, sample.context), branch.mask(sample.context)
+        for value in (leaves[name] for name in names):
+            counted = value if mask is None else torch.where(mask, value, 0)
+            if not bool(((counted == 0) | (counted == 1)).all()):
+                return "values"
+            sums = counted.sum(dim=1, keepdim=True)
+            one_hot &= bool((sums == 1 if mask is None else (sums == 1) | ~mask).all())
+    indices = all("target" in one.context and not one.context["target"].is_floating_point() for one in samples)
+    if branch.activation not in ("softmax", "sigmoid") and not indices:
+        return "values"
+    return "one_hot" if one_hot else "binary"
+
+
+def identify_formulas(search: Search, losses: Mapping[str, Loss]) -> dict[str, dict[str, Identity] | None]:
+    """Return, for each formula of a run, branch → what it is there; None where the run does not tell.
+
+    Args:
+        search: Its branches are the task's own, where it has them; otherwise they are made of what the run stores.
+        losses: Formula → loss.
+    """
+    forms, standard = search.settings.branches, search.settings.standard_loss
+    samples = _load_samples(search)
+    known = {name: _make_branch(forms[name], samples[name]) for name in forms if name in samples}
+    known |= dict(search.branches or {})
+    identifiers = {
+        name: Identifier(branch, samples[name], standard.get(name))
+        for name, branch in known.items()
+        if branch is not None and samples.get(name)
+    }
+    return {formula: _identify_loss(loss, identifiers) for formula, loss in losses.items()}
+
+
+def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[str, Identity] | None:
+    if any(name not in identifiers for name in loss):
+        return None
+    found = {name: identifiers[name].identify(tree) for name, tree in loss.items()}
+    return {name: identity for name, identity in found.items() if identity is not None}
+
+
+def _load_samples(search: Search) -> Mapping[str, Sequence[Sample]]:
+    from autoloss.store import samples as sample_files
+
+    try:
+        return sample_files.load(search.directory, search.settings.samples_digest)
+    except RunError:
+        # A run that is only looked at needs no samples: losses have no other name then.
+        return {}
+
+
+def _make_branch(form: BranchForm, samples: Sequence[Sample]) -> Branch | None:
+    """Make a branch of what a run stores of it; None where that does not tell how it makes its leaves."""
+    from autoloss.space.activated import ActivatedBranch
+    from autoloss.space.boxes import AREA_UNITS, BoxRegression
+
+    if form.from_prediction and set(form.leaves) == {"y", "p"} and samples:
+        return ActivatedBranch(
+            activation=form.activation,
+            encoding=form.encoding,
+            tolerance=form.tolerance,
+            ignore_index=form.ignore_index,
+            divide_by=form.divide_by,
+            weight=form.weight,
+            channels=samples[0].prediction.shape[1],
+        )
+    units = [unit for unit in AREA_UNITS if unit == form.unit]
+    return BoxRegression(unit=units[0], weight=form.weight) if units else None  # type: ignore[arg-type]
+
+
+@final
+class Identifier:
+    """Identifies losses on one branch.
+
+    Args:
+        samples: Of an untrained network.
+        standard: Formula or name in the zoo of the task's standard loss, which goes first.
+    """
+
+    def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
+        self._branch = branch
+        self._states = _draw_states(branch, [_cut(branch, sample) for sample in samples])
+        self._known = list(_list_known(branch, samples[0].prediction.shape[1], standard))
+        self._slopes: dict[tuple[str, int], Tensor | None] = {}
+
+    def identify(self, tree: Expression) -> Identity | None:
+        """Return the first loss of the zoo whose gradient is a positive multiple of this tree's, or None."""
+        mine: dict[int, Tensor | None] = {}
+
+        def differentiate(number: int) -> Tensor | None:
+            if number not in mine:
+                mine[number] = _differentiate(tree, self._branch, self._states[number])
+            return mine[number]
+
+        for name, title, known in self._known:
+            # One state tells most losses apart.
+            factor = _compare(
+                (differentiate(at), self._differentiate(name, known, at)) for at in range(len(self._states))
+            )
+            if factor is not None:
+                return Identity(name, title, float(f"{factor:.6g}"))
+        return None
+
+    def _differentiate(self, name: str, known: Expression, number: int) -> Tensor | None:
+        if (name, number) not in self._slopes:
+            self._slopes[name, number] = _differentiate(known, self._branch, self._states[number])
+        return self._slopes[name, number]
+
+
+def _list_known(branch: Branch, channels: int, standard: str | None) -> Iterator[tuple[str, str, Expression]]:
+    """Yield name, title and tree of all losses that fit a branch: the standard one first, then the baselines."""
+    # One logit becomes two channels, of which softmax and sigmoid make the same probabilities.
+    alike = ("softmax", "sigmoid") if channels == 1 and branch.activation in ("softmax", "sigmoid") else ()
+    names = sorted(ENTRIES, key=lambda name: (name != standard, not name.startswith("baseline/")))
+    for name in names:
+        entry, tree = ENTRIES[name], _parse(name, branch)
+        if tree is not None:
+            fits = entry.activation == branch.activation or entry.activation in alike
+            yield name, entry.title if fits and entry.title else name, tree
+    if standard and standard not in ENTRIES and (tree := _parse(standard, branch)) is not None:
+        yield standard, "the standard loss", tree
+
+
+def _parse(text: str, branch: Branch) -> Expression | None:
+    """Return the tree of a loss for a branch; None where it does not fit, or is written by hand."""
+    from autoloss.space.expression import Expression
+
+    try:
+        loss = resolve(text, {MAIN: branch})[1][MAIN]
+    except RequestError:
+        return None
+    return loss if isinstance(loss, Expression) else None
+
+
+def _draw_states(branch: Branch, samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples with the predictions of the network, partly right ones, and random ones around the network's."""
+    import torch
+
+    from autoloss.rejection.scale import move_half_to_ideal
+
+    generator = torch.Generator().manual_seed(0)
+    right = [move_half_to_ideal(branch, sample, generator) for sample in samples]
+    return [*samples, *right, *(_scatter(branch, sample, generator) for sample in samples)]
+
+
+def _scatter(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:
+    import torch
+
+    prediction = sample.prediction
+    away = (branch.ideal(sample.context).to(prediction).reshape(prediction.shape) - prediction).square().mean().sqrt()
+    spread = min(LARGEST_SPREAD, float(away))
+    return replace(sample, prediction=prediction + spread * torch.randn(prediction.shape, generator=generator))
+
+
+def _cut(branch: Branch, sample: Sample) -> Sample:
+    """Return the middle of a large image, which is a sample like any other."""
+    from autoloss.space.activated import ActivatedBranch
+
+    prediction, target = sample.prediction, sample.context.get("target")
+    size = prediction.shape[2:]
+    if not isinstance(branch, ActivatedBranch) or target is None or target.shape[-2:] != size or max(size) <= SIDE:
+        return sample
+    middle = [slice((length - min(length, SIDE)) // 2, (length + min(length, SIDE)) // 2) for length in size]
+    part = (..., *middle)
+    return replace(sample, prediction=prediction[part], context={**sample.context, "target": target[part]})
+
+
+def _differentiate(tree: Expression, branch: Branch, sample: Sample) -> Tensor | None:
+    """Return the gradient of the plain sum on the raw prediction, flat, in float64; None where it is not finite."""
+    import torch
+
+    from autoloss.space.loss import output, plain_sum
+
+    prediction = sample.prediction.detach().double().requires_grad_(True)
+    value = plain_sum(output(tree, branch, prediction, sample.context), branch.mask(sample.context))
+    if not value.requires_grad:
+        return torch.zeros(prediction.numel(), dtype=torch.float64)
+    (slope,) = torch.autograd.grad(value, prediction)
+    return slope.flatten() if bool(slope.isfinite().all()) and bool(value.isfinite()) else None
+
+
+def _compare(pairs: Iterator[tuple[Tensor | None, Tensor | None]]) -> float | None:
+    """Return the one positive factor between the gradients of all pairs, or None where there is none."""
+    factor = None
+    for mine, theirs in pairs:
+        if mine is None or theirs is None:
+            return None
+        norm, size = float(mine.norm()), float(theirs.norm())
+        if not norm and not size:
+            continue
+        if not norm or not size:
+            return None
+        factor = float(mine @ theirs) / size**2 if factor is None else factor
+        if factor <= 0 or float((mine - factor * theirs).norm()) > TOLERANCE * norm:
+            return None
+    return factor

@@ -1,0 +1,172 @@
+"""Batches of a data set by index, loaded when they are needed or ahead by other processes.
+
+What a data set draws for a batch, such as its augmentation, follows from a seed and the number of the batch alone: it is the same
+whoever loads the batch, and after a training was resumed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from autoloss.tasks.training import distribution
+
+Collate = Callable[[list[Any]], Any]
+Reseed = Callable[[Any, int], object]
+"""Called with a data set and a seed: seeds the generators that the data set keeps for itself."""
+
+# Their stubs lack them.
+_get_numpy, _set_numpy = np.random.get_bit_generator, np.random.set_bit_generator  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How examples become batches.
+
+    Args:
+        collate: List of examples → batch.
+        loaders: Worker processes that load batches ahead; 0 loads each batch when it is needed.
+        reseed: For a data set that keeps generators of its own.
+    """
+
+    collate: Collate = list
+    loaders: int = 0
+    reseed: Reseed | None = None
+
+
+def load_batches(
+    dataset: Any, order: Sequence[Tensor], seed: int, first: int = 0, loading: Loading = Loading()
+) -> Iterator[Any]:
+    """Yield the batch of each tensor of indices.
+
+    Args:
+        dataset: Gives an example by its index, or several at once by `__getitems__`.
+        seed: Seed of what the data set draws for a batch, together with the number of the batch.
+        first: Number of the first batch, in a resumed training.
+    """
+    batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
+    source = _Batches(dataset, seed, loading)
+    if not loading.loaders or len(batches) < 2:
+        yield from map(source.__getitem__, batches)
+        return
+    # Not fork: a copy of a process with threads, as torch starts them, may hang. The server imports torch once for all workers.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
+    ahead: Iterable[Any] = DataLoader(
+        source,
+        batch_size=None,
+        sampler=batches,
+        collate_fn=_keep,
+        num_workers=min(loading.loaders, len(batches)),
+        multiprocessing_context=processes,
+        # A loader draws a seed when it starts; drawn from the global generator, it would change a resumed training.
+        generator=torch.Generator().manual_seed(torch.initial_seed()),
+    )
+    with _hide_main():
+        ahead = iter(ahead)
+    for batch in ahead:
+        # As where this process loads the batch: NumPy forgets the second of two normal numbers.
+        _set_numpy(_get_numpy())
+        yield batch
+
+
+def collate_columns(items: list[Any]) -> Any:
+    """Stack the parts of examples: numbers and tensors of one shape become a tensor, anything else a list.
+
+    Args:
+        items: Tuples, dictionaries, or parts of them; all of one form.
+    """
+    one = items[0]
+    if isinstance(one, Mapping):
+        return {key: collate_columns([item[key] for item in items]) for key in one}
+    if isinstance(one, tuple | list):
+        return tuple(collate_columns(list(column)) for column in zip(*items, strict=True))
+    try:
+        if isinstance(one, Tensor):
+            return torch.stack(items)
+        if isinstance(one, np.ndarray | np.generic) and one.dtype.kind in "biuf":
+            return torch.as_tensor(np.stack(items))
+    except (RuntimeError, ValueError):
+        # They differ in size.
+        return [torch.as_tensor(item) for item in items]
+    if isinstance(one, int | float):
+        return torch.tensor(items, dtype=torch.float64 if isinstance(one, float) else None)
+    return items
+
+
+class _Batches(Dataset[Any]):
+    """Loads a batch by its number and the indices of its examples."""
+
+    def __init__(self, dataset: Any, seed: int, loading: Loading) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._rank = distribution.rank()
+        self._loading = loading
+        self._numpy = np.random.MT19937()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By value: another process cannot import what a user's file or a notebook defines.
+        return _rebuild, (cloudpickle.dumps((self._dataset, self._seed, self._rank, self._loading)),)
+
+    def __getitem__(self, batch: tuple[int, list[int]]) -> Any:
+        number, indices = batch
+        seed = int(np.random.SeedSequence([self._seed, number, self._rank]).generate_state(1)[0])
+        with _seeded(seed, self._numpy):
+            if self._loading.reseed is not None:
+                self._loading.reseed(self._dataset, seed)
+            several = getattr(self._dataset, "__getitems__", None)
+            items = [self._dataset[index] for index in indices] if several is None else several(indices)
+            return self._loading.collate(items)
+
+
+def _rebuild(content: bytes) -> _Batches:
+    dataset, seed, rank, loading = cloudpickle.loads(content)
+    built = _Batches(dataset, seed, loading)
+    built._rank = rank
+    return built
+
+
+@contextmanager
+def _hide_main() -> Iterator[None]:
+    """Keep processes that start meanwhile from running the user's script once more; they get what they need by value."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _seeded(seed: int, numpy: np.random.MT19937) -> Iterator[None]:
+    """Seed the global generators of the CPU, and put them back at the end.
+
+    Called for every batch: NumPy's state takes a tenth of a millisecond to copy, so its generator is exchanged instead.
+    """
+    torch_state, python_state, own = torch.get_rng_state(), random.getstate(), _get_numpy()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    _set_numpy(numpy)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        _set_numpy(own)
+
+
+def _keep(batch: Any) -> Any:
+    return batch

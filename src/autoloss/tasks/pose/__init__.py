@@ -1,0 +1,1 @@
+"""Pose estimation: a heatmap for each joint of a person in a box (Section 4.4)."""

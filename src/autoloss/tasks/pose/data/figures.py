@@ -1,0 +1,294 @@
+"""Drawn figures with COCO's 17 joints over photographs: a data set of poses that needs no download.
+
+Backgrounds, clothes and clutter are cut from scikit-learn's two photographs, each split from a part of its own. Figures differ in
+size, posture and clothes, face the viewer or turn their back, and hide each other; pieces of clutter lie behind and before them. As
+in COCO, area and box are those of what is visible of a figure. The joints of a face that looks away are not labelled, nor those
+outside the image.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from autoloss.errors import RequestError, unknown
+from autoloss.tasks.pose.data.people import People, PeopleImages
+from autoloss.tasks.pose.skeleton import JOINTS
+from autoloss.tasks.segmentation.data.digits import SHARES
+
+Array = NDArray[Any]
+Colour = tuple[int, int, int]
+
+LEAST_PIXELS = 40
+"""Of a figure that is annotated."""
+UNSEEN, HIDDEN, VISIBLE = 0, 1, 2
+"""COCO's values of visibility."""
+LIMBS = (((11, 13), 0.085, "legs"), ((12, 14), 0.085, "legs"), ((13, 15), 0.065, "legs"), ((14, 16), 0.065, "legs"))
+ARMS = (((5, 7), 0.06, "shirt"), ((6, 8), 0.06, "shirt"), ((7, 9), 0.05, "skin"), ((8, 10), 0.05, "skin"))
+"""Bones that are drawn: joints, width as a share of the figure's height, and what colours them."""
+FACE = slice(0, 3)
+"""Joints that are seen from the front only: nose and eyes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSettings:
+    """Settings of the scenes.
+
+    Args:
+        size: Side of a scene in pixels.
+        figures: Smallest and largest number of figures.
+        height: Smallest and largest height of an upright figure in pixels.
+        behind: Largest number of pieces of clutter behind the figures.
+        before: Largest number in front of them.
+        noise: Standard deviation of the noise, where white is 1.
+
+    Raises:
+        RequestError: A value is outside its range.
+    """
+
+    size: int = 128
+    figures: tuple[int, int] = (1, 2)
+    height: tuple[int, int] = (48, 112)
+    behind: int = 3
+    before: int = 1
+    noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        for name, holds, expected in (
+            ("size", 32 <= self.size <= 4096, "from 32 to 4096 pixels"),
+            ("figures", 1 <= self.figures[0] <= self.figures[1] <= 20, "1 ≤ smallest ≤ largest ≤ 20"),
+            ("height", 16 <= self.height[0] <= self.height[1], "at least 16 pixels, the smallest first"),
+            ("behind", self.behind >= 0, "at least 0"),
+            ("before", self.before >= 0, "at least 0"),
+            ("noise", 0 <= self.noise <= 1, "in [0, 1]"),
+        ):
+            if not holds:
+                raise RequestError(f"The {name} of scenes with figures is {getattr(self, name)}; expected {expected}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenes:
+    """Scenes in memory, (N, 3, H, W) in 8 bits, that are read as images in [0, 1]."""
+
+    pixels: Tensor
+
+    def __call__(self, index: int) -> Tensor:
+        return self.pixels[index].float() / 255
+
+
+def compose_figures(split: str, count: int, seed: int, settings: FigureSettings = FigureSettings()) -> PeopleImages:
+    """Compose scenes with at least one figure each.
+
+    Args:
+        split: train, valid or test; each is cut from other parts of the photographs.
+        seed: Seed of the scenes.
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    photographs = load_photographs(split)
+    rng = np.random.default_rng([seed, list(SHARES).index(split), settings.size])
+    scenes: list[Array] = []
+    people: list[People] = []
+    while len(scenes) < count:
+        pixels, those = _compose_scene(photographs, settings, rng)
+        if len(those.trainable):
+            scenes.append(pixels)
+            people.append(those)
+    return PeopleImages(f"figures {split}", Scenes(torch.from_numpy(np.stack(scenes))), tuple(people))
+
+
+@functools.cache
+def load_photographs(split: str) -> tuple[Image.Image, ...]:
+    """Return the part of each photograph that belongs to a split, and its mirror image.
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    if split not in SHARES:
+        raise unknown("split", split, SHARES)
+    from sklearn.datasets import load_sample_images
+
+    ends = np.cumsum([0.0, *SHARES.values()])
+    place = list(SHARES).index(split)
+    parts = [
+        image[:, round(ends[place] * image.shape[1]) : round(ends[place + 1] * image.shape[1])]
+        for image in load_sample_images().images
+    ]
+    return tuple(Image.fromarray(np.ascontiguousarray(image[:, ::way])) for image in parts for way in (1, -1))
+
+
+class _Scene:
+    """A scene while it is drawn: its pixels, and which figure owns each of them."""
+
+    def __init__(self, photographs: Sequence[Image.Image], settings: FigureSettings, rng: np.random.Generator) -> None:
+        self.size = settings.size
+        self.photographs = photographs
+        self.rng = rng
+        self.pixels = self.cut()
+        self.owner = np.zeros((self.size, self.size), np.uint8)
+
+    def cut(self) -> Image.Image:
+        """Return a random piece of a photograph in the size of the scene."""
+        photograph = self.photographs[int(self.rng.integers(len(self.photographs)))]
+        side = self.rng.uniform(0.3, 1.0) * min(photograph.size)
+        left, top = (self.rng.uniform(0, length - side) for length in photograph.size)
+        window = (left, top, left + side, top + side)
+        return photograph.resize((self.size, self.size), Image.Resampling.BILINEAR, box=window, reducing_gap=1.0)
+
+    def paint(self, layer: Image.Image, mask: Image.Image, number: int) -> None:
+        """Lay what the mask shows of a layer over the scene; it belongs to figure `number`, 0 for none."""
+        self.pixels.paste(layer, mask=mask)
+        self.owner[np.asarray(mask) > 0] = number
+
+    def paint_clutter(self) -> None:
+        """Lay a piece of a photograph over the scene, as a box, an ellipse, or a bar that looks like a limb."""
+        mask = Image.new("L", (self.size, self.size))
+        draw, rng = ImageDraw.Draw(mask), self.rng
+        place, extent = rng.uniform(0, self.size, 2), rng.uniform(0.06, 0.28, 2) * self.size
+        corners = [*(place - extent / 2), *(place + extent / 2)]
+        match int(rng.integers(3)):
+            case 0:
+                draw.rectangle(corners, fill=255)
+            case 1:
+                draw.ellipse(corners, fill=255)
+            case _:
+                ends = [*place, *(place + rng.normal(0, 0.25, 2) * self.size)]
+                draw.line(ends, fill=255, width=int(rng.integers(3, 10)))
+        self.paint(self.cut(), mask, 0)
+
+
+def _compose_scene(
+    photographs: Sequence[Image.Image], settings: FigureSettings, rng: np.random.Generator
+) -> tuple[Array, People]:
+    scene = _Scene(photographs, settings, rng)
+    for _ in range(rng.integers(settings.behind + 1)):
+        scene.paint_clutter()
+    figures = [_draw_posture(settings, rng) for _ in range(rng.integers(settings.figures[0], settings.figures[1] + 1))]
+    # The larger ones are nearer.
+    figures.sort(key=lambda figure: figure[2])
+    for number, (joints, from_front, height) in enumerate(figures, start=1):
+        _paint_figure(scene, number, joints, from_front, height)
+    for _ in range(rng.integers(settings.before + 1)):
+        scene.paint_clutter()
+    noisy = np.asarray(scene.pixels) + rng.normal(0, 255 * settings.noise, (settings.size, settings.size, 3))
+    return noisy.clip(0, 255).astype(np.uint8).transpose(2, 0, 1), _annotate(figures, scene.owner)
+
+
+def _draw_posture(settings: FigureSettings, rng: np.random.Generator) -> tuple[Array, bool, float]:
+    """Draw the joints (17, 2) of a figure, whether it faces the viewer, and its height in pixels."""
+    lean = rng.normal(0, 0.15)
+    from_front = bool(rng.random() < 0.85)
+    # Seen from the front, the left of a figure is on the right of the image.
+    side, turn = (1 if from_front else -1), rng.uniform(0.5, 1.0)
+    joints = np.zeros((len(JOINTS), 2))
+    neck = np.array([0.0, -0.3])
+    head = np.array([rng.normal(0, 0.015), -0.43])
+    joints[0] = _move(head, rng.normal(0, 0.01), 0.01)
+    for odd, way in ((1, side), (0, -side)):
+        eye, ear, shoulder, elbow, wrist, hip, knee, ankle = (joint - odd for joint in range(2, 18, 2))
+        joints[eye], joints[ear] = _move(head, way * 0.032, -0.015), _move(head, way * 0.07, 0.0)
+        joints[shoulder], joints[hip] = _move(neck, way * 0.115 * turn, 0.0), (way * 0.075 * turn, 0.0)
+        raised, spread = rng.uniform(0.1, 1.9), rng.uniform(0.0, 0.5)
+        bent, kneeling = raised + rng.uniform(-0.4, 1.2), spread + rng.uniform(-0.5, 0.2)
+        joints[elbow] = joints[shoulder] + _reach(raised, way, 0.17, rng)
+        joints[wrist] = joints[elbow] + _reach(bent, way, 0.16, rng)
+        joints[knee] = joints[hip] + _reach(spread, way, 0.25, rng)
+        joints[ankle] = joints[knee] + _reach(kneeling, way, 0.24, rng)
+    turned = np.array([[np.cos(lean), -np.sin(lean)], [np.sin(lean), np.cos(lean)]])
+    height = float(np.exp(rng.uniform(*np.log(settings.height))))
+    centre = rng.uniform(0.2, 0.8, 2) * settings.size
+    return joints @ turned.T * height + centre, from_front, height
+
+
+def _move(place: Array, across: float, down: float) -> Array:
+    return place + np.array([across, down])
+
+
+def _reach(angle: float, way: int, length: float, rng: np.random.Generator) -> Array:
+    """Return the way from a joint to the next, at an angle outwards from below; limbs towards the viewer look shorter."""
+    return rng.uniform(0.75, 1.0) * length * np.array([way * np.sin(angle), np.cos(angle)])
+
+
+def _paint_figure(scene: _Scene, number: int, joints: Array, from_front: bool, height: float) -> None:
+    rng = scene.rng
+    parts = {part: tuple(rng.integers(20, 236, 3).tolist()) for part in ("shirt", "legs")}
+    tone = rng.uniform(0.4, 1.0)
+    parts["skin"] = tuple(int(tone * channel) for channel in (244, 200, 170))
+    parts["hair"] = tuple(int(channel) for channel in rng.uniform(0.05, 0.45) * np.array([255, 200, 140]))
+    layer = Image.new("RGBA", scene.pixels.size)
+    draw = ImageDraw.Draw(layer)
+    for shape in _list_shapes(joints, height, from_front, bool(rng.random() < 0.6)):
+        shape(draw, parts)
+    cloth = Image.blend(layer.convert("RGB"), scene.cut(), rng.uniform(0.15, 0.45))
+    scene.paint(cloth, layer.getchannel("A"), number)
+
+
+def _list_shapes(joints: Array, height: float, from_front: bool, arms_before: bool) -> Iterator[Any]:
+    """Yield functions that draw the parts of a figure, the farthest first."""
+    arms = [functools.partial(_draw_bone, joints[list(ends)], height * width, part) for ends, width, part in ARMS]
+    yield from () if arms_before else arms
+    for ends, width, part in LIMBS:
+        yield functools.partial(_draw_bone, joints[list(ends)], height * width, part)
+    yield functools.partial(_draw_polygon, joints[[5, 6, 12, 11]], height * 0.05, "shirt")
+    head = (joints[3] + joints[4]) / 2
+    yield functools.partial(_draw_bone, np.stack([joints[[5, 6]].mean(axis=0), head]), height * 0.05, "skin")
+    yield functools.partial(_draw_disc, head, height * 0.08, "skin" if from_front else "hair")
+    if from_front:
+        for joint, radius in ((1, 0.014), (2, 0.014), (0, 0.01)):
+            yield functools.partial(_draw_disc, joints[joint], max(0.6, height * radius), "hair")
+    yield from arms if arms_before else ()
+
+
+def _draw_bone(ends: Array, width: float, part: str, draw: Any, colours: Any) -> None:
+    draw.line((ends - 0.5).reshape(-1).tolist(), fill=colours[part], width=max(1, round(width)))
+    for end in ends:
+        _draw_disc(end, width / 2, part, draw, colours)
+
+
+def _draw_polygon(corners: Array, width: float, part: str, draw: Any, colours: Any) -> None:
+    draw.polygon((corners - 0.5).reshape(-1).tolist(), fill=colours[part])
+    for corner, other in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        _draw_bone(np.stack([corner, other]), width, part, draw, colours)
+
+
+def _draw_disc(centre: Array, radius: float, part: str, draw: Any, colours: Any) -> None:
+    # Pillow counts pixels by their centres.
+    draw.ellipse([*(centre - 0.5 - radius), *(centre - 0.5 + radius)], fill=colours[part])
+
+
+def _annotate(figures: Sequence[tuple[Array, bool, float]], owner: Array) -> People:
+    """Return what COCO would annotate of the figures of a scene."""
+    rows: list[tuple[list[int], Array, Array, int]] = []
+    for number, (joints, from_front, _) in enumerate(figures, start=1):
+        seen = owner == number
+        if int(seen.sum()) < LEAST_PIXELS:
+            continue
+        down, across = (np.flatnonzero(seen.any(axis=axis)) for axis in (1, 0))
+        cells = np.floor(joints).astype(int)
+        inside = ((cells >= 0) & (cells < len(owner))).all(axis=1)
+        column, row = cells.clip(0, len(owner) - 1).T
+        visibility = np.where(inside, np.where(seen[row, column], VISIBLE, HIDDEN), UNSEEN)
+        if not from_front:
+            visibility[FACE] = UNSEEN
+        box = [across[0], down[0], across[-1] + 1, down[-1] + 1]
+        rows.append((box, joints, visibility, int(seen.sum())))
+    boxes, joints, visibility, area = zip(*rows, strict=True) if rows else ((), (), (), ())
+    labelled = np.array(visibility, np.int8).reshape(-1, len(JOINTS))
+    places = np.array(joints).reshape(-1, len(JOINTS), 2)
+    return People(
+        np.array(boxes, np.float64).reshape(-1, 4),
+        # As in COCO, what is not labelled lies at 0.
+        np.where(labelled[..., None] > 0, places, 0.5),
+        labelled,
+        np.array(area, np.float64),
+        np.zeros(len(rows), bool),
+    )

@@ -1,0 +1,103 @@
+"""Images with persons and their joints, read on access: the form of every data set of poses (Section 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from autoloss.errors import RequestError
+
+PIXEL_CENTRE = 0.5
+"""COCO's joints count pixels; ours are continuous."""
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """The persons of one image.
+
+    Args:
+        boxes: (G, 4) as left, top, right, bottom in continuous coordinates: pixel 0 covers 0 to 1.
+        joints: (G, 17, 2) as x and y in the same coordinates; half a pixel more than COCO's, which count pixels.
+        visibility: (G, 17), COCO's: 0 not labelled, 1 labelled but hidden, 2 visible.
+        area: (G,) in square pixels.
+        crowd: (G,), whether it is a group of persons.
+    """
+
+    boxes: NDArray[np.float64]
+    joints: NDArray[np.float64]
+    visibility: NDArray[np.int8]
+    area: NDArray[np.float64]
+    crowd: NDArray[np.bool_]
+
+    @property
+    def trainable(self) -> NDArray[np.int64]:
+        """Rows of the persons to train on: no groups, with a labelled joint, and a box with width and height."""
+        sized = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
+        return np.flatnonzero(~self.crowd & (self.visibility > 0).any(axis=1) & sized)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonBoxes:
+    """Boxes of one image in which poses are predicted: (D, 4) as left, top, right, bottom, and their scores (D,)."""
+
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleImages:
+    """The images of a split.
+
+    Args:
+        name: Name in messages, such as "COCO val2017".
+        read: Index → image (3, H, W) in [0, 1].
+        people: Persons of each image.
+        detected: Boxes of each image in which poses are predicted for evaluation; those of the ground truth when None.
+    """
+
+    name: str
+    read: Callable[[int], Tensor]
+    people: tuple[People, ...]
+    detected: tuple[PersonBoxes, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.detected is not None and len(self.detected) != len(self.people):
+            raise RequestError(
+                f"{self.name} has {len(self.people)} images, and boxes for {len(self.detected)} of them; give boxes for each, "
+                "none where nothing was detected."
+            )
+
+    def __len__(self) -> int:
+        return len(self.people)
+
+    def persons(self) -> list[tuple[int, int]]:
+        """Return image and row of every person to train on.
+
+        Raises:
+            RequestError: There is none.
+        """
+        found = [(image, int(row)) for image, people in enumerate(self.people) for row in people.trainable]
+        if not found:
+            raise RequestError(f"{self.name} has no person with a labelled joint; check its annotations.")
+        return found
+
+    def boxes(self, image: int) -> PersonBoxes:
+        """Return the boxes in which poses are predicted; without detections those of the persons that can be trained on."""
+        if self.detected is not None:
+            return self.detected[image]
+        people = self.people[image]
+        return PersonBoxes(people.boxes[people.trainable], np.ones(len(people.trainable)))
+
+    def with_detections(self, detected: Sequence[PersonBoxes]) -> PeopleImages:
+        """Return the same images, with poses predicted in detected boxes."""
+        return replace(self, detected=tuple(detected))
+
+
+def list_joints(joints: NDArray[np.float64], visibility: NDArray[np.integer]) -> list[float]:
+    """Return joints as COCO writes them: x, y and visibility of each in turn, x and y as counts of pixels, 0 where not labelled."""
+    places = np.where(visibility[:, None] > 0, joints - PIXEL_CENTRE, 0.0)
+    return [float(number) for number in np.column_stack([places, visibility]).reshape(-1)]

@@ -1,0 +1,165 @@
+"""Object keypoint similarity, OKS: the protocol's metric, suppression of duplicates, and COCO's AP (Section 4.4).
+
+Source: cocodataset.org, keypoint evaluation; Xiao et al., 2018, for suppression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from autoloss.errors import RequestError
+from autoloss.tasks.pose.data.coco import PERSON, list_annotations
+from autoloss.tasks.pose.data.people import People, list_joints
+from autoloss.tasks.pose.heatmaps import decode_heatmaps
+from autoloss.tasks.pose.skeleton import SIGMAS
+
+try:
+    from faster_coco_eval import COCO, COCOeval_faster
+except ImportError as error:
+    raise RequestError(
+        f"faster-coco-eval cannot be imported ({error}); the AP of poses needs it. Run: pip install autoloss[vision]"
+    ) from None
+
+Array = NDArray[Any]
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+"""Of the similarity, as in COCO's AP."""
+VARIANCES = (2 * SIGMAS) ** 2
+COCO_METRICS = {
+    "map": "AP_all",
+    "ap50": "AP_50",
+    "ap75": "AP_75",
+    "map_medium": "AP_medium",
+    "map_large": "AP_large",
+    "mar": "AR_all",
+}
+"""Name of a metric → its name in faster-coco-eval."""
+METRICS = (*COCO_METRICS, "oks")
+"""COCO's, and the mean OKS, which also tells poses apart that are all below COCO's least threshold."""
+ABSENT = -1
+"""Value of faster-coco-eval where there is no person of that size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poses:
+    """The predicted poses of one image.
+
+    Args:
+        joints: (D, 17, 2) as x and y in continuous coordinates of the image.
+        scores: (D,).
+        area: (D,), of the boxes they were predicted in, in square pixels; suppression compares by it.
+    """
+
+    joints: Array
+    scores: Array
+    area: Array
+
+
+def similarity(joints: Array, others: Array, counts: Array, area: Array) -> Array:
+    """Compute the OKS of pairs of poses: the mean of exp(−d²/(2·area·(2σ)²)) over the joints that count.
+
+    Args:
+        joints: (…, 17, 2).
+        others: (…, 17, 2).
+        counts: (…, 17), bool.
+        area: (…), in the square of the unit of the joints.
+
+    Returns:
+        (…), NaN where no joint counts.
+    """
+    distances = ((joints - others) ** 2).sum(axis=-1)
+    near = np.exp(-distances / VARIANCES / (area[..., None] + np.spacing(1)) / 2)
+    number = counts.sum(axis=-1)
+    return np.where(number > 0, (near * counts).sum(axis=-1) / np.maximum(number, 1), np.nan)
+
+
+def share_of_thresholds(heatmaps: Tensor, context: Mapping[str, Tensor]) -> float:
+    """Measure raw heatmaps (N, 17, H, W): the share of COCO's OKS thresholds that each person passes, in the mean over persons.
+
+    The context is that of `HeatmapBranch`.
+
+    Source: Section 3.2 with Appendix A.
+    """
+    # The metric of a prediction that is not finite is not needed: the protocol rejects its loss.
+    positions, _ = decode_heatmaps(heatmaps.float())
+    labelled = context["labelled"].cpu().numpy().astype(bool)
+    parts = (positions, context["joints"], context["area"])
+    found, joints, area = (part.detach().cpu().numpy().astype(np.float64) for part in parts)
+    reached = similarity(found, joints, labelled, area)
+    defined = ~np.isnan(reached)
+    return float((reached[defined, None] >= THRESHOLDS).mean()) if defined.any() else math.nan
+
+
+def suppress(poses: Poses, threshold: float) -> Poses:
+    """Drop each pose that has an OKS above the threshold with one of a higher score; all 17 joints count.
+
+    Source: Xiao et al., 2018, with the mean area of the two boxes.
+    """
+    order = np.argsort(-poses.scores, kind="stable")
+    kept: list[int] = []
+    for place in order:
+        others = poses.joints[kept]
+        area = (poses.area[kept] + poses.area[place]) / 2
+        near = similarity(poses.joints[place], others, np.ones(others.shape[:2], bool), area)
+        if not (near > threshold).any():
+            kept.append(int(place))
+    return Poses(poses.joints[kept], poses.scores[kept], poses.area[kept])
+
+
+def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str, float]:
+    """Measure the poses of several images.
+
+    Returns:
+        COCO's AP@[.5:.95], AP50, AP75, the AP of medium and large persons, and AR; and `oks`, the mean over persons of the OKS of
+        the nearest pose, 0 without any. A value is NaN where there is no such person.
+    """
+    rows = [row for image, those in enumerate(people, start=1) for row in list_annotations(those, image)]
+    annotations = [{"id": number, **row} for number, row in enumerate(rows, start=1)]
+    if not annotations:
+        return dict.fromkeys(METRICS, math.nan)
+    truth = _make_dataset(
+        {
+            "images": [{"id": number} for number in range(1, len(people) + 1)],
+            "categories": [PERSON],
+            "annotations": annotations,
+        }
+    )
+    evaluation = COCOeval_faster(truth, truth.loadRes(list(_list_results(poses))), "keypoints", print_function=_ignore)
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    figures: Mapping[str, Any] = evaluation.stats_as_dict
+    found = {name: float(figures[theirs]) for name, theirs in COCO_METRICS.items()}
+    defined = {name: value if value > ABSENT else math.nan for name, value in found.items()}
+    return {**defined, "oks": _average_similarity(poses, people)}
+
+
+def _average_similarity(poses: Sequence[Poses], people: Sequence[People]) -> float:
+    nearest: list[float] = []
+    for found, those in zip(poses, people, strict=True):
+        for row in those.trainable:
+            reached = similarity(found.joints, those.joints[row], those.visibility[row] > 0, those.area[row])
+            nearest.append(float(reached.max(initial=0.0)))
+    return float(np.mean(nearest)) if nearest else math.nan
+
+
+def _list_results(poses: Sequence[Poses]) -> Iterator[dict[str, Any]]:
+    for image, those in enumerate(poses, start=1):
+        for joints, score in zip(those.joints, those.scores, strict=True):
+            keypoints = list_joints(joints, np.ones(len(joints), int))
+            yield {"image_id": image, "category_id": PERSON["id"], "keypoints": keypoints, "score": float(score)}
+
+
+def _make_dataset(dataset: dict[str, Any]) -> Any:
+    return COCO(dataset, print_function=_ignore)
+
+
+def _ignore(*_: object) -> None:
+    """Discard what the library prints."""

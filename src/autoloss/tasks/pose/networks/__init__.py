@@ -1,0 +1,1 @@
+"""Networks that predict a heatmap for each joint."""

@@ -1,0 +1,326 @@
+"""Forty mistakes of people with a task of their own: each is recognised, named, and told the way out of, in one screen."""
+
+from __future__ import annotations
+
+import pytest
+
+import autoloss
+from autoloss.cli import main
+from autoloss.errors import RequestError
+from autoloss.tasks.diagnosis import make_execution
+from tests.screens import CHARACTERS, LINES, screen
+
+TASK = """
+import torch
+from torch import nn
+import autoloss
+from autoloss.tasks.training.recipe import Recipe
+
+generator = torch.Generator().manual_seed(0)
+inputs = torch.randn(256, 4, generator=generator)
+targets = inputs[:, :3].argmax(dim=1)
+train, valid = (inputs[:192], targets[:192]), (inputs[192:], targets[192:])
+activation, options = "softmax", {{}}
+recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.3)
+
+def network():
+    return nn.Linear(4, 3)
+
+def metric(prediction, target):
+    return (prediction.argmax(dim=1) == target).float().mean().item()
+
+def r2(prediction, target):
+    return 1 - ((prediction - target) ** 2).mean().item() / target.var().item()
+
+def labels(prediction, target):
+    return ((prediction > 0.5) == (target > 0.5)).float().mean().item()
+
+{change}
+task = autoloss.SupervisedTask(network, train, valid, activation, metric, recipe=recipe, **options)
+"""
+MULTI_LABEL = """
+train, valid = (inputs[:192], (inputs[:192, :3] > 0).float()), (inputs[192:], (inputs[192:, :3] > 0).float())
+activation, metric = "sigmoid", labels
+"""
+REGRESSION = """
+train, valid = (inputs[:192], inputs[:192, :1] * 2), (inputs[192:], inputs[192:, :1] * 2)
+activation, metric = "none", r2
+def network():
+    return nn.Linear(4, 1)
+"""
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    # What it is called: the change, what was found, the way out.
+    "a metric where lower is better": (
+        "def metric(prediction, target):\n    return nn.functional.nll_loss(prediction.log(), target).item()",
+        "lower for the target itself",
+        "return its negative",
+    ),
+    "a metric that is constant": (
+        "def metric(prediction, target):\n    return 0.5",
+        "has the same value, 0.5, for the network's prediction and for the target itself",
+        "it needs to depend on the prediction",
+    ),
+    "a metric that is NaN": (
+        "def metric(prediction, target):\n    return float('nan')",
+        "undefined",
+        "returns NaN",
+    ),
+    "a metric that is text": ("def metric(prediction, target):\n    return 'good'", "returned a str", "one number"),
+    "a metric that returns nothing": ("def metric(prediction, target):\n    0.5", "returned a NoneType", "one number"),
+    "a metric of each class": (
+        "def metric(prediction, target):\n    return prediction.mean(dim=0)",
+        "returned a Tensor of shape (3,)",
+        "Average over classes",
+    ),
+    "a metric that raises": (
+        "def metric(prediction, target):\n    return (prediction == target).float().mean().item()",
+        "in task.py, line 27: return (prediction == target).float()",
+        "shapes (64, 3) and (64,)",
+    ),
+    "a metric of one argument": (
+        "def metric(prediction):\n    return 1.0",
+        "metric() takes 1 positional argument but 2 were given",
+        "(prediction, target)",
+    ),
+    "a metric that is a number": ("metric = 0.5", "is a float", "a function (prediction, target)"),
+    "further metrics as a list": ("options = {'also': [metric]}", "also is a list", "name → metric"),
+    "float class targets": (
+        "train, valid = (train[0], train[1].float()), (valid[0], valid[1].float())",
+        "class indices in floating point",
+        ".long()",
+    ),
+    "class targets with a column": (
+        "train, valid = (train[0], train[1][:, None]), (valid[0], valid[1][:, None])",
+        "shape (2, 1)",
+        "squeeze",
+    ),
+    "classes counted from 1": (
+        "train, valid = (train[0], train[1] + 1), (valid[0], valid[1] + 1)",
+        "class indices from 1 to 3",
+        "Subtract 1",
+    ),
+    "fewer channels than classes": (
+        "def network():\n    return nn.Linear(4, 2)",
+        "class indices from 0 to 2",
+        "one channel per class",
+    ),
+    "NaN in the inputs": (
+        "train[0][17, 2] = torch.nan",
+        "train inputs are not finite in 1 row, first in row 17",
+        "Fill",
+    ),
+    "infinity in the inputs": (
+        "valid[0][3] = torch.inf",
+        "valid inputs are not finite in 1 row, first in row 3",
+        "Fill",
+    ),
+    "NaN in the targets": (
+        REGRESSION + "train[1][5] = torch.nan",
+        "train targets are not finite in 1 row, first in row 5",
+        "Fill",
+    ),
+    "text as inputs": ("train = ([['a', 'b']] * 192, targets[:192])", "not numeric", "encode"),
+    "fewer targets than inputs": ("train = (inputs, targets[:192])", "256 inputs and 192 targets", "the same row"),
+    "no examples": ("valid = (inputs[:0], targets[:0])", "valid data holds no examples", "at least one"),
+    "a folder instead of data": ("train = 'data/train'", "train data is a str", "a pair (inputs, targets)"),
+    "a network of another width": (
+        "def network():\n    return nn.Linear(5, 3)",
+        "cannot process the train inputs, torch.float32 of shape (2, 4)",
+        "so that they fit",
+    ),
+    "bytes as inputs": (
+        "train, valid = ((train[0] * 9).byte(), train[1]), ((valid[0] * 9).byte(), valid[1])",
+        "torch.uint8",
+        ".float()",
+    ),
+    "a class instead of a network": ("network = nn.Linear", "network cannot be built", "without arguments"),
+    "a network that is a number": ("network = 3", "is a int", "torch.nn.Module"),
+    "a network that returns a dictionary": (
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return {'a': super().forward(x), 'b': x}\n"
+        "def network():\n    return Net(4, 3)",
+        "keys a, b",
+        "output=…",
+    ),
+    "a network of NaN": (
+        "def network():\n    found = nn.Linear(4, 3)\n    nn.init.constant_(found.bias, torch.nan)\n    return found",
+        "prediction that is not finite",
+        "weights",
+    ),
+    "a network without weights to train": (
+        "def network():\n    return nn.Linear(4, 3).requires_grad_(False)",
+        "no weights that can be trained",
+        "requires_grad",
+    ),
+    "an unknown activation": ("activation = 'Softmax'", "'Softmax'", "Did you mean 'softmax'"),
+    "an unknown standard loss": (
+        "options = {'standard': 'baseline/cee'}",
+        "'baseline/cee'",
+        "Did you mean 'baseline/ce'",
+    ),
+    "a learning rate as text": ("recipe = Recipe(learning_rate='0.1')", "recipe.learning_rate is '0.1'", "a number"),
+    "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
+    "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is a dict", "Recipe("),
+    "rows as text": ("options = {'rows_per_sample': '64'}", "rows_per_sample is '64'", "a whole number"),
+    "a number as name": ("options = {'name': 3}", "name is 3", "text"),
+    "an unknown device": ("options = {'device': 'gpu'}", "'gpu'", "Name cpu, cuda"),
+    "a tensor as ignored index": (
+        "options = {'ignore_index': '255'}",
+        "ignore_index is '255'",
+        "a whole number or none",
+    ),
+}
+WARNED: dict[str, tuple[str, str, str]] = {
+    "a network that ends in softmax": (
+        "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))",
+        "add up to 1",
+        "Return what the last layer gives before its softmax",
+    ),
+    "a network that ends in sigmoid": (
+        MULTI_LABEL + "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())",
+        "between 0 and 1",
+        "before its sigmoid",
+    ),
+    "a network that ends in a rectifier": (
+        "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())",
+        "never negative",
+        "without an activation",
+    ),
+    "a class that no training example has": (
+        "keep = targets[:192] != 2\ntrain = (inputs[:192][keep], targets[:192][keep])",
+        "class 2 is in the valid data and not in the train data",
+        "Split",
+    ),
+    "a class that the valid data lacks": (
+        "keep = targets[192:] != 1\nvalid = (inputs[192:][keep], targets[192:][keep])",
+        "class 1 is in the train data and not in the valid data",
+        "Split",
+    ),
+    "inputs in hundreds": (
+        "train, valid = (train[0] * 255, train[1]), (valid[0] * 255, valid[1])",
+        "The train inputs reach",
+        "about 1",
+    ),
+    "class indices without an activation": (
+        "activation = 'none'",
+        "targets are class indices, and the activation is none",
+        "softmax",
+    ),
+}
+QUICK = ["--set", "rejection.engine=reference", "--set", "rejection.steps=15", "--set", "rejection.samples=2"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_named_with_the_way_out(mistake, elsewhere, capsys):
+    change, found, advice = REFUSED[mistake]
+    (elsewhere / "task.py").write_text(TASK.format(change=change))
+    said = screen(capsys, "check", "task.py:task", *QUICK)
+    assert found in said
+    assert advice in said
+
+
+@pytest.mark.parametrize("mistake", WARNED)
+def test_a_doubt_is_said_and_the_check_goes_on(mistake, elsewhere, capsys):
+    change, found, advice = WARNED[mistake]
+    (elsewhere / "task.py").write_text(TASK.format(change=change))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "task.py:task", "--no-rates", *QUICK])
+    said, complained = capsys.readouterr()
+    assert ended.value.code == 0, complained
+    assert found in said
+    assert advice in said
+    assert len(said.splitlines()) <= LINES
+    assert len(said) <= CHARACTERS
+
+
+REQUESTED: dict[str, tuple[list[str], str, str]] = {
+    # What it is called: the arguments, what was found, the way out.
+    "a file without the name of the task": (["task.py"], "task.py is a file", "task.py:task"),
+    "another name": (["task.py:tusk"], "'tusk'", "Did you mean 'task'?"),
+    "an option of a task that is no function": (["task.py:task", "--set", "size=3"], "takes no options", "size"),
+    "a setting that is text": (["task.py:task", "--set", "rejection.steps=many"], "'many'", "a whole number"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "search"])
+@pytest.mark.parametrize("mistake", REQUESTED)
+def test_a_mistake_of_the_request_is_named(command, mistake, elsewhere, capsys):
+    arguments, found, advice = REQUESTED[mistake]
+    (elsewhere / "task.py").write_text(TASK.format(change=""))
+    said = screen(capsys, command, *arguments)
+    assert found in said
+    assert advice in said
+
+
+def test_more_than_forty_mistakes_are_known():
+    assert len(REFUSED) + len(WARNED) + len(REQUESTED) > 40
+
+
+def test_a_search_says_its_doubts_before_it_draws(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(TASK.format(change=WARNED["a network that ends in softmax"][0]))
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "search",
+                "task.py:task",
+                "--evaluations",
+                "1",
+                "--workers",
+                "0",
+                "--no-final",
+                "--recipe",
+                "paper",
+                *QUICK,
+            ]
+        )
+    said = capsys.readouterr().out
+    assert ended.value.code == 0, said
+    assert "Check the task: The network's predictions on the branch main are never negative and add up to 1" in said
+    assert said.index("Check the task") < said.index("Best of")
+
+
+def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):
+    for change in ("", MULTI_LABEL, REGRESSION):
+        (elsewhere / "task.py").write_text(TASK.format(change=change))
+        with pytest.raises(SystemExit):
+            main(["check", "task.py:task", "--no-rates", *QUICK])
+        said = capsys.readouterr().out
+        assert "Check:" not in said
+        assert "ξ₀: metric of an untrained network" in said
+
+
+def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(
+        TASK.format(change="recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.001)")
+    )
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--rates", *QUICK])
+    assert "The recipe's learning rate is not the best of these" in capsys.readouterr().out
+
+
+def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsys):
+    change = (
+        "def metric(prediction, target):\n    assert len(target) == 64, 'too long'\n"
+        "    return (prediction.argmax(dim=1) == target).float().mean().item()\n"
+        "valid = (inputs[190:], targets[190:])"
+    )
+    (elsewhere / "task.py").write_text(TASK.format(change=change))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "task.py:task", "--no-rates", *QUICK])
+    said = capsys.readouterr().err
+    assert ended.value.code in (1, 2)
+    assert "Traceback" not in said
+    assert "AssertionError: too long, in task.py, line 27" in said
+
+
+def test_a_value_of_the_wrong_type_is_named_from_python():
+    with pytest.raises(RequestError, match="evaluations takes a whole number; found 'many'"):
+        autoloss.search("tabular", evaluations="many")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"There is no device 'tpu:x'.*argument device of the task"):
+        make_execution("tpu:x")

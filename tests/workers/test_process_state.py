@@ -1,0 +1,217 @@
+"""What one training leaves behind does not reach the next: settings are restored, or the worker is replaced."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+import autoloss
+from autoloss.search.history import as_text
+from autoloss.tasks.task import Scored, Training
+from autoloss.workers.messages import Finished
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers
+from autoloss.workers.process_state import read_state, restore_state
+from tests.run.quick import SETTINGS, QuickTask
+from tests.workers.conformance import outcomes_of
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def lower(limit: int) -> None:
+    resource.setrlimit(limit, (64, resource.getrlimit(limit)[1]))
+
+
+def enter_inference_mode() -> None:
+    # It ends with the object.
+    mode = torch.inference_mode()
+    mode.__enter__()
+    sys.modules["kept"] = cast("Any", mode)
+
+
+def switch_off_cudnn() -> None:
+    import torch
+
+    torch.backends.cudnn.enabled = False
+
+
+RESTORED: dict[str, Callable[[], Any]] = {
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "determinism": lambda: torch.use_deterministic_algorithms(True),
+    "torch threads": lambda: torch.set_num_threads(3),
+    "precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "denormals": lambda: torch.set_flush_denormal(True),
+    "cudnn": switch_off_cudnn,
+    "numpy errors": lambda: np.seterr(all="raise"),
+    "environment": lambda: os.environ.update(OMP_NUM_THREADS="7", NEW="1"),
+    "folder": lambda: os.chdir("/"),
+    "umask": lambda: os.umask(0o777),
+    "recursion": lambda: sys.setrecursionlimit(150),
+    "collection": gc.disable,
+    "tracing": lambda: sys.settrace(lambda *_: None),
+    "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, 0.2),
+    "handlers": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]),
+    "open files": lambda: lower(resource.RLIMIT_NOFILE),
+    "start method": lambda: multiprocessing.set_start_method("spawn"),
+    "streams": lambda: setattr(sys, "stdout", None),
+    "warnings": lambda: warnings.simplefilter("ignore"),
+}
+REPLACED: dict[str, Callable[[], Any]] = {
+    "inference mode": enter_inference_mode,
+    "processes": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
+    "priority": lambda: os.nice(5),
+    "output": lambda: os.close(1),
+}
+
+
+def look(_: object = None) -> dict[str, Any]:
+    with np.errstate(), decimal.localcontext():
+        found = {name: repr(value) for name, value in read_state().items() if not name.startswith("standard ")}
+    return {**found, "warnings": warnings.filters[:1], "process": os.getpid()}
+
+
+def work(payload: Callable[[], Any]) -> dict[str, Any]:
+    # Loaded with the function, as with every real one.
+    assert torch.float32
+    payload()
+    return look()
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with ProcessWorkers(work, 1) as started:
+        yield started
+
+
+def run(workers: ProcessWorkers, payload: Callable[[], Any]) -> dict[str, Any]:
+    (outcome,) = outcomes_of(workers, [payload])
+    assert isinstance(outcome, Finished)
+    return outcome.value
+
+
+@pytest.mark.parametrize("kind", RESTORED)
+def test_what_a_training_sets_is_restored(kind: str, workers: ProcessWorkers):
+    before = run(workers, int)
+    changed = run(workers, RESTORED[kind])
+    assert changed != before or kind == "streams"
+    assert run(workers, int) == before
+
+
+def test_a_worker_that_cannot_be_restored_is_replaced():
+    if os.geteuid() == 0:
+        # Root may raise its limits and its priority again.
+        kinds = {name: REPLACED[name] for name in ("inference mode", "output")}
+    else:
+        kinds = REPLACED
+    with ProcessWorkers(work, 1) as workers:
+        before = run(workers, int)
+        for kind in kinds.values():
+            changed = run(workers, kind)
+            after = run(workers, int)
+            assert after["process"] != changed["process"]
+            assert {**after, "process": 0} == {**before, "process": 0}
+            assert run(workers, int)["process"] == after["process"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["dtype", "gradients", "numpy errors", "environment", "folder", "warnings", "handlers"]
+)
+def test_the_process_of_the_driver_keeps_its_settings(kind: str):
+    before = look()
+    with InlineWorkers(work) as workers:
+        (outcome,) = outcomes_of(workers, [RESTORED[kind]])
+    assert isinstance(outcome, Finished)
+    assert outcome.value != before
+    assert look() == before
+
+
+def test_what_cannot_be_restored_is_named():
+    state = read_state()
+    assert restore_state({**state, "standard descriptors": []}) == ["standard descriptors"]
+    assert restore_state(state) == []
+
+
+class Poisonous(QuickTask):
+    """Its trainings fail under any settings but those of a fresh process, and leave others behind."""
+
+    name = "poisonous"
+    standard = {}
+
+    def train(self, criterion: Any, training: Training, execution: Any = None, observe: Any = None) -> Any:
+        clean = torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled() and "POISON" not in os.environ
+        if not clean:
+            raise RuntimeError("poisoned")
+        outcome = super().train(criterion, training, execution, observe)
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        np.seterr(all="raise")
+        os.environ["POISON"] = "1"
+        os.chdir("/")
+        return outcome
+
+
+def test_a_search_of_a_task_that_leaves_things_behind_is_that_of_one_that_does_not(tmp_path):
+    class Clean(QuickTask):
+        name = "poisonous"
+        standard = {}
+
+    settings = {**SETTINGS, "rejection.engine": "reference"}
+    found = [
+        list(
+            as_text(
+                autoloss.search(
+                    task,
+                    evaluations=5,
+                    seed=1,
+                    workers=0,
+                    directory=tmp_path / str(number),
+                    settings=settings,
+                    final=False,
+                ).history
+            )
+        )
+        for number, task in enumerate([Poisonous(), Clean()])
+    ]
+    assert found[0] == found[1]
+
+
+class Failing(QuickTask):
+    """Every second training fails."""
+
+    name = "failing"
+    standard = {}
+    trained = 0
+
+    def train(self, criterion: Any, training: Training, execution: Any = None, observe: Any = None) -> Any:
+        self.trained += 1
+        if self.trained % 2 == 0:
+            raise ZeroDivisionError("the second one")
+        return Scored(self.trained, {}, ())
+
+
+def test_a_search_in_which_many_trainings_fail_says_so_while_it_runs(tmp_path):
+    said: list[str] = []
+    settings = {**SETTINGS, "rejection.engine": "reference"}
+    autoloss.search(
+        Failing(), evaluations=12, workers=0, directory=tmp_path, settings=settings, final=False, say=said.append
+    )
+    text, *_ = [one for one in said if "trainings failed so far" in one]
+    assert "ZeroDivisionError: the second one" in text
+    assert f"autoloss failures {tmp_path}" in text
