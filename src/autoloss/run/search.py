@@ -207,7 +207,7 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
-        with start_workers(runner, self.machines) as workers:
+        with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))
