@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -63,10 +64,14 @@ class Split:
     def __len__(self) -> int:
         return len(self.indices)
 
-    @property
-    def batch_size(self) -> int | None:
-        """Batch size of a `DataLoader`; None for any other data."""
-        return None if self._loader is None else self._loader.batch_size
+    def adopt_batches(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the batch size of the `DataLoader`, if there is one."""
+        size = None if self._loader is None else self._loader.batch_size
+        return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
+
+    def evaluation_batch(self, recipe: Recipe) -> int:
+        """Return the number of examples that are evaluated at once."""
+        return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
 
     def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
         """Draw the indices of all batches of a training: those of the `DataLoader`, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import operator
@@ -186,8 +187,8 @@ class SupervisedTask(Task):
         whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
         self._splits = {"proxy": proxy, "full": whole}
         self.recipes = {
-            "proxy": _adopt_batches(recipe, proxy["train"]),
-            "full": _adopt_batches(full_recipe or recipe, whole["train"]),
+            "proxy": proxy["train"].adopt_batches(recipe),
+            "full": whole["train"].adopt_batches(full_recipe or recipe),
         }
         self.splits = tuple(label for label in proxy if label != "train")
         for split in proxy.values():
@@ -234,6 +235,31 @@ class SupervisedTask(Task):
     def diagnose(self) -> Sequence[str]:
         return find_doubts(self._splits["proxy"], self._branch)
 
+    def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
+        """Return the same task with another metric; the one that it had is reported with the score.
+
+        Args:
+            metric: One of the further metrics, by its name, when None.
+
+        Raises:
+            RequestError: The metric is neither a function nor an object with update, compute and reset.
+
+        >>> def rmse(prediction, target):
+        ...     return -(prediction - target).square().mean().sqrt().item()
+        >>> data = torch.randn(8, 1), torch.randn(8)
+        >>> task = SupervisedTask(lambda: nn.Linear(1, 1), data, data, "none", lambda p, y: -(p - y).abs().mean().item())
+        >>> task.with_metric("rmse", rmse).also
+        ('metric',)
+        """
+        other = copy.copy(self)
+        metric = other._metric = check_metric(self._also.get(name) if metric is None else metric, name)
+        former = getattr(self._metric, "__name__", type(self._metric).__name__).replace("<lambda>", "metric")
+        others = {label: further for label, further in self._also.items() if label != name}
+        other._also = others if self._metric is metric else {former: self._metric, **others}
+        other.also = tuple(other._also)
+        other._branch = dataclasses.replace(self._branch, measure=functools.partial(_measure, metric, self._dtype))
+        return other
+
     def _measure_ends(self, sample: Sample) -> tuple[float, float]:
         """Return the metric of a sample's prediction, and that of the target used as prediction."""
         ideal = self._branch.ideal(sample.context)
@@ -262,7 +288,7 @@ class SupervisedTask(Task):
         schedule, execution = training.schedule, execution or self._execution
         recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
         train, evaluated = self._splits[schedule]["train"], self._splits[schedule][training.split]
-        size = self._evaluation_batch(recipe, evaluated)
+        size = evaluated.evaluation_batch(recipe)
         return Trainer(
             build=lambda: build_network(self._networks[schedule]),
             recipe=recipe,
@@ -284,10 +310,6 @@ class SupervisedTask(Task):
             return criterion[MAIN](prediction, {"target": convert_target(target, prediction, self._branch.activation)})
 
         return fit_elsewhere(fit, network, WatchedLoss(compute, observe), training)
-
-    @staticmethod
-    def _evaluation_batch(recipe: Recipe, split: Split) -> int:
-        return recipe.evaluation_batch or split.batch_size or recipe.batch_size
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture] | Diverged:
         """Train as `train` does, and return the first images of the split with the classes that the network predicts.
@@ -361,11 +383,12 @@ class SupervisedTask(Task):
                     network,
                     split,
                     branch,
-                    recipe.batch_size if label == "train" else self._evaluation_batch(recipe, split),
+                    recipe.batch_size if label == "train" else split.evaluation_batch(recipe),
                 )
                 for label, split in splits.items()
             ]
-            measure = functools.partial(_measure, self._metric, splits["train"].first(1)[1].dtype)
+            self._dtype = splits["train"].first(1)[1].dtype
+            measure = functools.partial(_measure, self._metric, self._dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
@@ -382,8 +405,3 @@ class SupervisedTask(Task):
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample, with the target in the type of the data set."""
     return measure_sample(metric, prediction, target.to(dtype))
-
-
-def _adopt_batches(recipe: Recipe, train: Split) -> Recipe:
-    """Return the recipe with the batch size of a `DataLoader`, if there is one."""
-    return recipe if train.batch_size is None else dataclasses.replace(recipe, batch_size=train.batch_size)
