@@ -7,16 +7,25 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test check bench-quick docs format clean
 
-.venv/installed: pyproject.toml constraints.txt
+# What the demo needs, and no more; pip says what it fetches.
+.venv/core: pyproject.toml constraints.txt
+	@echo "Installing autoloss in .venv. PyTorch is the largest part; this takes a few minutes once."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs,vision,ray]"
+	$(BIN)/pip install --constraint constraints.txt --editable .
 	touch $@
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Installing autoloss in .venv with everything that tests, documentation and all tasks need."
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --constraint constraints.txt --editable ".[dev,docs,vision,ray]"
+	touch .venv/core $@
 
 # Another seed: make demo SEED=1
 SEED ?= 0
 # A finale of about a minute: the usual one takes several.
 FINALE := --set final.confirm=4 --set final.finalists=2 --set final.compare=1 --set final.compare_seeds=5
-demo: .venv/installed
+demo: .venv/core
+	@echo "Searching a loss for mIoU on scenes of handwritten digits: about five minutes on two cores."
 	$(BIN)/autoloss search digits-seg --metric miou --evaluations 30 --seed $(SEED) $(FINALE)
 
 test: .venv/installed

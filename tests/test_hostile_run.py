@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import autoloss
 from autoloss.cli import main
 from autoloss.errors import RunError
 from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.store.rows import checksum
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.task import Training
@@ -126,3 +128,35 @@ def test_damaged_samples_are_named(kind, whole, tmp_path):
     DAMAGE[kind](directory / "samples.safetensors")
     with pytest.raises(RunError, match=r"samples\.safetensors"):
         autoloss.resume(directory, QuickTask(), evaluations=3, workers=0, final=False)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, "{", "[1]", '{"release": 1}', "null"])
+def test_a_damaged_file_beside_the_run_is_made_again(text, kept, tmp_path, capsys):
+    directory = made(tmp_path / "run", kept)
+    for name in ("formulas.json", "scenes.json"):
+        (directory / name).write_text(text)
+    for words in (["top", directory], ["show", directory, 0], ["report", directory]):
+        assert run(capsys, *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "column", ["also", "curve", "kinds", "signature", "scores", "counts", "attempts", "pool", "scale"]
+)
+@pytest.mark.parametrize("text", [DEEP, "1", '{"a": "b"}'], ids=["deep", "number", "text"])
+def test_a_row_that_is_whole_and_means_nothing_is_named(column, text, kept, tmp_path, capsys):
+    directory = made(tmp_path / "run", kept)
+    table = "training" if column in ("also", "curve", "scale") else "candidate"
+    connection = sqlite3.connect(directory / "run.sqlite")
+    connection.row_factory = sqlite3.Row
+    row = dict(connection.execute(f"SELECT * FROM {table}").fetchone()) | {column: text}
+    row.pop("checksum")
+    connection.execute(f"UPDATE {table} SET {column} = ?, checksum = ?", (text, checksum(row)))
+    connection.commit()
+    connection.close()
+    for words in (["top"], ["show", 0], ["failures"], ["export", 0], ["replay"], ["report"]):
+        code, said = run(capsys, words[0], directory, *words[1:])
+        assert code in (0, 1, 2)
+        assert len(said) < 20_000

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoloss.conversion import convert
+from autoloss.conversion import convert, parse_json
 from autoloss.errors import RequestError, quote, unknown
 
 Threshold = Literal["relative", "absolute"]
@@ -277,8 +277,8 @@ class Configuration:
             RequestError: It is no configuration, or has an unknown group or setting.
         """
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            values = parse_json(text)
+        except ValueError as error:
             raise RequestError(f"This is no configuration of a run: {error}; found {quote(text)}.") from None
         groups = _groups()
         for part in (values, *(values.get(name, {}) for name in groups)) if isinstance(values, dict) else (values,):

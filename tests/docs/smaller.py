@@ -71,22 +71,28 @@ _POSES = {
 TASKS: Mapping[str, Mapping[str, str]] = {
     "digits-seg": {"train": "32", "valid": "8", "test": "8", "epochs": "1"},
     "digits-det": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
+    "digits-ins": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
     "figures-pose": {"train": "6", "valid": "3", "test": "3", "epochs": "1", "batch_size": "4"},
     "coco-pose": _POSES | {"held_out": "2"},
     "voc-seg": _PICTURES | {"held_out": "3"},
     "folder-seg": _PICTURES,
     "coco-det": _BOXES,
+    "coco-ins": _BOXES,
     "voc-det": _BOXES,
     "tabular": {"steps": "5"},
 }
 """Task → options that every command which names it gets beside its own."""
 
 _FULL = {f"full_{name}": value for name, value in _PICTURES.items()}
+_FULL_BOXES = {f"full_{name}": value for name, value in _BOXES.items() if name not in ("share", "held_out")} | {
+    "full_epochs": "1",
+    "full_weights": "none",
+}
 RETRAINED: Mapping[str, Mapping[str, str]] = {
     "voc-seg": _FULL | {"full_weights": "none"},
     "folder-seg": _FULL,
-    "coco-det": {f"full_{name}": value for name, value in _BOXES.items() if name not in ("share", "held_out")}
-    | {"full_epochs": "1", "full_weights": "none"},
+    "coco-det": _FULL_BOXES,
+    "coco-ins": _FULL_BOXES,
     "coco-pose": {f"full_{name}": value for name, value in _POSES.items() if name not in ("height", "width")}
     | {"full_weights": "none"},
 }

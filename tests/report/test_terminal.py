@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from autoloss.report.leaderboard import table
-from autoloss.report.status import Status
+from autoloss.report.status import Status, line, panel
 from autoloss.report.terminal import console
+from autoloss.run.progress import Finale
 from autoloss.trainings.retrain import Pace
 
 HOSTILE = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07 \x9b31m \u202eabc [/b]"
@@ -73,3 +76,14 @@ def test_the_consoles_own_orders_stay(monkeypatch):
     from rich.text import Text
 
     assert "\x1b[1m" in printed(Text("bold", style="bold"), monkeypatch=monkeypatch, color=True)
+
+
+def test_what_follows_a_search_has_a_bar_a_count_and_a_time():
+    finale = Finale(done=12, expected=60, done_here=6, seconds=30.0)
+    assert line(finale) == "confirming and comparing: 12 of about 60 trainings · ETA 4 min 00 s"
+    console = Console(record=True, width=100)
+    console.print(panel(finale))
+    shown = console.export_text()
+    assert "12 of about 60 trainings" in shown
+    assert "━" in shown
+    assert line(replace(finale, done_here=0)).endswith("ETA –")

@@ -19,6 +19,7 @@ from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.page.story import state_of
 from autoloss.run import search as searches
 from autoloss.run.frozen import freeze_branches
+from autoloss.run.progress import Finale
 from autoloss.run.results import NeverTrained, open_run, rank_history
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
@@ -210,6 +211,54 @@ def test_a_resumed_run_keeps_its_workers_and_whether_it_is_compared(tmp_path, mo
     assert autoloss.resume(directory, QuickTask(), final=True).comparison
     assert open_run(directory).settings.final
     assert state_of(open_run(directory)).word == "finished"
+
+
+def test_the_trainings_that_follow_a_search_are_counted(tmp_path):
+    seen: list[Finale] = []
+    directory = tmp_path / "run"
+    autoloss.search(
+        QuickTask(), evaluations=6, seed=1, workers=0, directory=directory, settings=FINAL, observe_finale=seen.append
+    )
+    with Store(directory) as store:
+        count = len(store.trainings())
+    assert [one.done for one in seen] == list(range(count + 1))
+    assert seen[-1].expected >= count
+    assert seen[0].eta_seconds is None
+    # A finished finale is not counted again.
+    again: list[Finale] = []
+    autoloss.resume(directory, QuickTask(), observe_finale=again.append)
+    assert [one.done for one in again] == [count]
+
+
+class Untrainable(QuickTask):
+    """Its untrained network has a score that few losses improve."""
+
+    def untrained(self, seed: int) -> float:
+        return 0.5
+
+
+def test_losses_that_learned_nothing_are_not_trained_again(tmp_path):
+    directory, settings = tmp_path / "run", {**FINAL, "final.confirm": 10}
+    found = autoloss.search(Untrainable(), evaluations=12, seed=1, workers=0, directory=directory, settings=settings)
+    scores = [one.score for one in found.top(15)]
+    enough = 0.5 + 0.1 * max(0.0, max(scores) - 0.5)
+    assert min(scores) < enough
+    confirmed = [one.score for one in found.top(15) if one.confirmed is not None]
+    assert confirmed == [score for score in scores if score > enough][:10]
+
+
+def test_where_nothing_learned_nothing_is_confirmed_and_no_loss_gets_a_star(tmp_path):
+    class Lost(QuickTask):
+        def untrained(self, seed: int) -> float:
+            return 100.0
+
+    said: list[str] = []
+    found = autoloss.search(
+        Lost(), evaluations=4, seed=1, workers=0, directory=tmp_path / "run", settings=FINAL, say=said.append
+    )
+    assert said[-1] == "No loss improved the untrained network, so nothing is confirmed or compared."
+    assert not found.confirmed
+    assert not found.reader.trainings
 
 
 def test_a_budget_cannot_shrink(run_directory):

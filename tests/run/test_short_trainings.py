@@ -252,6 +252,9 @@ class TestAdapting:
         assert found.search.rungs == (1.0,)
         assert "The standard loss learns nothing at a share of 0.5 of the schedule: the metric is" in said[0]
         assert said[0].endswith("and 5.0000 untrained. Every candidate is trained whole.")
+        # Said before the search, not found out after it.
+        assert "The standard loss learns nothing in a whole training" in said[1]
+        assert "autoloss check" in said[1]
 
     def test_a_number_of_steps_that_nobody_knows_is_no_obstacle(self):
         assert adapt(Shortening(steps=None))[0].search.rungs == (0.125, 1.0)

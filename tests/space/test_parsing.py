@@ -1,6 +1,7 @@
 """Text → tree: infix means what it says, and whatever is wrong is named with a caret under it."""
 
 import pickle
+import re
 import string
 from fractions import Fraction
 from random import Random
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from autoloss.formulas.simplify import simplify
 from autoloss.search.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -375,3 +377,35 @@ def test_a_message_is_short_and_plain_whatever_the_text(text, problem):
     assert problem in message
     assert len(message) < 600
     assert all(character.isprintable() or character == "\n" for character in message)
+
+
+@pytest.mark.parametrize(
+    ("printed", "text"),
+    [
+        ("−y·log(p)", "-y * log(p)"),
+        ("½·(p − y)²", "1/2 * (p - y)**2"),
+        ("√p + √(y·p) − √|p − y|", "sqrt(p) + sqrt(y * p) - sqrt(abs(p - y))"),
+        ("||p| − |y|·|log(p)||⁴", "abs(abs(p) - abs(y) * abs(log(p)))**4"),
+        ("max₃ₓ₃(p)·mean_NHW(min₃ₓ₃(y)) + mean_C(p)", "max_pool(p) * mean_nhw(min_pool(y)) + mean_c(p)"),
+        ("0.351·(y + 1) / p", "0.351 * (y + 1) / p"),
+        ("p⁻²", "p**-2"),
+    ],
+)
+def test_a_formula_as_it_is_printed_is_read_back(printed, text):
+    assert parse(printed) == parse(text)
+
+
+def test_every_simplified_formula_is_read_back_as_it_is_printed():
+    rng = Random(4)
+    alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+    for _ in range(150):
+        term = simplify(initial_expression(alphabet, 3, rng))
+        # Numbers that are not rational are rounded for readers.
+        if not re.search(r"\d\.\d", term.unicode):
+            assert parse(term.unicode) == parse(str(term)), term.unicode
+
+
+@pytest.mark.parametrize("text", ["|p", "p|", "√", "½½", "p²³ₓ", "−", "|·|", "√|p"])
+def test_half_a_printed_formula_is_refused(text):
+    with pytest.raises(FormulaError):
+        parse(text)

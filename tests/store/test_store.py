@@ -17,7 +17,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
-from autoloss.store import samples
+from autoloss.store import database, samples
 from autoloss.store.migrations import SCHEMA
 from autoloss.store.rows import CHECKSUM, Template, checksum, intact
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
@@ -344,6 +344,52 @@ def test_a_full_disk_is_told_once_and_waited_for(tmp_path):
     assert len(said) == 2
     assert "database or disk is full. Make room on its disk: the run waits and loses nothing" in said[0]
     assert "There is room again" in said[1]
+
+
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_a_lock_of_another_program_is_told_once_and_waited_for(lock, tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.02)
+    said: list[str] = []
+    with Store(tmp_path, write=True, say=said.append) as store:
+        other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        rests: list[float] = []
+
+        def rest(seconds: float) -> None:
+            rests.append(seconds)
+            if len(rests) == 2:
+                other.execute("ROLLBACK")
+
+        store.rest_with(rest)
+        store.add_candidate(candidate(0), {})
+        other.execute(lock)
+        store.add_candidate(candidate(1), {})
+        store.add_candidate(candidate(2), {})
+        assert [one.id for one in store.candidates()] == [0, 1, 2]
+        other.close()
+    assert len(rests) == 2
+    assert len(said) == 2
+    assert "is locked. Another program has it locked" in said[0]
+    assert "the run waits and loses nothing" in said[0]
+    assert said[1] == "It is no longer locked; the run goes on."
+
+
+def test_a_file_that_stays_locked_is_refused_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "OPENING_SECONDS", 0.02)
+    Store(tmp_path, write=True).close()
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    for write in (True, False):
+        with pytest.raises(StoreError, match=r"Another program has it locked.*try again"):
+            Store(tmp_path, write=write)
+    other.close()
+
+
+def test_a_folder_that_may_not_be_written_ends_the_run_in_words(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        store.database._connection.execute("PRAGMA query_only = 1")
+        with pytest.raises(StoreError, match=r"cannot be written: attempt to write a readonly.*autoloss resume"):
+            store.add_candidate(candidate(0), {})
 
 
 def test_samples_without_room_are_an_error_that_says_so(tmp_path):

@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -36,8 +36,9 @@ def lower(limit: int) -> None:
 
 def enter_inference_mode() -> None:
     # It ends with the object.
-    vars(sys)["inference_mode"] = mode = torch.inference_mode()
+    mode = torch.inference_mode()
     mode.__enter__()
+    sys.modules["kept"] = cast("Any", mode)
 
 
 def switch_off_cudnn() -> None:

@@ -101,6 +101,7 @@ def search(
             recipe=recipe,
             final=final,
             observe=status.observe,
+            observe_finale=status.observe,
             say=status.say,
         )
     _conclude(found, as_json)
@@ -143,6 +144,7 @@ def resume(
             inject=inject,
             final=final,
             observe=status.observe,
+            observe_finale=status.observe,
             say=status.say,
         )
     _conclude(found, as_json)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloss import __version__
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.run.identities import Identity, identify_formulas
 from autoloss.space.loss_text import join_branches
@@ -102,7 +103,7 @@ def _simplify(formula: str, branches: tuple[tuple[str, BranchForm], ...]) -> Rea
 def _read_stored(path: Path) -> dict[str, Readable]:
     """Read the file; nothing where it is damaged or of another release, which may simplify differently."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if found["release"] != __version__:
             return {}
         return {formula: _read(*stored) for formula, stored in found["formulas"].items()}

@@ -1,4 +1,4 @@
-"""The live status of a search: one panel in a terminal, one plain line per minute elsewhere."""
+"""The live status of a search and of what follows it: one panel in a terminal, one plain line per minute elsewhere."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from autoloss.report.numbers import duration, figure
 from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
-from autoloss.run.progress import Progress
+from autoloss.run.progress import Finale, Progress
 from autoloss.trainings.retrain import Pace
 
+BAR_WIDTH = 40
 LINE_SECONDS = 60.0
 """How often a line is written where the output is no terminal."""
 
@@ -31,7 +33,7 @@ class Status:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._line_seconds = line_seconds
         self._next_line = time.monotonic() + line_seconds
-        self._last: Progress | Pace | None = None
+        self._last: Progress | Finale | Pace | None = None
         self._written = ""
 
     def __enter__(self) -> Status:
@@ -46,7 +48,7 @@ class Status:
             self._live.stop()
         self._conclude()
 
-    def observe(self, progress: Progress | Pace) -> None:
+    def observe(self, progress: Progress | Finale | Pace) -> None:
         self._last = progress
         if self._live:
             # A line written by `say` has stopped it.
@@ -76,11 +78,13 @@ class Status:
             self._written = text
 
 
-def line(progress: Progress | Pace) -> str:
+def line(progress: Progress | Finale | Pace) -> str:
     """Write progress in one plain line."""
     if isinstance(progress, Pace):
         of = "" if progress.steps is None else f"/{progress.steps}"
         return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
+    if isinstance(progress, Finale):
+        return f"confirming and comparing: {_count(progress)} · ETA {duration(progress.eta_seconds)}"
     parts = [
         f"trained {progress.trained:.4g} of {progress.budget}",
         _ended(progress),
@@ -91,7 +95,7 @@ def line(progress: Progress | Pace) -> str:
     return " · ".join(filter(None, parts))
 
 
-def panel(progress: Progress | Pace) -> Table:
+def panel(progress: Progress | Finale | Pace) -> Table:
     """Draw progress as a small grid."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
@@ -99,13 +103,20 @@ def panel(progress: Progress | Pace) -> Table:
     if isinstance(progress, Pace):
         grid.add_row("training", line(progress))
         return grid
+    if isinstance(progress, Finale):
+        grid.add_row("finale", ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH))
+        grid.add_row("done", _count(progress))
+        grid.add_row("time", f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}")
+        return grid
+    bar = ProgressBar(total=progress.budget, completed=min(progress.trained, progress.budget), width=BAR_WIDTH)
+    grid.add_row("search", bar)
     best = progress.best
     rows = {
         "trained": f"{progress.trained:.4g} of {progress.budget}{' training equivalents' * _mixes(progress)} · "
         + f"{_ended(progress)} · " * _mixes(progress)
         + f"{progress.running} running · {progress.per_minute:.1f} per minute",
-        "losses": f"{progress.sampled} sampled · {progress.simulated} simulated · {progress.passed} passed · "
-        f"{progress.reused} decided by a stored verdict",
+        "losses": f"{progress.sampled} drawn · {progress.simulated} tested · {progress.passed} accepted · "
+        f"{progress.reused} known from equal ones",
         "rejected": _rejected(progress),
         "best": f"{_best(progress)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",
@@ -115,6 +126,10 @@ def panel(progress: Progress | Pace) -> Table:
     for name, text in rows.items():
         grid.add_row(name, text)
     return grid
+
+
+def _count(progress: Finale) -> str:
+    return f"{progress.done} of about {progress.expected} trainings"
 
 
 def _mixes(progress: Progress) -> bool:

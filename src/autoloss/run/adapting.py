@@ -55,6 +55,11 @@ def adapt_configuration(
             # A larger share means fewer candidates: whole trainings keep their part of the budget.
             promote = min(1.0, settings.promote * rungs[0] / settings.rungs[0]) if len(rungs) > 1 else settings.promote
             configuration = _change(configuration, rungs=rungs, promote=promote)
+            # Where nothing is learned in short trainings, a whole one tells whether anything is.
+            if len(rungs) == 1 and task.shortens and isinstance(found := _try_standard(task, configuration, 1.0), str):
+                say(
+                    f"{found} A search finds little there. Try another learning rate (`autoloss check`) or a longer schedule."
+                )
     return configuration, standard
 
 
@@ -156,7 +161,7 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
     with restored_state(), one_thread():
         outcome = task.train(criterion, training)
         untrained = task.untrained(seed)
-    at = f"at a share of {fidelity:g} of the schedule"
+    at = f"at a share of {fidelity:g} of the schedule" if fidelity < 1 else "in a whole training"
     if not isinstance(outcome, Scored):
         return f"The standard loss has no score {at}: {outcome.reason}."
     if untrained is not None and not outcome.score > untrained:

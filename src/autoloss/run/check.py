@@ -26,7 +26,9 @@ from autoloss.tasks.diagnosis import find_doubtful_predictions
 from autoloss.tasks.task import Diverged, Observe, Scored, Stopped, Task, Training
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.machines import Machines, gpus_of_workers
 from autoloss.workers.rejection_tester import RejectionTester
 
 EXPLANATION = (
@@ -81,7 +83,7 @@ class TaskCheck:
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
         rungs: Shares of the schedule that candidates are trained at.
-        notes: What a search would change of its settings, since the task cannot do it.
+        notes: What a search would change of its settings, since the task cannot do it, and how its workers share GPUs.
         doubts: What looks wrong with data or network.
     """
 
@@ -187,6 +189,7 @@ def check(
     doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
     notes: list[str] = []
     configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
+    notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = []
     usual_seconds, full_seconds = [], []
     with one_thread():

@@ -13,6 +13,26 @@ from autoloss.workers.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
+class Finale:
+    """The state of the trainings that follow a search.
+
+    Args:
+        done: Trainings that ended, of about `expected`; `done_here` of them in this process.
+        seconds: Since this process began with them.
+    """
+
+    done: int
+    expected: int
+    done_here: int
+    seconds: float
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Estimated seconds until all have ended; None before the first."""
+        return self.seconds / self.done_here * (self.expected - self.done) if self.done_here else None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The state of a running search.
 

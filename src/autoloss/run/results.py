@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoloss.search.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
+from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
 from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.trainings.judgement import Judgement, judge_comparison
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
 
 
+LOOKED_AT = 100
+"""Losses behind the best that take the places of those that learned nothing."""
 NOTHING_GAINED = 0.1
 """Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
 
@@ -131,7 +133,9 @@ class Search:
     def confirmed(self) -> Sequence[Row]:
         """The best, trained again on new seeds of the valid split; the one with the highest mean first."""
         seed, final = self.configuration.seed, self.configuration.final
-        best = self.reader.losses(self.reader.ranking[: final.confirm])
+        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + final.confirm])
+        learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
+        best = [ranked[at] for at in learned[: final.confirm]]
         entrants = [_entrant(row["id"], row["loss"], self.configuration) for row in best]
         return confirmed_rows(entrants, seed, final, self.reader.trainings)
 
@@ -195,7 +199,7 @@ class Search:
                     id=row["id"],
                     score=score,
                     formula=row["loss"],
-                    also=json.loads(row["also"]),
+                    also=read_figures(row["also"]),
                     confirmed=mean,
                     fresh_seeds=count,
                     leaves=leaves,
@@ -220,11 +224,37 @@ def rank_history(history: Sequence[Individual]) -> list[Individual]:
     return sorted((one for one in trained if one.id not in promoted), key=lambda one: one.rank, reverse=True)
 
 
-def best_entrants(history: Sequence[Individual], configuration: Configuration) -> list[Entrant]:
-    """Return the best losses of a history, which are trained again before one is called the best."""
-    return [
-        _entrant(one.id, one.formula, configuration) for one in rank_history(history)[: configuration.final.confirm]
-    ]
+def best_entrants(
+    history: Sequence[Individual], configuration: Configuration, untrained: float | None = None
+) -> list[Entrant]:
+    """Return the best losses of a history, which are trained again before one is called the best.
+
+    Args:
+        untrained: Score of the untrained network; losses that gained next to nothing over it are left out.
+    """
+    count = configuration.final.confirm
+    ranked = rank_history(history)[: LOOKED_AT + count]
+    learned = leave_out_idle([(one.outcome.fidelity, one.score) for one in ranked], untrained)
+    return [_entrant(ranked[at].id, ranked[at].formula, configuration) for at in learned[:count]]
+
+
+def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | None) -> list[int]:
+    """Return the places of the losses that learned something: they gained at least `NOTHING_GAINED` of what the best gained.
+
+    Args:
+        scores: (Share of the schedule, score) of each loss; scores are compared at one share only.
+        untrained: Score of the untrained network; None where it is not known, and none is left out.
+
+    >>> leave_out_idle([(1.0, 0.7), (1.0, 0.0), (0.5, 0.1), (0.5, 0.0)], untrained=0.0)
+    [0, 2]
+    """
+    if untrained is None:
+        return list(range(len(scores)))
+    best: dict[float, float] = {}
+    for share, score in scores:
+        best[share] = max(score, best.get(share, score))
+    enough = {share: untrained + NOTHING_GAINED * max(0.0, most - untrained) for share, most in best.items()}
+    return [at for at, (share, score) in enumerate(scores) if score > enough[share]]
 
 
 def open_run(directory: str | Path) -> Search:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from autoloss import recipes
 from autoloss.errors import RequestError
 from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.loop import run_loop
-from autoloss.run.progress import Progress
+from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, make_request, restore_request
 from autoloss.run.results import Search, best_entrants, read_run
 from autoloss.run.start import start_run
@@ -30,9 +31,10 @@ from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
+from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
 
 Value = TypeVar("Value")
 
@@ -59,6 +61,7 @@ def search(
     recipe: str | None = None,
     final: bool = True,
     observe: Callable[[Progress], None] | None = None,
+    observe_finale: Callable[[Finale], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
     """Search a loss for a task.
@@ -86,6 +89,7 @@ def search(
             for 500 trainings; docs/results.md compares them.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
         observe: Called with a `Progress` about twice a second.
+        observe_finale: Called with a `Finale` after each of the trainings that follow the search.
         say: Called with a sentence about what the run does next.
 
     Raises:
@@ -139,7 +143,7 @@ def search(
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
             request = replace(request, configuration=settings_of_run.configuration)
-            return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
+            return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
 
 
 @importable_files()
@@ -155,6 +159,7 @@ def resume(
     operators: Sequence[Operator] = (),
     final: bool | None = None,
     observe: Callable[[Progress], None] | None = None,
+    observe_finale: Callable[[Finale], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Search:
     """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
@@ -190,7 +195,7 @@ def resume(
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
             store.change_setting("configuration", request.configuration)
         samples = sample_files.load(path, settings.samples_digest)
-        return _Driver(request, path, store, samples, machines, observe, say or _ignore).run(final)
+        return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,7 @@ class _Driver:
     samples: sample_files.Samples
     machines: Machines
     observe: Callable[[Progress], None] | None
+    observe_finale: Callable[[Finale], None] | None
     say: Callable[[str], None]
 
     def run(self, final: bool) -> Search:
@@ -212,14 +218,18 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        for text in describe_gpus(gpus_of_workers(task, self.machines)):
+            self.say(text)
         with start_workers(runner, self.machines) as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))
             crash_point("search-ended")
             if final:
-                best = best_entrants(history.finished, configuration)
-                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say)
+                best = best_entrants(history.finished, configuration, self.store.settings().untrained)
+                if not best and history.best is not None:
+                    self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
+                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say, self._count())
         if dispatcher.losses:
             self.say(dispatcher.describe_losses())
         if isinstance(workers, FaultyWorkers):
@@ -227,6 +237,18 @@ class _Driver:
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
         own = [operators[name] for name in configuration.space.operators if name in operators]
         return read_run(self.directory, end, own, task.branches)
+
+    def _count(self) -> Callable[[int, int], None]:
+        """Return what is told how many trainings of the finale are done."""
+        began, before = time.monotonic(), None
+
+        def count(done: int, expected: int) -> None:
+            nonlocal before
+            before = done if before is None else before
+            if self.observe_finale is not None:
+                self.observe_finale(Finale(done, expected, done - before, time.monotonic() - began))
+
+        return count
 
     def _watch(self, history: History) -> Callable[[Progress], None]:
         """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""

@@ -25,6 +25,7 @@ from autoloss.errors import RequestError, mask_unprintable, quote, suggest
 from autoloss.space.expression import CONSTANT, Expression, Symbol, build, leaf
 from autoloss.space.loss_text import split_factor
 from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.unicode_text import read_printed
 
 LEAVES = ("y", "p", "i", "u", "e")
 """The leaves of the built-in tasks."""
@@ -64,7 +65,7 @@ def parse(
     """Parse a formula.
 
     Args:
-        text: Prefix, `neg(mul(y, log(p)))`, infix, `-y * log(p)`, or a mixture.
+        text: Prefix, `neg(mul(y, log(p)))`, infix, `-y * log(p)`, as tables print it, `−y·log(p)`, or a mixture.
         leaves: The allowed leaves besides the constant 1; `LEAVES` by default.
         operators: The allowed operators, by name.
 
@@ -79,6 +80,7 @@ def parse(
     if len(text) > MAXIMUM_CHARACTERS:
         raise FormulaError(text, MAXIMUM_CHARACTERS, f"a formula has at most {MAXIMUM_CHARACTERS} characters")
     known = tuple(LEAVES if leaves is None else leaves)
+    text = read_printed(text)
     factor, rest = split_factor(text.strip())
     if factor != 1:
         tree = _Parser(rest, known, operators).formula()

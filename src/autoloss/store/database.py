@@ -32,7 +32,11 @@ NO_ROOM = (
     sqlite3.SQLITE_IOERR_FSYNC,
     sqlite3.SQLITE_IOERR_SHMSIZE,
 )
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+"""Another program writes to the file, or keeps others from it."""
+REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
+OPENING_SECONDS, BUSY_SECONDS = 10.0, 1.0
+"""How long a lock of another program is waited for before that is said: when the file is opened, and in each transaction."""
 PRIMARY = 0xFF
 """The part of an extended error code that names its kind."""
 
@@ -54,7 +58,7 @@ class Database:
 
     Args:
         write: Open for writing, create the file where there is none, and bring an older schema up to date.
-        say: Called when the disk is full, once, and when there is room again.
+        say: Called when the disk is full or another program locks the file, once, and when that is over.
 
     Raises:
         RequestError: It was stopped before anything was written to it.
@@ -67,10 +71,11 @@ class Database:
         self.is_copy = False
         self.rest: Callable[[float], None] = time.sleep
         self._say = say
+        self._write = write
         self._tally = Tally(path.parent)
         self._rows: Counter[str] = Counter()
         try:
-            self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=10)
+            self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=OPENING_SECONDS)
         except sqlite3.Error as error:
             raise self._opening_error(error) from error
         try:
@@ -91,6 +96,7 @@ class Database:
         self._check_schema()
         while read_schema(self._connection) < migrations.SCHEMA:
             self._transact("migration", lambda connection: migrations.step_up(connection, self.path.parent))
+        self._connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
         self._rows.update({table: self._count(table) for table in KEYS})
         for table in KEYS:
             self.check_count(table, self._rows[table], self.written(table))
@@ -154,23 +160,25 @@ class Database:
         crash_point(f"{name}-counted")
 
     def _transact(self, name: str, write: Write) -> None:
-        """Repeat a transaction until there is room for it."""
-        waiting = False
+        """Repeat a transaction until there is room for it, and nobody else writes."""
+        over = ""
         while True:
             try:
                 self._try(name, write)
                 break
             except sqlite3.DatabaseError as error:
-                if _code(error) not in NO_ROOM:
-                    raise self._transaction_error(error) from error
-                if not waiting:
-                    self._say(
-                        f"{self.path} cannot be written: {error}. Make room on its disk: the run waits and loses nothing."
-                    )
-                waiting = True
+                cause = _passing_cause(error)
+                if not self._write or isinstance(error, sqlite3.IntegrityError):
+                    # A mistake of the code that calls.
+                    raise
+                if cause is None:
+                    raise StoreError(f"{self.path} cannot be written: {error}. {advise(error, self.path)}") from error
+                if not over:
+                    self._say(f"{self.path} cannot be written: {error}. {cause}: the run waits and loses nothing.")
+                over = "There is room again" if _code(error) in NO_ROOM else "It is no longer locked"
             self.rest(RETRY_SECONDS)
-        if waiting:
-            self._say("There is room again; the run goes on.")
+        if over:
+            self._say(f"{over}; the run goes on.")
 
     def _try(self, name: str, write: Write) -> None:
         try:
@@ -257,7 +265,7 @@ class Database:
             yield
         # A damaged column may have another name, or one that is no text.
         except (sqlite3.DatabaseError, ValueError) as error:
-            raise StoreError(f"{self.path} cannot be read: {error}. Restore the file from a copy.") from error
+            raise StoreError(f"{self.path} cannot be read: {error}. {advise(error, self.path)}") from error
 
     def written(self, table: str) -> int:
         """Return how many rows a table has at least, as they were counted when they were written."""
@@ -294,17 +302,31 @@ class Database:
         )
 
     def _opening_error(self, error: Exception) -> StoreError:
-        remedy = "Restore it from a copy, or start a new run in another directory."
-        if _code(error) in NO_ROOM:
-            remedy = "Make room on its disk and try again."
-        return StoreError(f"{self.path} cannot be opened as a run: {error}. {remedy}")
+        return StoreError(f"{self.path} cannot be opened as a run: {error}. {advise(error, self.path)}")
 
-    def _transaction_error(self, error: sqlite3.DatabaseError) -> Exception:
-        """Return the error to raise for a failed transaction."""
-        if (_code(error) or 0) & PRIMARY not in DAMAGE:
-            return error
-        return StoreError(f"{self.path} cannot be written: {error}. Restore the file from a copy.")
+
+def advise(error: Exception, path: Path) -> str:
+    """Return what to do about a statement that failed."""
+    if (cause := _passing_cause(error)) is not None:
+        return f"{cause} and try again."
+    if _kind(error) in REFUSED:
+        return f"Let this user write to {path.parent} and its files, and go on with: autoloss resume {path.parent}"
+    return "Restore the file from a copy, or start a new run in another directory."
+
+
+def _passing_cause(error: Exception) -> str | None:
+    """Return what to do about an error that passes without any harm to the run, None for another one."""
+    if _code(error) in NO_ROOM:
+        return "Make room on its disk"
+    if _kind(error) in LOCKED:
+        return "Another program has it locked: end what that program does with it"
+    return None
 
 
 def _code(error: Exception) -> int | None:
     return getattr(error, "sqlite_errorcode", None)
+
+
+def _kind(error: Exception) -> int | None:
+    code = _code(error)
+    return None if code is None else code & PRIMARY

@@ -14,10 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
-from autoloss.errors import RequestError
 from autoloss.search.jobs import Train
 from autoloss.search.records import REASON_CHARACTERS, Origin, Outcome, State
-from autoloss.store.database import KEY, KEYS, Database
+from autoloss.store.database import KEY, KEYS, Database, advise
 from autoloss.store.rows import StoreError, outcome_from_row, training_from_row
 
 COLUMNS = {
@@ -94,8 +93,15 @@ class MemoryCopy:
         return (*self._next.values(), len(self.damaged))
 
     def stream(self, query: str, *values: object) -> sqlite3.Cursor:
-        """Run a query."""
-        return self._memory.execute(query, values)
+        """Run a query.
+
+        Raises:
+            StoreError: What was copied cannot be read: a checksum says that a text was written so, not that it is JSON.
+        """
+        try:
+            return self._memory.execute(query, values)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"The run cannot be read: {error}. Restore its folder from a copy.") from error
 
     def rows(self, query: str, *values: object) -> list[dict[str, Any]]:
         """Return the rows of a query by the names of their columns; one that is repeated before the next look is not run again."""
@@ -130,7 +136,7 @@ class MemoryCopy:
             self._copy_all(database, new)
         # A column has another name, or its text is none.
         except (sqlite3.DatabaseError, ValueError) as error:
-            raise StoreError(f"{database.path} cannot be read: {error}. Restore the file from a copy.") from error
+            raise StoreError(f"{database.path} cannot be read: {error}. {advise(error, database.path)}") from error
         self._next.update({table: rows.last + 1 for table, rows in new.items()})
         self._count += new["training"].count
         self.last_change = max(filter(None, [self.last_change, *self.column(LAST_CHANGE)]), default=None)
@@ -174,8 +180,8 @@ class MemoryCopy:
         self.last_change = max(self.last_change or 0.0, row["finished_at"])
         try:
             self.trainings[Train(row["loss"], training_from_row(row))] = outcome_from_row(row)
-        except (ValueError, RequestError) as error:
-            return str(error)
+        except StoreError as error:
+            return str(error.__cause__ or error)
         return None
 
     def _name_gaps(self, path: Path, numbers: Sequence[int]) -> None:

@@ -6,7 +6,6 @@ Readers take the steps in a copy of their own, and leave the file as it is.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from autoloss.conversion import parse_json
 from autoloss.errors import RunError
 from autoloss.search.chance import derive_seed
 from autoloss.space.loss_text import split_branches
@@ -110,7 +110,7 @@ def _seed(connection: sqlite3.Connection) -> int:
     """Return the seed of a run's search."""
     for row, is_intact in _read(connection, "setting"):
         if row["name"] == "configuration" and is_intact:
-            return json.loads(row["value"])["seed"]
+            return parse_json(row["value"])["seed"]
     raise StoreError("The setting 'configuration' of the run is missing or damaged. Restore the file from a copy.")
 
 

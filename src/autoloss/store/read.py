@@ -16,7 +16,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Candidate, Individual, Outcome, State
 from autoloss.store.lock import owner_lives
 from autoloss.store.memory_copy import MemoryCopy
-from autoloss.store.rows import StoreError
+from autoloss.store.rows import StoreError, read_figures
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 
@@ -168,7 +168,7 @@ class Reader:
         """Return the names of the metrics beside the score that so many of the best, and of the latest, measured."""
         best = self._memory.column("SELECT also FROM ranking LIMIT ?", count)
         latest = self._memory.column("SELECT also FROM settled ORDER BY id DESC LIMIT ?", count)
-        return list(dict.fromkeys(name for also in [*best, *latest] for name in json.loads(also)))
+        return list(dict.fromkeys(name for also in [*best, *latest] for name in read_figures(also)))
 
     def losses(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return settled candidates: id, loss, fidelity, state, score, also (JSON), and size, the number of operators."""

@@ -8,13 +8,17 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import NoneType
 from typing import Any, final
 
-from autoloss.errors import RunError
+from autoloss.conversion import parse_json
+from autoloss.errors import RunError, quote
 from autoloss.search.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State, keep_text
 from autoloss.tasks.task import Training
 
 CHECKSUM = "checksum"
+NUMBER = (float, int)
 Row = Mapping[str, Any]
 
 
@@ -98,26 +102,62 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _decoding(row: Row) -> Iterator[None]:
+    """Name a row that holds something else than this release writes, whatever its checksum says."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        number = row.get("candidate", row.get("id"))
+        raise StoreError(
+            f"The row of candidate {number} cannot be read ({keep_text(str(error), 200)}). Restore the run's folder from a copy."
+        ) from error
+
+
 def candidate_from_row(row: Row) -> Candidate:
+    with _decoding(row):
+        return _candidate_from_row(row)
+
+
+def _candidate_from_row(row: Row) -> Candidate:
     return Candidate(
         id=row["id"],
         parent=row["parent"],
-        kinds=json.loads(row["kinds"]),
-        attempts=json.loads(row["attempts"]),
+        kinds=_by_name(row["kinds"], str),
+        attempts=_by_name(row["attempts"], (int, NoneType)),
         loss=row["loss"],
         origin=Origin(row["origin"]),
         source=row["source"],
-        signature={branch: tuple(norms) for branch, norms in json.loads(row["signature"]).items()},
-        scores={branch: tuple(scores) for branch, scores in json.loads(row["scores"]).items()},
-        counts=json.loads(row["counts"]),
-        rejected={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["rejected"]).items()},
-        accepted={branch: bytes.fromhex(keys) for branch, keys in json.loads(row["passed"]).items()},
+        signature={branch: _tuple(norms, str) for branch, norms in _by_name(row["signature"], list).items()},
+        scores={branch: _tuple(scores, NUMBER) for branch, scores in _by_name(row["scores"], list).items()},
+        counts=_by_name(row["counts"], int),
+        rejected={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["rejected"], str).items()},
+        accepted={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["passed"], str).items()},
         fidelity=row["fidelity"],
         pool={
-            branch: tuple((number, tuple(signature)) for number, signature in attempts)
-            for branch, attempts in json.loads(row["pool"]).items()
+            branch: tuple((number, _tuple(signature, str)) for number, signature in attempts)
+            for branch, attempts in _by_name(row["pool"], list).items()
         },
     )
+
+
+def _by_name(text: str, kind: Any) -> dict[str, Any]:
+    """Read values of one kind by their names.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found = parse_json(text)
+    if not isinstance(found, dict) or not all(isinstance(value, kind) for value in found.values()):
+        raise ValueError(f"found {quote(text)}, expected values by name")
+    return found
+
+
+def _tuple(values: Iterable[Any], kind: Any) -> tuple[Any, ...]:
+    found = tuple(values)
+    if not all(isinstance(value, kind) for value in found):
+        raise ValueError(f"found {quote(found)}, expected a list of {kind}")
+    return found
 
 
 def training_to_row(loss: str, training: Training, candidate: int | None) -> dict[str, Any]:
@@ -135,8 +175,9 @@ def training_to_row(loss: str, training: Training, candidate: int | None) -> dic
 
 
 def training_from_row(row: Row) -> Training:
-    values = {name: row[name] for name in ("seed", "split", "schedule", "fidelity", "learning_rate")}
-    return Training(**values, scale=json.loads(row["scale"]))
+    with _decoding(row):
+        values = {name: row[name] for name in ("seed", "split", "schedule", "fidelity", "learning_rate")}
+        return Training(**values, scale=parse_json(row["scale"]))
 
 
 def outcome_to_row(outcome: Outcome) -> dict[str, Any]:
@@ -155,17 +196,34 @@ def outcome_to_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_row(row: Row) -> Outcome:
+    with _decoding(row):
+        return _outcome_from_row(row)
+
+
+def _outcome_from_row(row: Row) -> Outcome:
     return Outcome(
         state=State(row["state"]),
         score=row["score"],
-        also=json.loads(row["also"]),
-        curve=tuple((step, loss) for step, loss in json.loads(row["curve"])),
+        also=read_figures(row["also"]),
+        curve=tuple((step, loss) for step, loss in parse_json(row["curve"])),
         step=row["step"],
         # Earlier releases kept reasons of any length.
         reason=keep_text(row["reason"], REASON_CHARACTERS),
         seconds=row["seconds"],
         fidelity=row["fidelity"],
     )
+
+
+def read_figures(text: str) -> dict[str, float]:
+    """Read what `Outcome.also` was written as.
+
+    Raises:
+        StoreError: It is something else.
+    """
+    try:
+        return _by_name(text, NUMBER)
+    except ValueError as error:
+        raise StoreError(f"The metrics of a training cannot be read: {error}. Restore the run from a copy.") from error
 
 
 def to_json(value: Any) -> str:

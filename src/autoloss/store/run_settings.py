@@ -8,6 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from autoloss.conversion import parse_json
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.database import StoreError
@@ -32,7 +33,7 @@ class TaskReference:
 
     @classmethod
     def from_json(cls, text: str) -> TaskReference:
-        return cls(**json.loads(text))
+        return cls(**parse_json(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class RunSettings:
             try:
                 if row in rows:
                     found[name] = decode(rows[row])
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise StoreError(
                     f"{path}: the setting {row!r} cannot be read ({error}). Restore the file from a copy, or open it with the "
                     "release that wrote it."
@@ -161,7 +162,7 @@ def _encode_branches(branches: Mapping[str, BranchForm]) -> str:
 
 
 def _decode_branches(text: str) -> dict[str, BranchForm]:
-    return {name: BranchForm.from_dict(form) for name, form in json.loads(text).items()}
+    return {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()}
 
 
 def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -175,16 +176,16 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "branches": (_encode_branches, _decode_branches),
     "release": (str, str),
     "samples_digest": (str, str),
-    "untrained": (json.dumps, json.loads),
-    "standard": (json.dumps, json.loads),
-    "standard_loss": (json.dumps, json.loads),
+    "untrained": (json.dumps, parse_json),
+    "standard": (json.dumps, parse_json),
+    "standard_loss": (json.dumps, parse_json),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
-        lambda text: tuple(StartVerdict(**values) for values in json.loads(text)),
+        lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     ),
-    "also": (lambda also: json.dumps(list(also)), lambda text: tuple(json.loads(text))),
-    "final": (json.dumps, json.loads),
-    "workers": (json.dumps, json.loads),
-    "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**json.loads(text))),
+    "also": (lambda also: json.dumps(list(also)), lambda text: tuple(parse_json(text))),
+    "final": (json.dumps, parse_json),
+    "workers": (json.dumps, parse_json),
+    "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }
 """Setting → how its text is written and read."""

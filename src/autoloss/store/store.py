@@ -56,7 +56,7 @@ class Store:
     Args:
         directory: The run's directory.
         write: Open for writing, and create the file where there is none; only the owner of the run may.
-        say: Called when the disk is full, and when there is room again.
+        say: Called when the disk is full or another program locks the file, and when that is over.
 
     Raises:
         RequestError: There is no run in the directory.
@@ -81,7 +81,7 @@ class Store:
         self.close()
 
     def rest_with(self, rest: Callable[[float], None]) -> None:
-        """Spend the time in which the disk is full with this: seconds → None."""
+        """Spend the time in which nothing can be written with this: seconds → None."""
         self.database.rest = rest
 
     def write_settings(self, settings: RunSettings) -> None:

@@ -12,6 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from autoloss.conversion import parse_json
+
 FILE = "run.tally"
 WIDTH = 256
 """Bytes; one length, so that a new tally overwrites the old one in place."""
@@ -31,9 +33,9 @@ class Tally:
         """Return table → rows that it had at least; nothing where no whole tally is there."""
         try:
             text, _, digest = self.path.read_text(encoding="ascii").strip().rpartition(" ")
-        except (OSError, UnicodeDecodeError):
+            return dict(parse_json(text)) if digest == _digest(text) else {}
+        except (OSError, ValueError, TypeError):
             return {}
-        return json.loads(text) if text and digest == _digest(text) else {}
 
     def write(self, rows: Mapping[str, int]) -> None:
         """Overwrite the tally. It is evidence, not data: on a full disk it stays behind."""

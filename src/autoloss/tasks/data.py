@@ -120,8 +120,11 @@ class Split:
         """
         if self._columns is not None:
             return
-        first, again = (list_tensors(next(self.batches([self.indices[:4]], seed=0))) for _ in range(2))
-        if not all(map(torch.equal, first, again)):
+        first, again = (
+            list_tensors(next(load_batches(self._items, [self.indices[:4]], 0, loading=self._loading)))
+            for _ in range(2)
+        )
+        if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(
                 f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
                 "loaded again, so no training could be repeated. Give reseed=…, a function of (data set, seed) that seeds it, or "

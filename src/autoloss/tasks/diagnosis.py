@@ -166,8 +166,8 @@ def describe_unusable_samples(
         reason = " It returns NaN for each of them."
     elif len(values) == 1:
         reason = (
-            f" It has the same value, {values.pop():.4g}, for the network's prediction and for the target itself: it needs to depend "
-            "on the prediction."
+            f" It has the same value, {values.pop():.4g}, for the network's prediction and for the target itself: it needs to "
+            "depend on the prediction."
         )
     return RequestError(
         f"{found} undefined on {len(drawn) - len(known)} and already at its best on {len(known) - usable}.{reason} The metric of "

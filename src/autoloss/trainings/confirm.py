@@ -10,11 +10,11 @@ from autoloss.store.crash_points import crash_point
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.baselines import baselines, tune_learning_rates
+from autoloss.trainings.baselines import baselines, count_tuning_trainings, tune_learning_rates
 from autoloss.trainings.compare import compare_losses
 from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
 from autoloss.trainings.racing import follow_race
-from autoloss.trainings.record import run_trainings
+from autoloss.trainings.record import Counted, Record, run_trainings
 from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
 
@@ -22,19 +22,27 @@ Say = Callable[[str], None]
 
 
 def confirm_and_compare(
-    best: Sequence[Entrant], task: Task, configuration: Configuration, dispatcher: Dispatcher, store: Store, say: Say
+    best: Sequence[Entrant],
+    task: Task,
+    configuration: Configuration,
+    dispatcher: Dispatcher,
+    store: Store,
+    say: Say,
+    observe: Callable[[int, int], None] = lambda done, expected: None,
 ) -> None:
     """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
 
     Args:
         best: The best candidates of the search, at most `final.confirm` of them.
         say: Called with a sentence about what is trained next.
+        observe: Called with (trainings that are done, those of the whole finale) after each training.
     """
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
+    record = Counted(store, count_trainings(settings, len(best), task), observe)
     if settings.confirm_seeds:
-        best = _confirm(best, seed, settings, dispatcher, store, say)
+        best = _confirm(best, seed, settings, dispatcher, record, say)
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:
@@ -45,19 +53,36 @@ def confirm_and_compare(
         f"Comparing the top {len(best)} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
-    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher)
+    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record=record)
     crash_point("compared")
 
 
+def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
+    """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
+
+    Args:
+        best: Number of the best candidates.
+    """
+    best = min(best, settings.confirm)
+    confirmed = best * settings.confirm_seeds + min(settings.finalists, best) * settings.finalist_seeds
+    if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
+        return confirmed if settings.confirm_seeds else 0
+    entrants = min(settings.compare, best) + len(baselines(task))
+    tuned = count_tuning_trainings(entrants)
+    # The standard loss also takes part at the recipe's own learning rate, where another one is better.
+    compared = tuned + (entrants + 1) * settings.compare_seeds
+    return compared + (confirmed if settings.confirm_seeds else 0)
+
+
 def _confirm(
-    best: Sequence[Entrant], seed: int, settings: FinalSettings, dispatcher: Dispatcher, store: Store, say: Say
+    best: Sequence[Entrant], seed: int, settings: FinalSettings, dispatcher: Dispatcher, record: Record, say: Say
 ) -> list[Entrant]:
     """Train the best on new seeds, then let the finalists race; return all in their new order."""
     count = settings.confirm_seeds
     say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
-    compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, store)
+    compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
     crash_point("best-confirmed")
-    race = follow_race(best, seed, settings, store.trainings())
+    race = follow_race(best, seed, settings, record.trainings())
     if race.missing:
         finalists = min(settings.finalists, len(best))
         say(
@@ -65,7 +90,7 @@ def _confirm(
             f"{finalists * settings.finalist_seeds} trainings; a candidate that is clearly behind gets no more."
         )
     while race.missing:
-        race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, store))
+        race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, record))
     crash_point("finalists-confirmed")
     return [row.entrant for row in race.rows]
 
@@ -79,6 +104,7 @@ def compare_with_baselines(
     dispatcher: Dispatcher,
     *,
     every: bool = False,
+    record: Record | None = None,
 ) -> list[Row]:
     """Compare losses with the baselines on the test split.
 
@@ -88,12 +114,14 @@ def compare_with_baselines(
 
     Args:
         every: With all baselines, not only those that end a search.
+        record: Where trainings are recorded; the store when None.
 
     Returns:
         One row per entrant, the best first.
     """
+    kept = store if record is None else record
     plain = baselines(task, every=every)
-    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, store)
+    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, kept)
     found, rivals = tuned[: len(best)], tuned[len(best) :]
     # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
     own = [rival for rival in plain[:1] if rival not in rivals]
@@ -101,4 +129,4 @@ def compare_with_baselines(
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
     store.change_setting("comparison", comparison)
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
-    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, store))
+    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, kept))

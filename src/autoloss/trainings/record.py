@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from autoloss.search.jobs import Train
@@ -34,6 +34,30 @@ class Memory:
 
     def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
         self._outcomes[Train(loss, training)] = outcome
+
+
+class Counted:
+    """A record that tells how many trainings are recorded, each time that one is added.
+
+    Args:
+        expected: Trainings at the end, those that are recorded already included.
+        observe: Called with (recorded, expected); `expected` grows where more are recorded.
+    """
+
+    def __init__(self, record: Record, expected: int, observe: Callable[[int, int], None]) -> None:
+        self._record = record
+        self._expected = expected
+        self._observe = observe
+        self._count = len(record.trainings())
+        observe(self._count, max(expected, self._count))
+
+    def trainings(self) -> dict[Train, Outcome]:
+        return self._record.trainings()
+
+    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
+        self._record.add_training(loss, training, outcome)
+        self._count += 1
+        self._observe(self._count, max(self._expected, self._count))
 
 
 def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record) -> Mapping[Train, Outcome]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.search.records import Outcome, State
 from autoloss.tasks.training.atomic_files import write_text
@@ -127,11 +128,11 @@ def read_result(folder: Path, belongs: Mapping[str, Any]) -> Outcome | None:
     if not path.exists():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         there = {name: found.pop(name) for name in belongs}
         curve = tuple((int(step), float(loss)) for step, loss in found.pop("curve"))
         outcome = Outcome(**{**found, "state": State(found["state"])}, curve=curve)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"{path} is damaged ({error!r}). Delete {folder} to train it again.") from None
     check_same(path, there, belongs)
     return outcome
@@ -148,7 +149,7 @@ def check_settings(directory: Path, settings: Mapping[str, Any]) -> None:
         write_text(path, json.dumps(settings, indent=1))
         return
     try:
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RequestError(f"{path} is damaged ({error}). Restore it from a copy, or give another directory.") from None
     check_same(path, there, json.loads(json.dumps(settings)))

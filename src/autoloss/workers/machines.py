@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoloss.errors import RequestError
+from autoloss.tasks.task import Task
 from autoloss.workers.faults import FaultyFunction
+from autoloss.workers.gpus import deal_gpus
 from autoloss.workers.injection import FaultyWorkers, Injection
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, JobFunction, ProcessWorkers, Workers
@@ -68,6 +70,13 @@ def start_workers(runner: JobRunner, machines: Machines) -> Workers:
     return FaultyWorkers(workers, machines.injection, limit)
 
 
+def gpus_of_workers(task: Task, machines: Machines) -> tuple[str, ...]:
+    """Return the GPU of each local worker that trains a task; nothing where they are not dealt out here."""
+    if machines.ray is not None or task.execution is None:
+        return ()
+    return deal_gpus(task.execution.device, machines.workers)
+
+
 def _start(function: JobFunction, runner: JobRunner, machines: Machines, limit: int | None) -> Workers:
     if machines.ray is not None:
         from autoloss.workers.ray_cluster import start_ray_workers
@@ -77,4 +86,5 @@ def _start(function: JobFunction, runner: JobRunner, machines: Machines, limit: 
         return start_ray_workers(function, machines.workers, machines.ray, on_gpu=on_gpu, memory_limit_bytes=limit)
     if machines.workers == 0:
         return InlineWorkers(function)
-    return ProcessWorkers(function, machines.workers, memory_limit_bytes=limit)
+    gpus = gpus_of_workers(runner.task, machines)
+    return ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus)

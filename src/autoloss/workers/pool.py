@@ -5,12 +5,14 @@ from __future__ import annotations
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import cloudpickle
 
+from autoloss.workers.gpus import VARIABLE
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode, encode_function
 from autoloss.workers.process import WorkerProcess
@@ -153,6 +155,7 @@ class ProcessWorkers(Workers):
         memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
             times a second; needs /proc.
         environment: Variables of the workers beside those of this process.
+        gpus: For each slot the GPU that its worker sees; without it, workers see those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
         start_seconds: How long a worker may take to start, which includes importing what the function needs.
 
@@ -167,17 +170,23 @@ class ProcessWorkers(Workers):
         *,
         memory_limit_bytes: int | None = None,
         environment: Mapping[str, str] = NO_VARIABLES,
+        gpus: Sequence[str] = (),
         threads: int = 1,
         start_seconds: float = START_SECONDS,
     ) -> None:
         if slots < 1 or threads < 1:
             raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
         frame = encode_function(function)
-        variables = dict(environment)
+        if gpus and len(gpus) != slots:
+            raise ValueError(f"There are {len(gpus)} GPUs for {slots} slots; each slot needs one.")
         self._selector = selectors.DefaultSelector()
+
+        def start_worker(gpu: Mapping[str, str]) -> WorkerProcess:
+            return WorkerProcess(self._selector, frame, {**environment, **gpu}, threads)
+
         self._slots = [
-            Slot(lambda: WorkerProcess(self._selector, frame, variables, threads), start_seconds, memory_limit_bytes)
-            for _ in range(slots)
+            Slot(partial(start_worker, {VARIABLE: gpus[slot]} if gpus else {}), start_seconds, memory_limit_bytes)
+            for slot in range(slots)
         ]
         self._is_memory_limited = memory_limit_bytes is not None
         self._memory_due = 0.0

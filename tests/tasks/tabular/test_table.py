@@ -7,7 +7,7 @@ import pytest
 
 from autoloss.errors import RequestError
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
-from autoloss.tasks.tabular.data.table import read_csv
+from autoloss.tasks.tabular.data.table import Faults, _read_header, read_csv
 
 ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
 
@@ -197,3 +197,22 @@ def test_inputs_get_mean_0_and_deviation_1_on_the_reference_and_constant_columns
     assert scaled[:2, 0].tolist() == [-1.0, 1.0]
     assert scaled[2].tolist() == [98.0, 0.0, 0.0]
     assert scaled.dtype == np.float32
+
+
+class CountedName(str):
+    compared = 0
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_the_check_of_a_header_does_not_compare_all_names_with_all(file):
+    names = [CountedName(f"c{number}") for number in range(1000)]
+    faults = Faults(Path("wide.csv"))
+    assert _read_header(Path("wide.csv"), (1, [*names]), faults) == tuple(names)
+    assert CountedName.compared < 10 * len(names)
+    with pytest.raises(RequestError, match="stands for columns 1 and 3"):
+        read_csv(file("a,b,a,c\n1,2,3,4\n5,6,7,8\n"), "c", "regression")

@@ -130,10 +130,10 @@ def funnel(search: Search, running: int) -> list[Stage]:
     first, *larger = search.configuration.search.rungs
     share = f" {at_share(first)} of the schedule" if larger else ""
     stages = (
-        ("sampled", "trees drawn", sampled),
-        ("simulated", "tested by the rejection protocol", totals["simulated"]),
+        ("drawn", "random and mutated trees", sampled),
+        ("tested", "put through the rejection protocol", totals["simulated"]),
         ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
-        ("passed", "accepted for a branch", totals["passed"]),
+        ("accepted", "passed the protocol on a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", reader.count - trained),
         (
             "trained",

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.run.results import Search
 from autoloss.run.user_files import importable_files
@@ -76,7 +77,7 @@ class Scenes:
 def kept(search: Search, formula: str) -> Scenes | None:
     """Return the scenes that were made of a loss before, if there are any."""
     try:
-        found = json.loads((search.directory / FILE).read_text(encoding="utf-8"))
+        found = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
         scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in found.pop("scenes"))
         made = Scenes(**found, scenes=scenes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.contents import Contents, gathered
@@ -28,6 +30,14 @@ LOOK_SECONDS = 1.0
 """A run is not looked at more often."""
 REST = 10.0
 """After a look the reader rests so many times as long as it took."""
+CONNECTIONS = 64
+"""The most connections at a time; a browser opens six."""
+REQUEST_SECONDS = 20.0
+"""How long a client may take from one request to the end of the next, in how many bytes whatever; a hidden page asks every ten."""
+
+
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+"""A Host header: a name or an address, and the port."""
 
 
 class Live:
@@ -93,6 +103,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self, live: Live, host: str = HOST, port: int = PORT) -> None:
         self.live = live
         self.host = host
+        self._open: dict[socket.socket, float] = {}
+        self._guard = threading.RLock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -101,6 +113,33 @@ class Server(ThreadingHTTPServer):
             raise RequestError(
                 f"The page cannot be served at {host}, port {port}: {reason}. Choose another one.", argument="port"
             ) from None
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Take a connection while there are not too many."""
+        with self._guard:
+            if len(self._open) >= CONNECTIONS:
+                return False
+            self.expect(request)
+            return True
+
+    def service_actions(self) -> None:
+        """End what takes too long; called about twice a second."""
+        now = time.monotonic()
+        with self._guard:
+            late = [connection for connection, end in self._open.items() if end < now]
+        for connection in late:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def expect(self, connection: socket.socket) -> None:
+        """Give a connection time for its next request."""
+        with self._guard:
+            self._open[connection] = time.monotonic() + REQUEST_SECONDS
 
     @property
     def port(self) -> int:
@@ -113,13 +152,10 @@ class Server(ThreadingHTTPServer):
 
     def knows(self, host: str) -> bool:
         """Say whether a request's Host is a name of this server; a page elsewhere that had its own name point here is refused."""
-        try:
-            parts = urlsplit(f"//{host}")
-            name, port = parts.hostname or "", parts.port
-        except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None or int(found["port"] or 80) != self.port:
             return False
-        if (port or 80) != self.port:
-            return False
+        name = (found["address"] or found["name"]).lower()
         if name in ("localhost", self.host) or _is_loopback(name):
             return True
         # Told to serve others, it is reached by its addresses and its own name.
@@ -145,10 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "autoloss"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = REQUEST_SECONDS
 
     def do_GET(self) -> None:
-        if not self.server.knows(self.headers.get("Host", "")):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.knows(hosts[0].strip()):
             self._answer(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "Unknown host name; open the address that the command printed.\n",
@@ -182,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+        self.server.expect(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the terminal is the user's."""

@@ -6,7 +6,6 @@ height and masks without a pixel are evaluated, although no detection can match 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from autoloss.conversion import parse_json
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
 from autoloss.tasks.detection.data.outlines import (
@@ -124,8 +124,8 @@ def _read_content(file: Path) -> dict[str, list[Any]]:
     if not file.is_file():
         raise FaultyFile(missing_file(file, AN_INSTANCES_FILE))
     try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        content = parse_json(file.read_bytes())
+    except ValueError as error:
         raise FaultyFile(undecodable_file(file, error, AN_INSTANCES_FILE)) from None
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:

@@ -1,0 +1,63 @@
+"""Formulas as they are printed for readers, `−½·log(√p)²`, as text that the parser knows."""
+
+from __future__ import annotations
+
+import re
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-",
+        "·": "*",
+        "×": "*",
+        "½": "(1/2)",
+        "⅓": "(1/3)",
+        "⅔": "(2/3)",
+        "¼": "(1/4)",
+        "¾": "(3/4)",
+        "⅛": "(1/8)",
+    }
+)
+_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_PRINTED = frozenset("−·×½⅓⅔¼¾⅛⁻⁰¹²³⁴⁵⁶⁷⁸⁹√₃ₓ|")
+_POWER = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_NAMES = {"mean_NHW(": "mean_nhw(", "mean_C(": "mean_c(", "max₃ₓ₃(": "max_pool(", "min₃ₓ₃(": "min_pool("}
+_ROOT_OF_NAME = re.compile(r"√([A-Za-z_]\w*(?!\w|\()|\d+(?:\.\d+)?)", re.ASCII)
+
+
+def read_printed(text: str) -> str:
+    """Return a formula as the parser knows it; any text that is not printed that way stays as it is.
+
+    One formula has one kind of minus: where both occur, somebody typed one of them by mistake.
+
+    >>> read_printed("−½·|log(p)|·√(y + 1)²")
+    '-(1/2)*abs(log(p))*sqrt(y + 1)**2'
+    >>> read_printed("-y * log(p)"), read_printed("p - −y")
+    ('-y * log(p)', 'p - −y')
+    """
+    if ("−" in text and "-" in text) or not (_PRINTED & set(text) or "mean_NHW(" in text or "mean_C(" in text):
+        return text
+    for printed, known in _NAMES.items():
+        text = text.replace(printed, known)
+    text = _POWER.sub(lambda found: f"**{found[0].translate(_RAISED)}", text)
+    text = _ROOT_OF_NAME.sub(r"sqrt(\1)", text).replace("√(", "sqrt(")
+    return _read_bars(text.translate(_CHARACTERS))
+
+
+def _read_bars(text: str) -> str:
+    """Write |a| as abs(a), and √|a| as sqrt(abs(a)): a bar after an operand closes."""
+    parts: list[str] = []
+    closing: list[str] = []
+    last = ""
+    for character in text:
+        if character != "|":
+            parts.append(character)
+        elif closing and (last.isalnum() or last in (")", "_")):
+            character = closing.pop()
+            parts.append(character)
+        else:
+            rooted = parts[-1:] == ["√"]
+            parts[-1:] = ["sqrt(abs("] if rooted else [*parts[-1:], "abs("]
+            closing.append("))" if rooted else ")")
+        if not character.isspace():
+            last = character[-1]
+    return "".join(parts)
