@@ -165,7 +165,10 @@ MUTANTS = {
         "autoloss.store.tally:Tally.read", {"dict(parse_json(text)) if": "{} if"}, damage, "silently wrong"
     ),
     "full disk not waited for": Mutant(
-        "autoloss.store.database:Database._transact", {"cause = _passing_cause(error)": "cause = None"}, full_disk, "ended with 1"
+        "autoloss.store.database:Database._transact",
+        {"cause = _passing_cause(error)": "cause = None"},
+        full_disk,
+        "ended with 1",
     ),
 }
 
