@@ -6,7 +6,7 @@ import base64
 import functools
 import hashlib
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,6 +15,9 @@ from autoloss.report.failures import describe_end
 from autoloss.report.numbers import counted, figure
 from autoloss.report.page.charts import SIZE
 from autoloss.report.page.contents import Contents
+
+if TYPE_CHECKING:
+    from autoloss.report.page.comparing import RunsContents
 
 GENERATOR = b'<meta name="generator" content="autoloss'
 """What tells a report from another file."""
@@ -29,6 +32,15 @@ def page(contents: Contents) -> str:
         .render(
             contents=contents, style=_asset("style.css"), script=_asset("page.js"), policy=policy(live=contents.live)
         )
+    )
+
+
+def compared_page(contents: RunsContents) -> str:
+    """Return the page of several runs as one HTML document."""
+    return (
+        _environment()
+        .get_template("comparison.html")
+        .render(contents=contents, style=_asset("style.css"), script=_asset("page.js"), policy=policy(live=False))
     )
 
 
