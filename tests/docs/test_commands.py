@@ -23,7 +23,7 @@ from tests.tasks.pose.drawn import write_folder
 from tests.tasks.segmentation import generated
 
 FOLLOWED = [page for page in PAGES if any(block.language not in (PLAIN, "") for block in blocks(page))]
-EXAMPLES = {"README.md": 2, "docs/plugging-in.md": 6}
+EXAMPLES = {"README.md": 2, "docs/adapters.md": 10, "docs/plugging-in.md": 6}
 """Page → blocks of Python that tests of their own run, since they need something beside them."""
 
 

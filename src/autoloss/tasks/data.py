@@ -105,10 +105,6 @@ class Split:
         """Yield every example once, in the order of the data."""
         return self.batches(self.indices.split(batch_size))
 
-    def targets(self) -> Tensor | None:
-        """Return all targets if they are tensors; None where examples are loaded one by one."""
-        return None if self._columns is None else self.reading.split(self._columns, self.name)[1]
-
     def whole(self) -> tuple[Inputs, Tensor] | None:
         """Return all inputs and targets if they are tensors; None of items."""
         return None if self._columns is None else self.reading.split(self._columns, self.name)

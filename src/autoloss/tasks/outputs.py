@@ -92,8 +92,8 @@ def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size:
     shape = spatial(prediction).shape
     context = {"target": convert_target(target, prediction, branch.activation)}
     if not context["target"].is_floating_point():
-        everything = split.targets()
-        _check_classes(target if everything is None else everything, shape[1], branch, split.name)
+        everything = split.whole()
+        _check_classes(target if everything is None else everything[1], shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
 

@@ -243,13 +243,6 @@ class SupervisedTask(Task):
 
         Raises:
             RequestError: The metric is neither a function nor an object with update, compute and reset.
-
-        >>> def rmse(prediction, target):
-        ...     return -(prediction - target).square().mean().sqrt().item()
-        >>> data = torch.randn(8, 1), torch.randn(8)
-        >>> task = SupervisedTask(lambda: nn.Linear(1, 1), data, data, "none", lambda p, y: -(p - y).abs().mean().item())
-        >>> task.with_metric("rmse", rmse).also
-        ('metric',)
         """
         other = copy.copy(self)
         metric = other._metric = check_metric(self._also.get(name) if metric is None else metric, name)
@@ -378,15 +371,11 @@ class SupervisedTask(Task):
             for split in splits.values():
                 split.check_repeats()
             recipe = self.recipes["proxy"]
-            outputs = [
-                probe(
-                    network,
-                    split,
-                    branch,
-                    recipe.batch_size if label == "train" else split.evaluation_batch(recipe),
-                )
+            sizes = {
+                label: recipe.batch_size if label == "train" else split.evaluation_batch(recipe)
                 for label, split in splits.items()
-            ]
+            }
+            outputs = [probe(network, split, branch, sizes[label]) for label, split in splits.items()]
             self._dtype = splits["train"].first(1)[1].dtype
             measure = functools.partial(_measure, self._metric, self._dtype)
         return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
