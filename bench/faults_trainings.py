@@ -28,6 +28,7 @@ import torch
 
 import autoloss
 from autoloss.run.loop import run_loop
+from autoloss.run.progress import Progress
 from autoloss.search.history import History, as_text
 from autoloss.search.records import State
 from autoloss.settings import Configuration
@@ -269,6 +270,10 @@ def misbehaving(sizes: Namespace) -> list[dict[str, Any]]:
 SOAK_FAULTS = "worker-crash=0.004,hang=0.0005,hang-c=0.0005,freeze=0.0005,oom=0.0005,error=0.002,seed=7"
 
 
+class _EnoughError(Exception):
+    """So many children were asked for."""
+
+
 def soak(sizes: Namespace) -> list[dict[str, Any]]:
     """A long search of a toy with faults on, and everything stored."""
     settings = {
@@ -289,8 +294,14 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
         FaultyWorkers(inner, Injection.parse(SOAK_FAULTS), configuration.limits.memory_bytes) as pool,
     ):
         dispatcher = Dispatcher(pool, configuration.limits)
-        run_loop(history, store, dispatcher)
-        children = len(history.finished)
+
+        def stop_when_done(progress: Progress) -> None:
+            if len(history.candidates) >= sizes.children:
+                raise _EnoughError
+
+        with suppress(_EnoughError):
+            run_loop(history, store, dispatcher, stop_when_done)
+        children = len(history.candidates)
         stored = sum(1 for _ in store.candidates())
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
     figures = {
