@@ -131,6 +131,28 @@ def test_detectors_are_retrained_as_the_paper_does(name: str, task: str, backbon
     assert {f"full_{key}": value for key, value in common.items()}.items() <= values.items()
 
 
+def test_poses_are_searched_and_retrained_as_the_paper_does():
+    values = recipes.get("coco-pose").values()
+    # "4 epochs", Adam, "2.5 × 10⁻⁴ with a cosine annealing schedule and a linear warm-up for 250 iterations", "batch size 256"
+    expected = {"epochs": 4, "optimizer": "adam", "learning_rate": 2.5e-4, "schedule": "cosine", "warmup_steps": 250}
+    expected |= {
+        "batch_size": 256,
+        "backbone": "resnet50",
+        "weights": "imagenet",
+        "height": 256,
+        "width": 192,
+        "sigma": 2.0,
+    }
+    expected |= {"detections": None, "rejection.unit": "absolute", "rejection.threshold": 0.6}
+    assert {name: values[name] for name in expected} == expected
+    values = recipes.get("coco-r50-simple-baseline").values()
+    expected = {"epochs": 210, "optimizer": "adam", "learning_rate": 5e-4, "batch_size": 512, "backbone": "resnet50"}
+    expected |= {"weights": "imagenet", "milestones": (170 / 210, 200 / 210)}
+    assert {name: values[f"full_{name}"] for name in expected} == expected
+    rows = recipes.get("coco-r50-simple-baseline").published
+    assert [(row.name, row.figures["map"]) for row in rows] == [("baseline/mse", 71.5), ("pose/oks", 72.0)]
+
+
 def test_the_losses_of_published_detectors_are_those_that_a_task_can_be_given():
     task = tasks.get("digits-det", train=2, valid=1, test=1, size=64)
     for name in ("coco-r50-faster-rcnn", "coco-r101-faster-rcnn", "voc-r50-faster-rcnn"):

@@ -60,10 +60,20 @@ _BOXES = {
     "share": "1.0",
     "held_out": "2",
 }
+_POSES = {
+    "backbone": "resnet18",
+    "height": "32",
+    "width": "32",
+    "epochs": "1",
+    "batch_size": "2",
+    "warmup_steps": "0",
+}
 TASKS: Mapping[str, Mapping[str, str]] = {
     "digits-seg": {"train": "32", "valid": "8", "test": "8", "epochs": "1"},
     "digits-det": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
     "digits-ins": {"train": "4", "valid": "2", "test": "2", "epochs": "1", "batch_size": "4", "size": "64"},
+    "figures-pose": {"train": "6", "valid": "3", "test": "3", "epochs": "1", "batch_size": "4"},
+    "coco-pose": _POSES | {"held_out": "2"},
     "voc-seg": _PICTURES | {"held_out": "3"},
     "folder-seg": _PICTURES,
     "coco-det": _BOXES,
@@ -83,6 +93,8 @@ RETRAINED: Mapping[str, Mapping[str, str]] = {
     "folder-seg": _FULL,
     "coco-det": _FULL_BOXES,
     "coco-ins": _FULL_BOXES,
+    "coco-pose": {f"full_{name}": value for name, value in _POSES.items() if name not in ("height", "width")}
+    | {"full_weights": "none"},
 }
 """Task of the run → options that every retraining gets beside its own."""
 

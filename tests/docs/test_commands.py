@@ -19,10 +19,11 @@ from tests.docs.running import PROGRAMS, Folder, Untrue, compare, shortened, sma
 from tests.tasks import conformance
 from tests.tasks.detection.test_box_formats import voc_object, voc_written
 from tests.tasks.detection.test_boxed_files import coco_written
+from tests.tasks.pose.drawn import write_folder
 from tests.tasks.segmentation import generated
 
 FOLLOWED = [page for page in PAGES if any(block.language not in (PLAIN, "") for block in blocks(page))]
-EXAMPLES = {"README.md": 2, "docs/plugging-in.md": 6}
+EXAMPLES = {"README.md": 2, "docs/adapters.md": 10, "docs/plugging-in.md": 6}
 """Page → blocks of Python that tests of their own run, since they need something beside them."""
 
 
@@ -32,7 +33,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("documented")
     generated.voc(place / "DATA", count=12, side=48)
     generated.folder(place / "FOLDER", count=12, side=48)
-    coco_written(place / "COCO")
+    write_folder(coco_written(place / "COCO"))
     boxed_voc(place / "VOC")
     rows = [f"{k},{k % 7},{'red' if k % 3 else 'blue'},{'yes' if k % 4 else 'no'}" for k in range(80)]
     (place / "customers.csv").write_text("\n".join(["id,visits,colour,churned", *rows]))

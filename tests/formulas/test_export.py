@@ -397,8 +397,8 @@ def test_wrong_shapes_are_refused_where_the_tree_refuses_them(tmp_path):
     criterion = imported(exported(parse("-y * log(p)"), ActivatedBranch()), tmp_path / "shapes.py")
     with pytest.raises(ValueError, match=r"\(2, 3, 4, 4\) and \(2, 1, 4, 4\)"):
         criterion(torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 4, 4))
-    with pytest.raises(ValueError, match=r"\(1, 3, 2, 2, 2\) has no form \(N, C, H, W\)"):
-        criterion(torch.zeros(1, 3, 2, 2, 2), torch.zeros(1, 2, 2, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"\(1, 3, 2, 2, 2, 2\) has no form \(N, C, D, H, W\)"):
+        criterion(torch.zeros(1, 3, 2, 2, 2, 2), torch.zeros(1, 2, 2, 2, 2, dtype=torch.long))
 
 
 def test_a_file_compiles_in_one_graph(tmp_path):

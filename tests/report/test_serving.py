@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
 from autoloss.errors import RequestError
+from autoloss.report.page import serving
 from autoloss.report.page.rendering import policy
 from autoloss.report.page.serving import Live, Server
 from autoloss.store.store import FILE, Store
@@ -84,7 +88,18 @@ def test_nothing_else_is_there(path, server):
     assert "SQLite" not in text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "", "[::1", "10.0.0.1:{port}"])
+STRANGE = [
+    "evil@127.0.0.1:{port}",
+    "127.0.0.1:{port}@evil",
+    "127.0.0.1:{port}/x",
+    "127.0.0.1:{port}, evil",
+    "127.0.0.1:+{port}",
+]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "", "[::1", "10.0.0.1:{port}", *STRANGE]
+)
 def test_a_request_for_another_host_is_refused(host, server):
     answer, text = asked(server, "/", Host=host.format(port=server.port))
     assert answer.status == 421
@@ -95,6 +110,73 @@ def test_a_request_for_another_host_is_refused(host, server):
 def test_names_of_this_machine_are_answered(host, server):
     answer, _ = asked(server, "/main", Host=host.format(port=server.port))
     assert answer.status == 200
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    """Send bytes and return all of the answer; the connection stays open until the server ends it."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(request)
+        found = b""
+        with suppress(ConnectionResetError):
+            while chunk := client.recv(65536):
+                found += chunk
+        return found
+
+
+@pytest.mark.parametrize("second", ["evil.example", "127.0.0.1:{port}"])
+def test_two_hosts_are_refused(second, server):
+    hosts = "".join(f"Host: {host.format(port=server.port)}\r\n" for host in ("127.0.0.1:{port}", second))
+    answer = raw(server, f"GET /main HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 421")
+    assert b"best so far" not in answer
+
+
+def drip(client: socket.socket, seconds: float) -> float:
+    """Send a byte now and then, so that no single wait is long; return when the server ended that."""
+    began = time.monotonic()
+    client.settimeout(0.1)
+    with suppress(OSError):
+        while time.monotonic() - began < seconds:
+            client.sendall(b"G")
+            with suppress(TimeoutError):
+                if not client.recv(1):
+                    break
+    return time.monotonic() - began
+
+
+def test_a_client_that_takes_its_time_is_left(server, monkeypatch):
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        patch.setattr(serving, "REQUEST_SECONDS", 0.3)
+        while not server._open:
+            time.sleep(0.01)
+        assert drip(client, 20) < 10
+    assert asked(server, "/main")[0].status == 200
+
+
+def test_a_client_that_asks_now_and_then_is_kept(server, monkeypatch):
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 1.0)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    used = set()
+    for _ in range(5):
+        connection.request("GET", "/main")
+        assert connection.getresponse().read()
+        used.add(connection.sock)
+        time.sleep(0.4)
+    assert len(used) == 1
+    connection.close()
+
+
+def test_connections_are_counted(server, monkeypatch):
+    monkeypatch.setattr(serving, "CONNECTIONS", 3)
+    clients = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
+    while len(server._open) < 3:
+        time.sleep(0.01)
+    assert raw(server, b"") == b""
+    for client in clients:
+        client.close()
+    while server._open:
+        time.sleep(0.01)
+    assert asked(server, "/main")[0].status == 200
 
 
 def test_other_methods_change_nothing(server):

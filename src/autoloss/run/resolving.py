@@ -29,7 +29,7 @@ def refer_to_task(
     Raises:
         RequestError: A task object was given options.
     """
-    options = {**({} if metric is None else {"metric": metric}), **(options or {})}
+    options = {**({} if metric is None else {"metric": absolute_name(metric)}), **(options or {})}
     if not isinstance(task, Task):
         absolute = {option: _absolute_path(value) for option, value in options.items()}
         return TaskReference(absolute_name(task), absolute, frozen or {})
@@ -123,24 +123,48 @@ def _make_task(reference: TaskReference) -> Task:
 def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
     file, _, attribute = Path(name).name.rpartition(":")
     loaded = load_object(name, "task")
-    if not isinstance(loaded, Task) and callable(loaded):
+    function = loaded if not isinstance(loaded, Task) and callable(loaded) else None
+    # The metric of a task that is none of its function's arguments is chosen afterwards.
+    takes_metric = function is not None and "metric" in inspect.signature(function).parameters
+    metric = None if takes_metric else options.get("metric")
+    others = options if takes_metric else {option: value for option, value in options.items() if option != "metric"}
+    if function is not None:
         try:
-            inspect.signature(loaded).bind(**options)
+            inspect.signature(function).bind(**others)
         except TypeError as error:
-            raise RequestError(f"{name} does not take the options {dict(options)}: {error}") from error
+            raise RequestError(f"{name} does not take the options {dict(others)}: {error}") from error
         try:
-            loaded = loaded(**options)
+            loaded = function(**others)
         except RequestError:
             raise
         except Exception as error:
             raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
-    elif options:
-        raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(options)}.")
+    elif others:
+        raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(others)}.")
     if not isinstance(loaded, Task):
         raise RequestError(
             f"{attribute} in {file} is a {type(loaded).__name__}; expected a Task or a function that returns one."
         )
-    return loaded
+    return loaded if metric is None else _choose_metric(loaded, str(metric), name.rpartition(":")[0])
+
+
+def _choose_metric(task: Task, metric: str, file: str) -> Task:
+    """Return the task with a metric of its own file, of another one (`file.py:name`), or among those that it reports.
+
+    Raises:
+        RequestError: There is none, or the task computes its score itself.
+    """
+    from autoloss.tasks.supervised import SupervisedTask
+
+    if not isinstance(task, SupervisedTask):
+        raise RequestError(
+            f"The task {task.name} computes its score itself, so metric={metric} cannot be chosen from outside. Let a function "
+            "with the argument metric return the task."
+        )
+    if metric in (task.also or ()):
+        return task.with_metric(metric)
+    reference = metric if ".py:" in metric else f"{file}:{metric}"
+    return task.with_metric(metric.rpartition(":")[2], load_object(reference, "metric"))
 
 
 def _absolute_path(value: Any) -> Any:

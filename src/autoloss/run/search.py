@@ -222,7 +222,7 @@ class _Driver:
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
         for text in describe_gpus(gpus_of_workers(task, self.machines)):
             self.say(text)
-        with start_workers(runner, self.machines) as workers:
+        with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -63,10 +64,14 @@ class Split:
     def __len__(self) -> int:
         return len(self.indices)
 
-    @property
-    def batch_size(self) -> int | None:
-        """Batch size of a `DataLoader`; None for any other data."""
-        return None if self._loader is None else self._loader.batch_size
+    def adopt_batches(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the batch size of the `DataLoader`, if there is one."""
+        size = None if self._loader is None else self._loader.batch_size
+        return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
+
+    def evaluation_batch(self, recipe: Recipe) -> int:
+        """Return the number of examples that are evaluated at once."""
+        return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
 
     def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
         """Draw the indices of all batches of a training: those of the `DataLoader`, if there is one."""
@@ -100,10 +105,6 @@ class Split:
         """Yield every example once, in the order of the data."""
         return self.batches(self.indices.split(batch_size))
 
-    def targets(self) -> Tensor | None:
-        """Return all targets if they are tensors; None where examples are loaded one by one."""
-        return None if self._columns is None else self.reading.split(self._columns, self.name)[1]
-
     def whole(self) -> tuple[Inputs, Tensor] | None:
         """Return all inputs and targets if they are tensors; None of items."""
         return None if self._columns is None else self.reading.split(self._columns, self.name)
@@ -120,8 +121,11 @@ class Split:
         """
         if self._columns is not None:
             return
-        first, again = (list_tensors(next(self.batches([self.indices[:4]], seed=0))) for _ in range(2))
-        if not all(map(torch.equal, first, again)):
+        first, again = (
+            list_tensors(next(load_batches(self._items, [self.indices[:4]], 0, loading=self._loading)))
+            for _ in range(2)
+        )
+        if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(
                 f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
                 "loaded again, so no training could be repeated. Give reseed=…, a function of (data set, seed) that seeds it, or "

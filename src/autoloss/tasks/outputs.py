@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, find_user_line
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
+from autoloss.space.branch import Sample
 from autoloss.tasks.batches import Inputs, describe_inputs, list_tensors
 from autoloss.tasks.data import Split
 from autoloss.tasks.diagnosis import check_prediction, check_target_form, explain_class_range
@@ -91,10 +92,30 @@ def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size:
     shape = spatial(prediction).shape
     context = {"target": convert_target(target, prediction, branch.activation)}
     if not context["target"].is_floating_point():
-        everything = split.targets()
-        _check_classes(target if everything is None else everything, shape[1], branch, split.name)
+        everything = split.whole()
+        _check_classes(target if everything is None else everything[1], shape[1], branch, split.name)
     _check_target(branch, prediction, context["target"], split.name)
     return Output(shape[1], shape[2:].numel() > 1)
+
+
+def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples of one size: the middle of each, as large as the smallest of them; targets are cropped alike."""
+    sizes = [sample.prediction.shape[2:] for sample in samples]
+    least = [min(size[axis] for size in sizes) for axis in range(len(sizes[0]))]
+    return [
+        sample if list(size) == least else _crop(sample, size, least)
+        for sample, size in zip(samples, sizes, strict=True)
+    ]
+
+
+def _crop(sample: Sample, size: Sequence[int], least: Sequence[int]) -> Sample:
+    middle = tuple(slice((have - want) // 2, (have - want) // 2 + want) for have, want in zip(size, least, strict=True))
+
+    def crop(tensor: Tensor) -> Tensor:
+        # A target may lack the channels, but has the prediction's space.
+        return tensor[(..., *middle)] if tuple(tensor.shape[-len(middle) :]) == tuple(size) else tensor
+
+    return Sample(crop(sample.prediction), {name: crop(tensor) for name, tensor in sample.context.items()})
 
 
 def _predict(network: nn.Module, inputs: Inputs, target: Tensor, split: Split) -> Tensor:

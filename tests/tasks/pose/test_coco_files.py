@@ -78,7 +78,7 @@ def test_what_a_labelling_tool_adds_is_ignored(folder):
     def add(values):
         values.update(info={"tool": "x"}, licenses=[], tags=[1, 2])
         for row in values["annotations"]:
-            row.update(attributes={"occluded": False}, segmentation=[], track_id=7, caption="a person")
+            row.update(attributes={"occluded": False}, segmentation=None, track_id=7, caption="a person")
         for image in values["images"]:
             image.update(license=3, flickr_url="", date_captured=0)
         values["categories"][0].update(supercategory="person", color="#fff")
@@ -218,7 +218,7 @@ def test_detections_of_others_and_without_area_are_counted_and_left_out(folder):
 def test_faulty_images_are_named_by_an_inspection(folder):
     file = content(folder)["images"][0]["file_name"]
     change(folder, lambda c: c["images"][0].update(width=97))
-    with pytest.raises(RequestError, match="96×96 pixels .* expected 97×96"):
+    with pytest.raises(RequestError, match=r"96×96 pixels .* expected 97×96"):
         inspect("coco-pose", data=str(folder))
     change(folder, lambda c: c["images"][0].update(width=96, file_name="absent.png"))
     with pytest.raises(RequestError, match=r"absent.png: there is no such file"):

@@ -1,12 +1,13 @@
 """A CSV file is read, or refused with the line and the column; the split depends on the table alone."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
+from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import Faults, _read_header, read_csv
 
 ROWS = [f"{age},{'blue' if age % 2 else 'red'},{'a' if age < 8 else 'b'}" for age in range(20)]
@@ -216,3 +217,78 @@ def test_the_check_of_a_header_does_not_compare_all_names_with_all(file):
     assert CountedName.compared < 10 * len(names)
     with pytest.raises(RequestError, match="stands for columns 1 and 3"):
         read_csv(file("a,b,a,c\n1,2,3,4\n5,6,7,8\n"), "c", "regression")
+
+
+GAPS = [f"{'' if at % 4 == 0 else at},2026-01-{at + 1:02},{'NA' if at == 3 else 'red'},{at % 2}" for at in range(24)]
+WITH_GAPS = ["age,joined,color,y", *GAPS]
+
+
+def test_missing_values_are_counted_by_column(file):
+    message = refused(file(*WITH_GAPS))
+    assert (
+        "Missing values by column: 'age' 6, 'color' 1. missing=impute fills them in, missing=drop drops their rows"
+        in message
+    )
+
+
+def test_missing_values_are_imputed_on_request(file):
+    table = read_csv(file(*WITH_GAPS), "y", "classification", missing="impute")
+    assert len(table.target) == 24
+    ages, gone = (table.inputs[:, table.columns.index(name)] for name in ("age", "age: missing"))
+    assert np.flatnonzero(np.isnan(ages)).tolist() == np.flatnonzero(gone).tolist() == [0, 4, 8, 12, 16, 20]
+    assert table.inputs[3, table.columns.index("color: missing")] == 1
+    assert table.inputs[3, table.columns.index("color=red")] == 0
+    filled = impute(table.inputs, table.inputs[:8])
+    assert filled[0, table.columns.index("age")] == np.median([1, 2, 3, 5, 6, 7])
+    assert not np.isnan(filled).any()
+
+
+def test_rows_with_missing_values_are_dropped_on_request(file):
+    table = read_csv(file(*WITH_GAPS), "y", "classification", missing="drop")
+    assert len(table.target) == 24 - 7
+    assert not np.isnan(table.inputs).any()
+
+
+@pytest.mark.parametrize("missing", ["impute", "drop"])
+def test_rows_without_a_target_are_dropped(file, missing: str):
+    table = read_csv(
+        file("x,y", *(f"{at},{'' if at == 5 else at % 2}" for at in range(20))), "y", "classification", missing=missing
+    )
+    assert table.inputs[:, 0].tolist() == [at for at in range(20) if at != 5]
+
+
+def test_a_file_whose_rows_all_lack_something_says_what(file):
+    message = refused(file("x,y", *(f",{at % 2}" for at in range(20))), missing="drop")
+    assert "missing values by column: 'x' 20 of 20" in message
+
+
+@pytest.mark.parametrize("notation", ["%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d %H:%M:%S"])
+def test_dates_become_days_and_places_in_year_and_week(file, notation: str):
+    days = [datetime(2024, 2, 20, 6) + timedelta(days=at) for at in range(30)]
+    table = read_csv(
+        file("when,y", *(f"{day.strftime(notation)},{at % 2}" for at, day in enumerate(days))), "y", "classification"
+    )
+    day = table.inputs[:, table.columns.index("when: day")]
+    assert np.diff(day).tolist() == [1.0] * 29
+    assert int(day[0]) == (datetime(2024, 2, 20) - datetime(1970, 1, 1)).days
+    assert ("when: time, sine" in table.columns) == ("%H" in notation)
+    sine, cosine = (table.inputs[:, table.columns.index(f"when: week, {name}")] for name in ("sine", "cosine"))
+    np.testing.assert_allclose(sine[7:], sine[:-7], atol=1e-6)
+    np.testing.assert_allclose(sine**2 + cosine**2, 1)
+
+
+def test_dates_that_can_be_read_in_two_ways_and_strange_ones_are_refused(file):
+    rows = [f"0{at % 9 + 1}/0{at % 5 + 1}/2024,{at % 2}" for at in range(20)]
+    assert "may be read as 31/01/2026 or as 01/31/2026; write them as 2026-01-31" in refused(file("when,y", *rows))
+    rows = [f"2024-01-{at + 1:02},{at % 2}" for at in range(20)]
+    assert "'soon' is not a date such as 2026-01-31" in refused(file("when,y", *rows[:-1], "soon,1"))
+
+
+def test_names_may_hold_commas(file):
+    lines = ['"income, yearly";"age; years";y', *(f"{at},5;{at};{at % 2}" for at in range(20))]
+    assert read_csv(
+        file(*[lines[0], *(line.replace(",", ".") for line in lines[1:])]), "y", "classification"
+    ).columns == (
+        "income, yearly",
+        "age; years",
+    )

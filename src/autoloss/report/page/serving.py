@@ -32,8 +32,8 @@ REST = 10.0
 """After a look the reader rests so many times as long as it took."""
 CONNECTIONS = 64
 """The most connections at a time; a browser opens six."""
-REQUEST_SECONDS = 10.0
-"""How long a client may take from one request to the end of the next, however it divides the bytes; the page asks every second or two."""
+REQUEST_SECONDS = 20.0
+"""How long a client may take from one request to the end of the next, in how many bytes whatever; a hidden page asks every ten."""
 
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
@@ -104,7 +104,7 @@ class Server(ThreadingHTTPServer):
         self.live = live
         self.host = host
         self._open: dict[socket.socket, float] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -138,7 +138,8 @@ class Server(ThreadingHTTPServer):
 
     def expect(self, connection: socket.socket) -> None:
         """Give a connection time for its next request."""
-        self._open[connection] = time.monotonic() + REQUEST_SECONDS
+        with self._guard:
+            self._open[connection] = time.monotonic() + REQUEST_SECONDS
 
     @property
     def port(self) -> int:

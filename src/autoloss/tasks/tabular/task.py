@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,8 +20,8 @@ from torch import Tensor
 from autoloss.conversion import convert
 from autoloss.errors import RequestError, suggest, unknown
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, split_rows, standardise, subsample
-from autoloss.tasks.tabular.data.table import read_csv
+from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
+from autoloss.tasks.tabular.data.table import MISSING_VALUES, Missing, read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 from autoloss.tasks.tabular.network import mlp
 from autoloss.tasks.training.recipe import Recipe
@@ -58,7 +59,10 @@ class TabularOptions:
     """
 
     drop: str = ""
-    """Columns of a CSV file to drop, separated by commas."""
+    """Columns of a CSV file to drop, separated by commas; a name that holds a comma in double quotes."""
+    missing: Missing = "refuse"
+    """What is done about missing values of a CSV file: refuse lists them; impute takes the median of the training rows and adds
+    a column that says where, or a category of its own for text; drop drops their rows."""
     positive: str = ""
     """Positive class of F1 and average precision; if empty, the last of two classes in order."""
     train_rows: int | None = None
@@ -86,6 +90,8 @@ class TabularOptions:
         for option in fields(self):
             value = getattr(self, option.name)
             object.__setattr__(self, option.name, convert(option.name, value, option.type))
+        if self.missing not in MISSING_VALUES:
+            raise unknown("choice of missing", str(self.missing), MISSING_VALUES)
         for name, holds, expected in (
             ("train_rows", self.train_rows is None or self.train_rows >= 4, "at least 4"),
             ("imbalance", 1 <= self.imbalance < math.inf, "at least 1"),
@@ -180,8 +186,8 @@ def load_table(data: str, target: str | None, kind: Kind, options: TabularOption
             f"There is no data set named {data!r}.{suggest(data, BUNDLED)} Known: {', '.join(BUNDLED)}, "
             "or the path of a CSV file with the option target, the column to predict."
         )
-    drop = [name.strip() for name in options.drop.split(",") if name.strip()]
-    return read_csv(path, target, kind, drop=drop, positive=options.positive or None)
+    drop = [name.strip() for row in csv.reader([options.drop], skipinitialspace=True) for name in row if name.strip()]
+    return read_csv(path, target, kind, drop=drop, positive=options.positive or None, missing=options.missing)
 
 
 def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[Tensor, Tensor]]:
@@ -193,7 +199,8 @@ def prepare_splits(table: Table, options: TabularOptions) -> Mapping[str, tuple[
     train, valid, test = split_rows(table)
     train = subsample(table, train, options.train_rows, options.imbalance, NOISE_SEED)
     noisy = add_noise(table, train, options.label_noise, NOISE_SEED)
-    inputs = standardise(table.inputs, table.inputs[train])
+    filled = impute(table.inputs, table.inputs[train])
+    inputs = standardise(filled, filled[train])
     errors = np.random.default_rng(NOISE_SEED).standard_normal(inputs.shape, dtype=np.float32)
     inputs += options.input_noise * errors
     return {

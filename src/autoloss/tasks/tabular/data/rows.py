@@ -36,7 +36,7 @@ class Table:
     """The rows of a data set.
 
     Args:
-        inputs: (N, F) numbers.
+        inputs: (N, F) numbers; NaN where one is missing and imputed later.
         target: (N,) class indices, or values.
         columns: Names of the F inputs; `color=red` for one-hot columns.
         classes: Names of the classes by index, the second of two being the positive one; empty for a regression.
@@ -146,6 +146,15 @@ def add_noise(table: Table, rows: Rows, noise: float, seed: int) -> Rows | NDArr
     for row in rng.sample(range(len(rows)), round(noise * len(rows))):
         target[row] = (target[row] + rng.randrange(1, len(table.classes))) % len(table.classes)
     return target
+
+
+def impute(values: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace NaN by the median of its column in a reference; by 0 where all of that is NaN."""
+    if not np.isnan(values).any():
+        return values
+    known = [column[~np.isnan(column)] for column in reference.T]
+    medians = [np.median(column) if len(column) else 0.0 for column in known]
+    return np.where(np.isnan(values), medians, values)
 
 
 def standardise(values: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:

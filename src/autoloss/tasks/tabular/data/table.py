@@ -1,31 +1,40 @@
 """Reading a table from a CSV file; its faults are listed by line and column.
 
-Columns of numbers are kept, columns of text become one-hot.
+Columns of numbers are kept, columns of text become one-hot, columns of dates become numbers.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from autoloss.errors import RequestError, join_names, quote, unknown
+from autoloss.tasks.tabular.data.dates import encode_dates, find_notations, parse_date
 from autoloss.tasks.tabular.data.rows import Table, build_table
 from autoloss.tasks.tabular.metrics import Kind
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 """Texts of a missing value, in lower case."""
 NUMERIC_SHARE = 0.9
-"""Share of numbers from which a column is one of numbers; any other value in it is then a fault."""
+"""Share of numbers from which a column is one of numbers, and likewise of dates; any other value in it is then a fault."""
 DISTINCT_TEXTS = 50
 """Maximum number of distinct values in a column of categories."""
 LARGEST = 1e100
 """Upper limit of numbers, whose squares must be finite when inputs are standardised."""
 FAULTS_SHOWN = 20
+
+Missing = Literal["refuse", "impute", "drop"]
+MISSING_VALUES: tuple[Missing, ...] = get_args(Missing)
+"""What is done about missing values: they are faults; numbers are imputed, and texts a category of their own; rows are dropped."""
 
 
 @dataclass(slots=True)
@@ -34,6 +43,8 @@ class Faults:
 
     path: Path
     found: list[tuple[int, str]] = field(default_factory=list)
+    missing: Counter[str] = field(default_factory=Counter[str])
+    """Column → its missing values."""
 
     def add(self, line: int, column: str | None, what: str) -> None:
         place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
@@ -48,9 +59,14 @@ class Faults:
         if more > 0:
             listed = [*listed[:FAULTS_SHOWN], f"and {more} more"]
         lines = "".join(f"\n  {text}" for text in listed)
-        raise RequestError(
-            f"{self.path.name} cannot be used as it is:{lines}\nCorrect the file, or drop these columns."
-        )
+        advice = "Correct the file, or drop these columns."
+        if self.missing:
+            counts = join_names([f"{quote(column)} {count}" for column, count in self.missing.most_common()])
+            advice = (
+                f"Missing values by column: {counts}. missing=impute fills them in, missing=drop drops their rows; or correct the "
+                "file, or drop these columns."
+            )
+        raise RequestError(f"{self.path.name} cannot be used as it is:{lines}\n{advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,13 @@ class Cells:
 
 
 def read_csv(
-    path: Path, target: str | None, kind: Kind, *, drop: Sequence[str] = (), positive: str | None = None
+    path: Path,
+    target: str | None,
+    kind: Kind,
+    *,
+    drop: Sequence[str] = (),
+    positive: str | None = None,
+    missing: Missing = "refuse",
 ) -> Table:
     """Read a CSV file with a header.
 
@@ -72,6 +94,8 @@ def read_csv(
         kind: Kind of the metric; the target has to be of the same kind.
         drop: Columns to drop.
         positive: The positive class; the last in order when None.
+        missing: What is done about missing values. Imputed numbers are NaN in the table, with a column that says where; rows
+            without a target are dropped unless missing values are refused.
 
     Raises:
         RequestError: The file has faults, which are listed by line (the header is line 1) and column.
@@ -89,9 +113,11 @@ def read_csv(
     names = [name for name in cells.header if name not in left_out]
     if not names:
         raise RequestError(f"{path.name} has no input column beside the target {target!r}; add at least one.")
+    if missing != "refuse":
+        cells = _drop_rows(path, cells, [target] if missing == "impute" else [target, *names])
     inputs: dict[str, list[float]] = {}
     for name in names:
-        inputs |= _encode_column(name, cells, faults)
+        inputs |= _encode_column(name, cells, faults, impute=missing == "impute")
     labels = _parse_column(target, cells, faults)
     faults.check()
     place = f"column {target!r} of {path.name} (lines {cells.lines[0]} to {cells.lines[-1]})"
@@ -119,7 +145,8 @@ def _read_records(path: Path) -> list[tuple[int, list[str]]]:
     """Return the rows that are not blank, with stripped cells, each with its first line."""
     text = _read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = max(",;\t", key=first.count)
+    # Names may hold commas; they are then quoted.
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
     rows: list[tuple[int, list[str]]] = []
     line = 1
@@ -166,33 +193,92 @@ def _check_length(row: Sequence[str], header: Sequence[str], line: int, faults: 
     return len(row) == len(header)
 
 
+def _drop_rows(path: Path, cells: Cells, names: Sequence[str]) -> Cells:
+    """Return the rows that have a value in each of the columns.
+
+    Raises:
+        RequestError: No row has.
+    """
+    absent = {name: [_is_missing(text) for text in cells.columns[name]] for name in names}
+    kept = [row for row in range(len(cells.lines)) if not any(column[row] for column in absent.values())]
+    if not kept:
+        counts = join_names([f"{quote(name)} {sum(column)}" for name, column in absent.items() if any(column)])
+        raise RequestError(
+            f"Every row of {path.name} lacks a value; missing values by column: {counts} of {len(cells.lines)}. Use "
+            "missing=impute, or drop these columns."
+        )
+    columns = {name: [column[row] for row in kept] for name, column in cells.columns.items()}
+    return Cells(cells.header, columns, [cells.lines[row] for row in kept])
+
+
+def _is_missing(text: str) -> bool:
+    return text.lower() in MISSING
+
+
 def _parse_column(name: str, cells: Cells, faults: Faults) -> list[float] | list[str]:
     """Return a column as numbers if nearly all of its values are, else as text; missing and other values are faults."""
-    present: list[tuple[int, str]] = []
-    for line, text in zip(cells.lines, cells.columns[name], strict=True):
-        if text.lower() in MISSING:
-            faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
-        else:
-            present.append((line, text))
+    present = _list_present(name, cells, faults)
     numbers = [_parse_number(text) for _, text in present]
     if sum(number is not None for number in numbers) < NUMERIC_SHARE * len(numbers):
         return [text for _, text in present]
-    for (line, text), number in zip(present, numbers, strict=True):
-        if number is None:
-            faults.add(line, name, f"{quote(text)} is not a finite number, as the column's other values are")
+    _add_strange(name, present, numbers, "a finite number", faults)
     return [number for number in numbers if number is not None]
 
 
-def _encode_column(name: str, cells: Cells, faults: Faults) -> dict[str, list[float]]:
-    """Return the inputs of a column by name: itself, or one column of 0 and 1 for each distinct text."""
-    values = _parse_column(name, cells, faults)
-    texts = sorted({value for value in values if isinstance(value, str)})
-    if not texts:
-        return {name: [float(value) for value in values]}
+def _list_present(name: str, cells: Cells, faults: Faults | None) -> list[tuple[int, str]]:
+    """Return the values of a column that are there, each with its line; missing ones are faults, if these are collected."""
+    present: list[tuple[int, str]] = []
+    for line, text in zip(cells.lines, cells.columns[name], strict=True):
+        if not _is_missing(text):
+            present.append((line, text))
+        elif faults is not None:
+            faults.missing[name] += 1
+            faults.add(line, name, f"the value is missing ({quote(text)})" if text else "the value is missing")
+    return present
+
+
+def _add_strange(
+    name: str, present: Sequence[tuple[int, str]], found: Sequence[float | None], expected: str, faults: Faults
+) -> None:
+    for (line, text), value in zip(present, found, strict=True):
+        if value is None:
+            faults.add(line, name, f"{quote(text)} is not {expected}, as the column's other values are")
+
+
+def _encode_column(name: str, cells: Cells, faults: Faults, impute: bool) -> dict[str, list[float]]:
+    """Return the inputs of a column by name: itself, the parts of a date, or one column of 0 and 1 for each distinct text.
+
+    Args:
+        impute: Missing numbers and dates are NaN, and a column of 0 and 1 says where; a missing text is a category of its own.
+    """
+    present = _list_present(name, cells, None if impute else faults)
+    absent = [_is_missing(text) for text in cells.columns[name]] if impute else []
+    values = [_parse_number(text) for _, text in present]
+    expected, columns = "a finite number", {}
+    if sum(value is not None for value in values) < NUMERIC_SHARE * len(values) or not present:
+        notations = find_notations([text for _, text in present], NUMERIC_SHARE)
+        if not notations:
+            return _encode_texts(name, [text for _, text in present], absent, faults)
+        if len(notations) > 1:
+            faults.add(1, name, f"dates may be read as {' or as '.join(notations)}; write them as 2026-01-31")
+        values = [parse_date(text, notations[0]) for _, text in present]
+        expected = f"a date such as {notations[0]}"
+    _add_strange(name, present, values, expected, faults)
+    known = iter([0.0 if value is None else value for value in values])
+    filled = [math.nan if gone else next(known) for gone in absent] if impute else list(known)
+    columns = {name: filled} if expected == "a finite number" else encode_dates(name, filled)
+    return columns | ({f"{name}: missing": [float(gone) for gone in absent]} if any(absent) else {})
+
+
+def _encode_texts(name: str, present: Sequence[str], absent: Sequence[bool], faults: Faults) -> dict[str, list[float]]:
+    texts = sorted(set(present))
     if len(texts) > DISTINCT_TEXTS:
         faults.add(1, name, f"{len(texts)} different texts; at most {DISTINCT_TEXTS} can be told apart as categories")
         return {}
-    return {f"{name}={text}": [float(value == text) for value in values] for text in texts}
+    known = iter(present)
+    values = [None if gone else next(known) for gone in absent] if absent else list(present)
+    columns = {f"{name}={text}": [float(value == text) for value in values] for text in texts}
+    return columns | ({f"{name}: missing": [float(gone) for gone in absent]} if any(absent) else {})
 
 
 def _parse_number(text: str) -> float | None:
