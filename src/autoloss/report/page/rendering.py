@@ -6,7 +6,7 @@ import base64
 import functools
 import hashlib
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,9 +15,6 @@ from autoloss.report.failures import describe_end
 from autoloss.report.numbers import counted, figure
 from autoloss.report.page.charts import SIZE
 from autoloss.report.page.contents import Contents
-
-if TYPE_CHECKING:
-    from autoloss.report.page.comparing import RunsContents
 
 GENERATOR = b'<meta name="generator" content="autoloss'
 """What tells a report from another file."""
@@ -35,8 +32,12 @@ def page(contents: Contents) -> str:
     )
 
 
-def compared_page(contents: RunsContents) -> str:
-    """Return the page of several runs as one HTML document."""
+def compared_page(contents: object) -> str:
+    """Return the page of several runs as one HTML document.
+
+    Args:
+        contents: A `comparing.RunsContents`, which is made of what this page does not know.
+    """
     return (
         _environment()
         .get_template("comparison.html")
