@@ -36,8 +36,15 @@ SIDE = 96
 RCNN_DEVIATIONS = (0.1, 0.1, 0.2, 0.2)
 LOSSES: Mapping[str, tuple[str, ...]] = {
     "rpn_cls": ("det/rpn_cls", "ins/rpn_cls", "baseline/ce", "baseline/cse_auto_a_cls"),
-    "rpn_reg": ("det/rpn_reg", "baseline/l1", "baseline/iou", "baseline/giou", "baseline/cse_auto_a_reg"),
-    "rcnn_cls": ("det/rcnn_cls", "baseline/ce", "baseline/cse_auto_a_cls"),
+    "rpn_reg": (
+        "det/rpn_reg",
+        "ins/rpn_reg",
+        "baseline/l1",
+        "baseline/iou",
+        "baseline/giou",
+        "baseline/cse_auto_a_reg",
+    ),
+    "rcnn_cls": ("det/rcnn_cls", "ins/rcnn_cls", "baseline/ce", "baseline/cse_auto_a_cls"),
     "rcnn_reg": (
         "det/rcnn_reg",
         "ins/rcnn_reg",
@@ -48,7 +55,7 @@ LOSSES: Mapping[str, tuple[str, ...]] = {
     ),
     "mask": ("ins/mask", "baseline/ce"),
 }
-"""Branch → what was published for it (`ins/…_reg` of the RPN and `ins/rcnn_cls` are those of `det`), and the baselines."""
+"""Branch → what was published for it, and the baselines."""
 FIGURES = {
     **{f"{branch}: ξ₀": Figure(("rows", {"branch": branch}, "initial"), digits=3) for branch in LOSSES},
     "rpn_reg: g relative": Figure(("rows", {"loss": "baseline/cse_auto_a_reg"}, "g"), digits=3),

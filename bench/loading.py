@@ -3,8 +3,8 @@
 Rows {source, images_per_second, milliseconds_per_image, share}: share is the speed of training with this loader in the same
 process relative to the network's forward and backward pass alone; 1 means that loading costs nothing.
 
-Rows `forms` {form, milliseconds_per_step, ratio}: processor time of a whole training of a small network on 32² images, batch 32,
-with the data given as a Dataset, a list, a DataLoader or tensors, relative to a plain PyTorch loop over a DataLoader of that
+Rows `forms` {form, milliseconds_per_step, ratio}: processor time of a whole training of a small network on 32² images, batch
+32, with the data given as a Dataset, a list, a DataLoader or tensors, relative to a plain PyTorch loop over a DataLoader of that
 Dataset with the same loss, by turns; the median ratio.
 """
 

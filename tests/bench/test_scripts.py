@@ -23,6 +23,7 @@ SMALLEST: Mapping[str, Sequence[str]] = {
     "efficiency": ["--arms", "random", "paper", "--budget", "2", "--level-budget", "2", "--seeds", "1"],
     "faults": ["--only", "races", "--races", "2"],
     "faults_workers": ["--only", "killed_every_twenty", "--killed-evaluations", "3"],
+    "faults_trainings": ["--only", "soak", "--children", "5"],
     "faults_ray": ["--only", "workers_and_delays", "--counts", "1", "--evaluations", "1"],
     "first_look": ["--evaluations", "2", "--seeds", "1", "--steps", "5", "--workers", "0"],
     "hostile": ["--texts", "200"],

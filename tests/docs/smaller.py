@@ -31,8 +31,6 @@ SETTINGS: Mapping[str, str | None] = {
     "side": "32",
     "short_side": "64",
     "long_side": "96",
-    "height": "32",
-    "width": "32",
     "share": "1.0",
     "batch_size": "2",
     "epochs": "1",

@@ -162,10 +162,13 @@ MUTANTS = {
         "silently wrong",
     ),
     "tally not looked at": Mutant(
-        "autoloss.store.tally:Tally.read", {"json.loads(text) if text and": "{} if text and"}, damage, "silently wrong"
+        "autoloss.store.tally:Tally.read", {"dict(parse_json(text)) if": "{} if"}, damage, "silently wrong"
     ),
     "full disk not waited for": Mutant(
-        "autoloss.store.database:Database._transact", {"_code(error) not in NO_ROOM": "True"}, full_disk, "ended with 1"
+        "autoloss.store.database:Database._transact",
+        {"cause = _passing_cause(error)": "cause = None"},
+        full_disk,
+        "ended with 1",
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -144,7 +145,7 @@ def write_run(directory, branch: Branch, samples, *losses: str):
     with Store(directory, write=True) as store:
         store.change_setting("samples_digest", sample_files.file_digest(directory / sample_files.FILE))
         store.change_setting("standard_loss", {"main": "baseline/ce"})
-        store.change_setting("branches", {"main": BranchForm(target_kind=find_target_kind(branch, samples))})
+        store.change_setting("branches", {"main": replace(form, target_kind=find_target_kind(branch, samples))})
     add(directory, *((candidate(at, loss), scored(0.9 - 0.1 * at)) for at, loss in enumerate(losses)))
     return directory
 
@@ -231,3 +232,14 @@ def test_a_search_stores_what_its_branches_are(tmp_path):
     assert found.settings.standard_loss == {"main": "baseline/bce"}
     assert found.settings.branches["main"].target_kind == "binary"
     assert top_rows(open_run(tmp_path / "run"), 1)[0]["identity"] == "binary cross entropy × 2"
+
+
+@pytest.mark.parametrize("unit", ["pixels", "target"])
+def test_boxes_of_a_run_are_recognised_without_their_task(unit, tmp_path):
+    branch, loss = BoxRegression(unit=unit), "neg(log(mul(i, inv(u))))"
+    directory = write_run(tmp_path / "run", branch, draw_boxes(), loss)
+    assert simplify_formulas(open_run(directory), [loss])[loss].identity == "IoU loss"
+    form = open_run(directory).settings.branches["main"]
+    assert form.unit == unit
+    # What older runs lack makes no other task of it.
+    assert form.leave_out_facts() == BranchForm(leaves=("i", "u", "e"), from_prediction=False, weight=10.0)

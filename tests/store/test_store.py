@@ -392,6 +392,21 @@ def test_a_folder_that_may_not_be_written_ends_the_run_in_words(tmp_path):
             store.add_candidate(candidate(0), {})
 
 
+@pytest.mark.parametrize(
+    "act", [shutil.rmtree, lambda path: shutil.move(path, path.parent / "elsewhere")], ids=["gone", "moved"]
+)
+def test_a_folder_that_is_moved_or_deleted_ends_the_run_at_once(act, tmp_path):
+    (tmp_path / "run").mkdir()
+    with Store(tmp_path / "run", write=True) as store:
+        store.add_candidate(candidate(0), {})
+        act(tmp_path / "run")
+        with pytest.raises(StoreError, match=r"was moved, replaced or deleted.*resume it there"):
+            store.add_candidate(candidate(1), {})
+    if (tmp_path / "elsewhere").exists():
+        with Store(tmp_path / "elsewhere", write=True) as store:
+            assert [one.id for one in store.candidates()] == [0]
+
+
 def test_samples_without_room_are_an_error_that_says_so(tmp_path):
     (tmp_path / f"{samples.FILE}.partial").mkdir()
     with pytest.raises(RunError, match=r"cannot be written.*Make room on its disk"):

@@ -49,7 +49,7 @@ def tiny_detection(frozen: str, name: str = "digits-det") -> Task:
 
 
 def tiny_figures() -> Task:
-    return get("figures-pose", train=24, valid=8, test=8, epochs=2, batch_size=8, learning_rate=1e-3)
+    return get("figures-pose", size=64, train=10, valid=4, test=4, epochs=2, batch_size=6, learning_rate=1e-3)
 
 
 TASKS: dict[str, Callable[[], Task]] = {

@@ -9,7 +9,9 @@ import contextlib
 import os
 import signal
 import stat
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +24,7 @@ import pytest
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.search.history import as_text
+from autoloss.store.store import Store
 from autoloss.workers import ray_cluster
 from autoloss.workers.leases import LeasedWorkers
 from autoloss.workers.messages import Finished, Lost, Raised
@@ -84,7 +87,9 @@ def jobs_come_back_once_and_survive_what_happens_to_their_processes(cluster: Clu
 
 def a_supervisor_that_is_killed_costs_its_job_and_is_replaced(cluster: Cluster) -> None:
     workers = cluster.workers
-    supervisor = outcomes_of(workers, [os.getppid])[0].value
+    # Between a supervisor and its worker is a reaper.
+    reaper = outcomes_of(workers, [os.getppid])[0].value
+    supervisor = int(Path(f"/proc/{reaper}/stat").read_text().rpartition(")")[2].split()[1])
     for job in (1, 2):
         workers.submit(job, lambda: time.sleep(60), deadline_seconds=60)
     workers.wait(0.2)
@@ -142,6 +147,8 @@ def a_cluster_of_its_own_asks_for_a_token_that_only_this_user_can_read(cluster: 
     assert os.environ["RAY_AUTH_MODE"] == "token"
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    # Ray opens its own folder to everybody.
+    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
     assert len(token.read_text()) == 64
     assert not ray_cluster.answers_without_token(cluster.address)
 
@@ -179,6 +186,60 @@ def test_workers_on_a_cluster_that_is_started_for_them(
     assert not ray.is_initialized()
     # Results go to stdout, so Ray may not print there, whatever it has to say of what was killed.
     assert capfd.readouterr().out == ""
+
+
+DRIVER = """
+import sys
+sys.path[:0] = {path!r}
+import autoloss
+from tests.run.quick import SETTINGS, QuickTask
+
+if __name__ == "__main__":
+    task = QuickTask(delay_seconds=0.3)
+    autoloss.search(task, evaluations=500, ray="auto", workers=1, settings=SETTINGS, directory={run!r}, final=False)
+"""
+
+
+@pytest.mark.timeout(300)
+@needs_ray
+def test_a_lost_cluster_ends_the_search_with_one_sentence_and_leaves_nothing(tmp_path: Path):
+    script, temporary, run = tmp_path / "driver.py", Path(tempfile.mkdtemp(prefix="t")), tmp_path / "run"
+    script.write_text(DRIVER.format(path=sys.path, run=str(run)))
+    variables = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True, env=variables) as driver:
+        while not raylets(temporary):
+            assert driver.poll() is None
+            time.sleep(0.1)
+        while not (run / "run.sqlite").exists() or not trained(run):
+            assert driver.poll() is None
+            time.sleep(0.1)
+        for process in raylets(temporary):
+            os.kill(process, signal.SIGKILL)
+        _, said = driver.communicate()
+    assert driver.returncode == 1
+    assert f"Go on with: autoloss resume {run}" in said
+    assert "Traceback" not in said
+    end = time.monotonic() + 20
+    while any(temporary.iterdir()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(temporary.iterdir())
+    temporary.rmdir()
+
+
+def raylets(folder: Path) -> list[int]:
+    """Return the raylets whose files are in a folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"/raylet") and any(str(folder).encode() in word for word in words):
+                found.append(int(place.name))
+    return found
+
+
+def trained(run: Path) -> bool:
+    with Store(run) as store:
+        return store.has_settings() and bool(store.outcomes())
 
 
 LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

@@ -68,18 +68,29 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
 
 @app.command()
 def report(
-    directory: Directory,
-    out: Annotated[Path | None, typer.Option(help="The file to write; DIR/report.html when left out.")] = None,
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="The folder of a run; of several, to compare them.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write; DIR/report.html when left out, comparison.html for several runs."),
+    ] = None,
     scenes: Annotated[
         bool, typer.Option("--scenes", help="Add test images with predictions; trains two networks.")
     ] = False,
 ) -> None:
-    """Write the results of a run and their uncertainty as one HTML file; also while it runs."""
+    """Write the results of a run and their uncertainty as one HTML file, or several runs beside each other; also while they run."""
+    from autoloss.report.page.comparing import write_comparison
     from autoloss.report.page.writing import write_report
 
+    if scenes and len(directories) > 1:
+        raise RequestError("Scenes are drawn for one run; name one, or leave --scenes out.")
     console = console_of(to_stderr=True)
     say = partial(console.print, soft_wrap=True)
-    path, damaged = write_report(directory, out, scenes=scenes, say=say)
+    if len(directories) > 1:
+        path, damaged = write_comparison(directories, out)
+    else:
+        path, damaged = write_report(directories[0], out, scenes=scenes, say=say)
     for problem in damaged:
         say(f"Left out: {problem}")
     say(f"Wrote {path}")

@@ -118,6 +118,8 @@ def print_show(console: Console, values: Mapping[str, Any]) -> None:
     for branch, score in values["g"].items():
         gains = " ".join(f"{gain:+.3f}" for gain in values["gains"][branch])
         console.print(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
+    if values["g"]:
+        console.print("  g: how far descending the loss on the predictions of an untrained network raises the metric")
     _print_curve(console, values["curve"])
     console.print(
         table(

@@ -6,8 +6,10 @@ gradient on the raw predictions of the branch's own samples, of which a training
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from autoloss.errors import RequestError, RunError
@@ -94,16 +96,34 @@ def identify_formulas(search: Search, losses: Mapping[str, Loss]) -> dict[str, d
         search: Its branches are the task's own, where it has them; otherwise they are made of what the run stores.
         losses: Formula → loss.
     """
-    forms, standard = search.settings.branches, search.settings.standard_loss
-    samples = _load_samples(search)
-    known = {name: _make_branch(forms[name], samples[name]) for name in forms if name in samples}
-    known |= dict(search.branches or {})
-    identifiers = {
-        name: Identifier(branch, samples[name], standard.get(name))
-        for name, branch in known.items()
-        if branch is not None and samples.get(name)
+    settings = search.settings
+    if search.branches is None:
+        forms, standard = tuple(settings.branches.items()), tuple(settings.standard_loss.items())
+        made = _make_identifiers(search.directory, settings.samples_digest, forms, standard)
+    else:
+        samples = _load_samples(search.directory, settings.samples_digest)
+        known = {name: branch for name, branch in search.branches.items() if samples.get(name)}
+        made = {
+            name: Identifier(branch, samples[name], settings.standard_loss.get(name)) for name, branch in known.items()
+        }
+    return {formula: _identify_loss(loss, made) for formula, loss in losses.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _make_identifiers(
+    directory: Path,
+    digest: str | None,
+    forms: tuple[tuple[str, BranchForm], ...],
+    standard: tuple[tuple[str, str], ...],
+) -> Mapping[str, Identifier]:
+    """Make them of what a run stores; kept for a page that looks at the same run again and again."""
+    samples = _load_samples(directory, digest)
+    branches = {name: _make_branch(form, samples[name]) for name, form in forms if samples.get(name)}
+    return {
+        name: Identifier(branch, samples[name], dict(standard).get(name))
+        for name, branch in branches.items()
+        if branch is not None
     }
-    return {formula: _identify_loss(loss, identifiers) for formula, loss in losses.items()}
 
 
 def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[str, Identity] | None:
@@ -113,11 +133,11 @@ def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[st
     return {name: identity for name, identity in found.items() if identity is not None}
 
 
-def _load_samples(search: Search) -> Mapping[str, Sequence[Sample]]:
+def _load_samples(directory: Path, digest: str | None) -> Mapping[str, Sequence[Sample]]:
     from autoloss.store import samples as sample_files
 
     try:
-        return sample_files.load(search.directory, search.settings.samples_digest)
+        return sample_files.load(directory, digest)
     except RunError:
         # A run that is only looked at needs no samples: losses have no other name then.
         return {}

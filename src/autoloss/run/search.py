@@ -183,13 +183,15 @@ def resume(
     True
     """
     path = Path(directory)
+    # What does not fit together is refused before the run is looked at.
+    machines = Machines(workers=2 if workers is None else workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
         final = _keep_setting(store, "final", settings.final, final)
         workers = _keep_setting(store, "workers", settings.workers, workers)
-        machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
+        machines = replace(machines, workers=workers)
         request = restore_request(settings, path, task, operators)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
@@ -220,7 +222,7 @@ class _Driver:
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
         for text in describe_gpus(gpus_of_workers(task, self.machines)):
             self.say(text)
-        with start_workers(runner, self.machines) as workers:
+        with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
             self.store.rest_with(dispatcher.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import time
@@ -72,6 +73,7 @@ class Database:
         self.rest: Callable[[float], None] = time.sleep
         self._say = say
         self._write = write
+        self._place: os.stat_result | None = None
         self._tally = Tally(path.parent)
         self._rows: Counter[str] = Counter()
         try:
@@ -97,6 +99,7 @@ class Database:
         while read_schema(self._connection) < migrations.SCHEMA:
             self._transact("migration", lambda connection: migrations.step_up(connection, self.path.parent))
         self._connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
+        self._place = os.stat(self.path)
         self._rows.update({table: self._count(table) for table in KEYS})
         for table in KEYS:
             self.check_count(table, self._rows[table], self.written(table))
@@ -149,6 +152,8 @@ class Database:
             StoreError: The file is damaged.
         """
 
+        self._check_place()
+
         def write(connection: sqlite3.Connection) -> None:
             for table, row in rows:
                 insert(connection, table, row, replace=replace)
@@ -158,6 +163,16 @@ class Database:
             self._rows[table] = self._count(table) if replace else self._rows[table] + 1
         self._tally.write(self._rows)
         crash_point(f"{name}-counted")
+
+    def _check_place(self) -> None:
+        """Refuse to write to a file that nobody would find."""
+        with suppress(OSError):
+            if self._place is None or os.path.samestat(os.stat(self.path), self._place):
+                return
+        raise StoreError(
+            f"{self.path} was moved, replaced or deleted while the run wrote to it. What was finished is where it was moved to: "
+            "resume it there."
+        )
 
     def _transact(self, name: str, write: Write) -> None:
         """Repeat a transaction until there is room for it, and nobody else writes."""

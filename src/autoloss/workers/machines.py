@@ -57,16 +57,19 @@ class Machines:
         return None if self.inject is None else Injection.parse(self.inject)
 
 
-def start_workers(runner: JobRunner, machines: Machines) -> Workers:
+def start_workers(runner: JobRunner, machines: Machines, resume: str = "autoloss resume") -> Workers:
     """Start workers that run jobs.
+
+    Args:
+        resume: The command that resumes a run whose Ray cluster is lost.
 
     Raises:
         RequestError: The Ray cluster cannot be used.
     """
     limit = runner.configuration.limits.memory_bytes
     if machines.injection is None:
-        return _start(runner.perform, runner, machines, limit)
-    workers = _start(FaultyFunction(runner.perform), runner, machines, limit)
+        return _start(runner.perform, runner, machines, limit, resume)
+    workers = _start(FaultyFunction(runner.perform), runner, machines, limit, resume)
     return FaultyWorkers(workers, machines.injection, limit)
 
 
@@ -77,13 +80,15 @@ def gpus_of_workers(task: Task, machines: Machines) -> tuple[str, ...]:
     return deal_gpus(task.execution.device, machines.workers)
 
 
-def _start(function: JobFunction, runner: JobRunner, machines: Machines, limit: int | None) -> Workers:
+def _start(function: JobFunction, runner: JobRunner, machines: Machines, limit: int | None, resume: str) -> Workers:
     if machines.ray is not None:
         from autoloss.workers.ray_cluster import start_ray_workers
 
         execution = runner.task.execution
         on_gpu = execution is not None and execution.device.startswith("cuda")
-        return start_ray_workers(function, machines.workers, machines.ray, on_gpu=on_gpu, memory_limit_bytes=limit)
+        return start_ray_workers(
+            function, machines.workers, machines.ray, on_gpu=on_gpu, memory_limit_bytes=limit, resume=resume
+        )
     if machines.workers == 0:
         return InlineWorkers(function)
     gpus = gpus_of_workers(runner.task, machines)

@@ -12,11 +12,9 @@ import ipaddress
 import math
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -28,6 +26,7 @@ from autoloss.errors import RequestError, RunError
 from autoloss.workers.leases import Cluster, Heartbeat, LeasedWorkers, Request, Supervisor
 from autoloss.workers.messages import START, Lost, Raised, encode_function
 from autoloss.workers.pool import JobFunction
+from autoloss.workers.ray_keeper import keeper, private_folder
 
 AUTO = "auto"
 LOOPBACK = "127.0.0.1"
@@ -82,7 +81,13 @@ def check_address(address: str, *, insecure: bool) -> None:
 
 
 def start_ray_workers(
-    function: JobFunction, slots: int, address: str, *, on_gpu: bool = False, memory_limit_bytes: int | None = None
+    function: JobFunction,
+    slots: int,
+    address: str,
+    *,
+    on_gpu: bool = False,
+    memory_limit_bytes: int | None = None,
+    resume: str = "the command that resumes it",
 ) -> LeasedWorkers:
     """Start workers on a cluster that passed `check_address`.
 
@@ -91,13 +96,22 @@ def start_ray_workers(
             host:port of an existing one, with this process on one of its nodes.
         on_gpu: Whether jobs train on a GPU.
         memory_limit_bytes: Resident memory allowed for each worker's process group.
+        resume: How a run is resumed whose cluster is lost, and Ray ends this process.
 
     Raises:
         RequestError: The cluster is not there, or has no GPU.
     """
     frame = encode_function(function)
     with contextlib.ExitStack() as owned:
-        ray = _start_cluster(owned, slots, len(frame)) if address == AUTO else _join_cluster(owned, address)
+        lost = (
+            f"The search ended: Ray lost the node at {address} on which it ran, or its process was killed. Everything finished is "
+            f"saved. Go on with: {resume}"
+        )
+        if address == AUTO:
+            ray = _start_cluster(owned, slots, len(frame), lost)
+        else:
+            owned.enter_context(keeper(lost))
+            ray = _join_cluster(owned, address)
         share = gpu_share(slots, ray.cluster_resources().get("GPU", 0.0)) if on_gpu else 0.0
         if on_gpu and not share:
             raise RequestError(
@@ -140,19 +154,22 @@ class RayCluster(Cluster):
         self._actor = ray.remote(**options, scheduling_strategy="SPREAD")(Supervisor)
 
     def start(self) -> Any:
-        return self._actor.remote(*self._arguments)
+        with self._asking():
+            return self._actor.remote(*self._arguments)
 
     def call(self, supervisor: Any, request: Request | None) -> Any:
-        return supervisor.beat.remote(request)
+        with self._asking():
+            return supervisor.beat.remote(request)
 
     def wait(self, calls: Sequence[Any], timeout_seconds: float) -> Sequence[tuple[Any, Heartbeat | Lost | Raised]]:
         if not calls:
             threading.Event().wait(timeout_seconds)
             return []
-        ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
-        if ready:
-            # The others that are there by now as well.
-            ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        with self._asking():
+            ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
+            if ready:
+                # The others that are there by now as well.
+                ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return [(call, self._answer(call)) for call in ready]
 
     def end(self, supervisor: Any) -> None:
@@ -167,6 +184,16 @@ class RayCluster(Cluster):
         found = self._ray.cluster_resources()
         asked = "1 CPU" + (f" and {self._share:g} GPU" if self._share else "")
         return f"It has {found.get('CPU', 0):g} CPUs and {found.get('GPU', 0):g} GPUs; a worker asks for {asked}."
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turn what Ray raises when the whole cluster is gone into an error of the run."""
+        try:
+            yield
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise RunError(
+                f"The Ray cluster was lost: {_first_lines(error)} Everything finished is saved; resume the run."
+            ) from error
 
     def _answer(self, call: Any) -> Heartbeat | Lost | Raised:
         errors = self._ray.exceptions
@@ -185,10 +212,14 @@ class RayCluster(Cluster):
             return Lost(START, "node", f"{type(error).__name__}: {_first_lines(error)}", 0.0)
 
 
-def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int) -> ModuleType:
-    """Start a cluster on the loopback address, with a token of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
-    owned.callback(shutil.rmtree, folder, ignore_errors=True)
+def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int, lost: str) -> ModuleType:
+    """Start a cluster on the loopback address, with a token of its own.
+
+    Args:
+        lost: What is printed when Ray ends this process.
+    """
+    folder = owned.enter_context(private_folder())
+    owned.enter_context(keeper(lost, folder))
     owned.enter_context(_environment({**QUIET, **ISOLATED, **_token_in(folder)}))
     import ray
 
@@ -210,7 +241,8 @@ def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int)
         include_dashboard=False,
         object_store_memory=max(STORE_BYTES, 2 * function_bytes),
         _node_ip_address=LOOPBACK,
-        _temp_dir=str(folder),
+        # Ray lets everybody into its own folder; nobody gets through the one around it.
+        _temp_dir=str(folder / "ray"),
     )
     return ray
 

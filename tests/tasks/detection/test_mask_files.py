@@ -191,6 +191,14 @@ def test_what_is_wrong_with_a_mask_is_named_with_file_and_id(fault, tmp_path):
     assert "instances_train2017.json: annotation 1 " in str(caught.value)
 
 
+def test_an_image_too_large_for_run_lengths_is_refused(tmp_path):
+    values = of_another_tool()
+    values["images"][0] |= {"width": 100_000, "height": 100_000}
+    values["annotations"] = [annotated(1, 7, runs([10**10], [100_000, 100_000])["segmentation"], [3, 3, 5, 5])]
+    with pytest.raises(RequestError, match="annotation 1 has the mask of an image of 100000×100000 pixels"):
+        coco_files.load_coco(written(tmp_path, values), "train2017", masks=True)
+
+
 def folder(directory: Path, train: int = 6, val: int = 3) -> Path:
     """Write images with one object each, but the first: polygons and both kinds of run lengths in turn."""
     categories = [{"id": 3, "name": "car"}, {"id": 17, "name": "cat"}]

@@ -78,7 +78,7 @@ def test_what_a_labelling_tool_adds_is_ignored(folder):
     def add(values):
         values.update(info={"tool": "x"}, licenses=[], tags=[1, 2])
         for row in values["annotations"]:
-            row.update(attributes={"occluded": False}, segmentation=[], track_id=7, caption="a person")
+            row.update(attributes={"occluded": False}, segmentation=None, track_id=7, caption="a person")
         for image in values["images"]:
             image.update(license=3, flickr_url="", date_captured=0)
         values["categories"][0].update(supercategory="person", color="#fff")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect as signatures
 import math
+import pickle
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -230,6 +232,10 @@ def test_coco_pose_trains_on_files_and_is_evaluated_in_detected_boxes_on_test_al
         assert set(outcome.also) <= set(task.also)
     whole = task.steps(Training(seed=0, schedule="full"))
     assert task.steps(Training(seed=0)) < whole
+    # Workers get the task, and loading processes its examples.
+    other = cloudpickle.loads(cloudpickle.dumps(task))
+    torch.testing.assert_close(other.samples(1, 0)["main"][0].prediction, task.samples(1, 0)["main"][0].prediction)
+    assert pickle.dumps(task._training["proxy"])
     without = get("coco-pose", data=str(folder), **SMALL)
     assert without._data["test"].detected is None
 

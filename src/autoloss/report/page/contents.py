@@ -116,6 +116,7 @@ class Contents:
         notes: What the comparison's columns mean.
         axis: Of the intervals in the comparison.
         running: Number, since when, formula, and share where there are several.
+        by_size: Score against size, with the hall of fame as a line; None where no loss has a score.
         hall_share: At which share the hall of fame was trained, in words; empty where there is only one.
         family: The best loss's ancestors, the first one first; itself last.
         written: When this was read, in words.
@@ -142,6 +143,7 @@ class Contents:
     funnel: Sequence[figures.Stage]
     failures: Mapping[str, Sequence[Mapping[str, Any]]]
     hall: Sequence[Listed]
+    by_size: Chart | None
     hall_share: str
     top: Sequence[Ranking]
     operators: Sequence[figures.Trend]
@@ -207,6 +209,7 @@ def gathered(reader: Reader, *, live: bool = False, now: float | None = None) ->
         funnel=figures.funnel(search, len(running)),
         failures={name: rows[:EXAMPLES] for name, rows in failures(reader).items()},
         hall=listed[: len(hall)],
+        by_size=figures.score_by_size(search, hall),
         hall_share="".join(_title(search, row["fidelity"]) for row in reader.losses(reader.best_by_size[:1])),
         top=_rankings(search, listed[len(hall) :]),
         operators=figures.operators(reader.operators),

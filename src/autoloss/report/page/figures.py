@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from statistics import mean
+from typing import Any
 
 from autoloss.report.numbers import counted, figure
 from autoloss.report.numbers import share as percent
@@ -24,6 +25,8 @@ BINS = 24
 """Stretches of a search over which operators are counted."""
 BEST = 5
 """So many of the best make the mean that is drawn beside the best."""
+SIZED = 2000
+"""Losses, the best ones, whose score is drawn against their size."""
 CURVES = 3
 """So many losses have their training curves drawn: the best one found, and the best baselines'."""
 
@@ -82,6 +85,32 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
         + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
     )
     return Chart("Score over time", description, x, y, tuple(layers), note)
+
+
+def score_by_size(search: Search, hall: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Draw the score of each loss over its size, at the share of the schedule of the hall of fame, which is the line.
+
+    Args:
+        hall: The best loss of each size, the smallest first.
+    """
+    if not hall:
+        return None
+    share = hall[0]["fidelity"]
+    rows = [row for row in search.reader.losses(search.reader.ranking[:SIZED]) if row["fidelity"] == share]
+    points = [(float(row["loss"].count("(")), row["score"]) for row in rows]
+    best = [(float(row["size"]), row["score"]) for row in hall]
+    x = axis(0, max(size for size, _ in [*points, *best]), "size, in operators")
+    scores = [score for _, score in points] or [score for _, score in best]
+    y = axis(min(_typical_low(scores), best[0][1]), max(score for _, score in best), "score on the valid split")
+    line_of_best = steps([*best, (x.high, best[-1][1])], x, y)
+    layers = (Layer("dots", dots(points, x, y), 4, "a loss"), Layer("line", line_of_best, 1, "best up to this size"))
+    below = sum(score < y.low for score in scores)
+    note = f"{counted(below)} losses below {y.low:.2g} are drawn at the lower edge." if below else ""
+    description = (
+        f"Score against size of {counted(len(points))} losses. The best rises from {figure(best[0][1])} with {best[0][0]:g} "
+        f"operators to {figure(best[-1][1])} with {best[-1][0]:g}."
+    )
+    return Chart("Score against size", description, x, y, layers, note)
 
 
 def _running(scores: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -32,6 +32,19 @@ def page(contents: Contents) -> str:
     )
 
 
+def compared_page(contents: object) -> str:
+    """Return the page of several runs as one HTML document.
+
+    Args:
+        contents: A `comparing.RunsContents`, which is made of what this page does not know.
+    """
+    return (
+        _environment()
+        .get_template("comparison.html")
+        .render(contents=contents, style=_asset("style.css"), script=_asset("page.js"), policy=policy(live=False))
+    )
+
+
 def main(contents: Contents) -> str:
     """Return what is inside the page's main part, for a page that is open already."""
     return _environment().get_template("main.html").render(contents=contents)

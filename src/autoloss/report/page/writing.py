@@ -34,7 +34,7 @@ def write_report(
         StoreError: The run cannot be read at all.
     """
     path = directory / FILE if out is None else out
-    _refuse_other(path)
+    refuse_other(path)
     reader = Reader(directory)
     contents = gathered(reader)
     if scenes:
@@ -50,7 +50,12 @@ def write_report(
     return path, list(reader.damaged)
 
 
-def _refuse_other(path: Path) -> None:
+def refuse_other(path: Path) -> None:
+    """Refuse to replace a file that is no report.
+
+    Raises:
+        RequestError: It is a folder or another file.
+    """
     if path.is_dir():
         raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:

@@ -23,7 +23,7 @@ def encode_masks(masks: Array) -> tuple[RunLengths, ...]:
     """Encode masks (N, H, W), nonzero for the object."""
     if not len(masks):
         return ()
-    columns = np.asfortranarray((masks != 0).transpose(1, 2, 0).astype(np.uint8))
+    columns = np.asfortranarray((masks != 0).view(np.uint8).transpose(1, 2, 0))
     return tuple(coco_masks.encode(columns))
 
 

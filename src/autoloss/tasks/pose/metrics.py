@@ -54,7 +54,7 @@ class Poses:
     Args:
         joints: (D, 17, 2) as x and y in continuous coordinates of the image.
         scores: (D,).
-        area: (D,), of the boxes they were predicted in, in square pixels; suppression compares by it.
+        area: (D,), of the crops they were predicted in, in square pixels; suppression compares by it.
     """
 
     joints: Array
@@ -100,7 +100,7 @@ def share_of_thresholds(heatmaps: Tensor, context: Mapping[str, Tensor]) -> floa
 def suppress(poses: Poses, threshold: float) -> Poses:
     """Drop each pose that has an OKS above the threshold with one of a higher score; all 17 joints count.
 
-    Source: Xiao et al., 2018, with the mean area of the two boxes.
+    Source: Xiao et al., 2018, with the mean area of the two crops.
     """
     order = np.argsort(-poses.scores, kind="stable")
     kept: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -218,21 +219,22 @@ class PoseTask(Task):
         data = BoxCrops(images, indices, self.crops)
         order = [part for part in torch.arange(len(data)).split(batch_size) if len(part)]
         joints, maxima = [np.zeros((0, len(MIRRORED), 2))], [np.zeros((0, len(MIRRORED)))]
+        areas: list[float] = []
         for batch in load_batches(data, order, 0, loading=Loading(loaders=self._loaders)):
             crops = execution.move(torch.stack([crop for crop, _ in batch]))
             positions, values = decode_heatmaps(self._predict_heatmaps(network, crops))
             cells = (positions * self.crops.stride).cpu().double().numpy()
             joints.append(np.stack([to_image(one, matrix) for one, (_, matrix) in zip(cells, batch, strict=True)]))
             maxima.append(values.cpu().double().numpy())
+            areas += [abs(float(np.linalg.det(matrix[:, :2]))) * math.prod(self.crops.size) for _, matrix in batch]
         places, values = np.concatenate(joints), np.concatenate(maxima)
         first = 0
         for index in indices:
             boxes = images.boxes(index)
             own = slice(first, first + len(boxes.boxes))
             first = own.stop
-            sides = (boxes.boxes[:, 2:] - boxes.boxes[:, :2]).astype(np.float64)
             scores = boxes.scores * _average_above(values[own], self._inference.least_value)
-            yield suppress(Poses(places[own], scores, sides.prod(axis=1)), self._inference.suppression)
+            yield suppress(Poses(places[own], scores, np.array(areas[own])), self._inference.suppression)
 
     def _predict_heatmaps(self, network: nn.Module, crops: Tensor) -> Tensor:
         heatmaps = upcast(network(crops))

@@ -25,9 +25,12 @@
   };
 
   const prepare = () => {
+    offerCopies();
     for (const table of main.querySelectorAll("table.sortable")) {
       [...table.tHead.rows[0].cells].forEach((head, column) => {
         if (head.classList.contains("trend") || head.querySelector("button")) return;
+        // A column that a narrow page leaves out has nothing to press.
+        if (getComputedStyle(head).display === "none") return;
         const button = document.createElement("button");
         button.type = "button";
         button.id = `${table.id}-sort-${column}`;
@@ -43,6 +46,37 @@
     }
   };
 
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // A page without the right to the clipboard copies what is selected.
+      const held = document.createElement("textarea");
+      held.value = text;
+      document.body.append(held);
+      held.select();
+      document.execCommand("copy");
+      held.remove();
+    }
+  };
+
+  const offerCopies = () => {
+    for (const code of main.querySelectorAll("code.copied")) {
+      if (code.nextElementSibling?.classList.contains("copy")) continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "copy";
+      button.setAttribute("aria-label", `copy ${code.textContent}`);
+      button.addEventListener("click", async () => {
+        await copy(code.textContent);
+        button.textContent = "copied";
+        setTimeout(() => { button.textContent = "copy"; }, 1500);
+      });
+      code.after(button);
+    }
+  };
+
   const keyOf = (element) => element.id || (element.hasAttribute("aria-label") ? `@${element.getAttribute("aria-label")}` : "");
   const find = (key) => key.startsWith("@") ? main.querySelector(`[aria-label="${CSS.escape(key.slice(1))}"]`) : document.getElementById(key);
 
@@ -51,7 +85,9 @@
     const focused = main.contains(document.activeElement) ? keyOf(document.activeElement) : "";
     const scrolled = [...main.querySelectorAll(".wide, .display")].map((e) => [keyOf(e), e.scrollLeft]).filter(([, left]) => left);
     const [x, y] = [scrollX, scrollY];
+    const open = main.querySelector("details")?.open;
     main.replaceChildren(...fresh.childNodes);
+    if (open) main.querySelector("details").open = true;
     prepare();
     for (const [key, left] of scrolled) { const e = key && find(key); if (e) e.scrollLeft = left; }
     const again = focused && find(focused);
@@ -60,6 +96,7 @@
   };
 
   prepare();
+  matchMedia("(max-width: 34rem)").addEventListener("change", prepare);
   if (!document.documentElement.hasAttribute("data-live")) return;
 
   let tag = "";

@@ -15,6 +15,8 @@ LEAST_NUMBERS = 6
 """Coordinates of a polygon, at least: three points."""
 LARGEST = 1e7
 """Upper limit of coordinates: 32 bits would round larger ones, or make them infinite."""
+MOST_PIXELS = 2**31 - 1
+"""Upper limit of an image's pixels: the library counts them in 32 bits."""
 DIGITS = 7
 """Characters of one compressed run length, at most; each holds five bits."""
 
@@ -54,6 +56,8 @@ def find_mask_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Probl
     width, height = image["width"], image["height"]
     if not outline:
         yield "has no mask", "a segmentation: polygons or run lengths"
+    elif width * height > MOST_PIXELS:
+        yield f"has the mask of an image of {width}×{height} pixels", f"at most {MOST_PIXELS} pixels"
     elif isinstance(outline, Mapping):
         if isinstance(outline["counts"], list):
             return

@@ -1,0 +1,340 @@
+"""What real trainings that misbehave cost their search, and what a long search with faults costs its driver.
+
+python bench/faults_trainings.py --out results/faults_trainings.json        about half an hour on two cores
+python bench/faults_trainings.py --quick
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+import autoloss
+from autoloss.run.loop import run_loop
+from autoloss.run.progress import Progress
+from autoloss.search.history import History, as_text
+from autoloss.search.records import State
+from autoloss.settings import Configuration
+from autoloss.store.samples import draw_samples
+from autoloss.store.store import FILE, Store
+from autoloss.workers.dispatch import Dispatcher
+from autoloss.workers.faults import FaultyFunction
+from autoloss.workers.injection import FaultyWorkers, Injection
+from autoloss.workers.job_runner import JobRunner
+from autoloss.workers.pool import ProcessWorkers
+from beside import SETTINGS, Measure, Toy, row, run_measures
+from output import Figure
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+EVERY = 3
+"""One training of so many misbehaves; the next attempt at it does not."""
+MEMORY_GIGABYTES = 1.5
+MARK = "AUTOLOSS_BENCH_MARK"
+LONG = 20_000_000
+QUICK_SETTINGS: Mapping[str, Any] = {
+    "rejection.engine": "reference",
+    "rejection.steps": 20,
+    "rejection.threshold": 0.01,
+    "search.rungs": (1.0,),
+    "limits.memory_gigabytes": MEMORY_GIGABYTES,
+}
+
+
+def loop_in_c() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
+def backtrack() -> None:
+    re.match(r"(a|a)*b", "a" * 64)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        pass
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    os._exit(0)
+
+
+def hoard() -> None:
+    taken = []
+    while True:
+        taken.append(b"x" * (64 << 20))
+        time.sleep(0.01)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def raise_long() -> None:
+    raise ValueError("x" * LONG)
+
+
+def close_descriptors() -> None:
+    os.closerange(3, 4096)
+
+
+def write_stray_bytes() -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with suppress(OSError):
+                os.write(int(name), bytes(8))
+    # Long enough for the driver to read them.
+    time.sleep(0.3)
+
+
+def hide_a_process() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+
+
+def leave_threads() -> None:
+    for _ in range(8):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def change_settings() -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    np.seterr(all="raise")
+    os.environ["OMP_NUM_THREADS"] = "7"
+    os.chdir("/")
+    signal.alarm(1)
+
+
+FAILED, REPEATED, HARMLESS = "failed", "repeated", "harmless"
+MISDEEDS: Mapping[str, tuple[Callable[[], None], str]] = {
+    "changes settings": (change_settings, HARMLESS),
+    "writes stray bytes to every descriptor": (write_stray_bytes, HARMLESS),
+    "leaves a process that hides": (hide_a_process, HARMLESS),
+    "raises an exception of 20 MB": (raise_long, FAILED),
+    "raises KeyboardInterrupt": (interrupt, FAILED),
+    "faults on a segment": (crash, REPEATED),
+    "loops in C with the interpreter's lock": (loop_in_c, FAILED),
+    "backtracks in a regular expression": (backtrack, FAILED),
+    "stops itself": (stop, FAILED),
+    "ignores signals and loops": (ignore_signals, FAILED),
+    "ends with os._exit(0)": (leave, REPEATED),
+    "allocates without end": (hoard, REPEATED),
+    "closes its descriptors": (close_descriptors, HARMLESS),
+    "leaves threads": (leave_threads, HARMLESS),
+}
+"""What a training does → a function that does it, and what becomes of the training."""
+TASKS: Sequence[tuple[str, Mapping[str, Any], float]] = (
+    ("tabular", {"data": "iris", "steps": 20}, 20.0),
+    ("digits-seg", {}, 40.0),
+)
+"""Name, options, and the deadline of a training in seconds: several times what one takes."""
+
+
+@dataclass
+class Misbehaving:
+    """Stands for the `train` of a task, and misbehaves in one call of `EVERY`; the count is kept in a file, for all workers.
+
+    Args:
+        prepare: Called in the worker before each training: a mutant of the worker's code.
+    """
+
+    task: autoloss.Task
+    misdeed: Callable[[], None] | None
+    count: str
+    prepare: Callable[[], None] | None = None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self.prepare is not None:
+            self.prepare()
+        with open(self.count, "ab") as file:
+            file.write(b".")
+            number = file.tell()
+        # The next training is what the settings would harm.
+        if number % EVERY == 1 and self.misdeed is not None:
+            self.misdeed()
+        # That of the class: the task's own is this object.
+        return type(self.task).train(self.task, *arguments, **named)
+
+
+def try_misdeed(
+    kind: str | None,
+    evaluations: int,
+    folder: Path,
+    task: tuple[str, Mapping[str, Any], float] = TASKS[0],
+    prepare: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Search with trainings that misbehave; return the history, counts, and what is left behind."""
+    name, options, deadline = task
+    made, count = autoloss.tasks.get(name, **options), folder / "count"
+    misdeed = None if kind is None else MISDEEDS[kind][0]
+    setattr(made, "train", Misbehaving(made, misdeed, str(count), prepare))  # noqa: B010
+    mark = secrets.token_hex(8)
+    os.environ[MARK] = mark
+    try:
+        found = autoloss.search(
+            made,
+            evaluations=evaluations,
+            workers=1,
+            directory=folder / "run",
+            settings={**QUICK_SETTINGS, "limits.training_seconds": deadline},
+            final=False,
+        )
+    finally:
+        del os.environ[MARK]
+    time.sleep(0.2)
+    with Store(folder / "run") as store:
+        outcomes = [*store.outcomes().values()]
+    attempts = count.stat().st_size
+    return {
+        "lines": list(as_text(found.history)),
+        "failed": sum(outcome.state is State.FAILED for outcome in outcomes),
+        "misdeeds": -(-attempts // EVERY),
+        "repeated": attempts - len(outcomes),
+        "left": sum(mark.encode() in _environment_of(process) for process in os.listdir("/proc") if process.isdigit()),
+        "bytes": (folder / "run" / FILE).stat().st_size,
+    }
+
+
+def _environment_of(process: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/environ").read_bytes()
+    return b""
+
+
+def judge(kind: str, found: Mapping[str, Any], clean: Mapping[str, Any]) -> list[str]:
+    """Return what a search did wrong beside one whose trainings behave."""
+    expected = MISDEEDS[kind][1]
+    wrong = []
+    if found["left"]:
+        wrong.append(f"{found['left']} processes are left")
+    if found["bytes"] > clean["bytes"] + 1_000_000:
+        wrong.append(f"the database has {found['bytes']} bytes")
+    if expected == FAILED and found["failed"] != found["misdeeds"]:
+        wrong.append(f"{found['failed']} of {found['misdeeds']} trainings failed")
+    if expected != FAILED and found["lines"] != clean["lines"]:
+        wrong.append("another history")
+    if expected != REPEATED and found["repeated"]:
+        wrong.append(f"{found['repeated']} attempts were repeated")
+    return wrong
+
+
+def misbehaving(sizes: Namespace) -> list[dict[str, Any]]:
+    """Searches whose trainings misbehave: those of one kind in each."""
+    rows = []
+    for task in TASKS[: sizes.tasks]:
+        with tempfile.TemporaryDirectory() as folder:
+            clean = try_misdeed(None, sizes.evaluations, Path(folder), task)
+        for kind in [*MISDEEDS][: sizes.kinds]:
+            start = time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                found = try_misdeed(kind, sizes.evaluations, Path(folder), task)
+            wrong = judge(kind, found, clean)
+            equal = None if MISDEEDS[kind][1] == FAILED else found["lines"] == clean["lines"]
+            more = {"becomes": MISDEEDS[kind][1], "wrong": wrong, "seconds": round(time.monotonic() - start)}
+            promise = f"{task[0]}: a training {kind}"
+            rows.append(row(promise, found["misdeeds"], len(wrong), found["repeated"], equal, **more))
+    return rows
+
+
+SOAK_FAULTS = "worker-crash=0.004,hang=0.0005,hang-c=0.0005,freeze=0.0005,oom=0.0005,error=0.002,seed=7"
+
+
+class _EnoughError(Exception):
+    """So many children were asked for."""
+
+
+def soak(sizes: Namespace) -> list[dict[str, Any]]:
+    """A long search of a toy with faults on, and everything stored."""
+    settings = {
+        **SETTINGS,
+        "evaluations": sizes.children,
+        "limits.memory_gigabytes": 1.0,
+        "evolution.idle_children": 10**6,
+    }
+    task, configuration = Toy(), Configuration().changed(settings)
+    samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
+    runner = JobRunner(task, samples, configuration)
+    history = History(task.branches, configuration)
+    start, used, memory = time.monotonic(), time.process_time(), _resident_bytes()
+    inner = ProcessWorkers(FaultyFunction(runner.perform), 2, memory_limit_bytes=configuration.limits.memory_bytes)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store(Path(folder), write=True) as store,
+        FaultyWorkers(inner, Injection.parse(SOAK_FAULTS), configuration.limits.memory_bytes) as pool,
+    ):
+        dispatcher = Dispatcher(pool, configuration.limits)
+
+        def stop_when_done(progress: Progress) -> None:
+            if len(history.candidates) >= sizes.children:
+                raise _EnoughError
+
+        with suppress(_EnoughError):
+            run_loop(history, store, dispatcher, stop_when_done)
+        children = len(history.candidates)
+        stored = sum(1 for _ in store.candidates())
+    failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
+    figures = {
+        "megabytes": round((_resident_bytes() - memory) / 1e6),
+        "milliseconds_per_child": round(1000 * (time.process_time() - used) / children, 2),
+        "injected": dict(pool.injected),
+        "seconds": round(time.monotonic() - start),
+    }
+    lost = failed + children - stored
+    return [row("a search with faults on", children, lost, pool.repeated + dispatcher.losses.total(), None, **figures)]
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+FIGURES = {
+    "soak: children": Figure(("rows", {"name": "soak"}, "trials")),
+    "soak: attempts repeated": Figure(("rows", {"name": "soak"}, "repeated")),
+    "soak: lost": Figure(("rows", {"name": "soak"}, "lost")),
+    "soak: megabytes of the driver": Figure(("rows", {"name": "soak"}, "megabytes")),
+    "soak: milliseconds per child": Figure(("rows", {"name": "soak"}, "milliseconds_per_child"), digits=1),
+    "misbehaving: trials": Figure(("rows", {"name": "misbehaving"}, "trials")),
+}
+MEASURES: tuple[Measure, ...] = (soak, misbehaving)
+USUAL = {"evaluations": 4, "tasks": 2, "kinds": len(MISDEEDS), "children": 5000}
+QUICK = {"evaluations": 3, "tasks": 1, "kinds": 5, "children": 100}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run_measures(__doc__ or "", MEASURES, argv, USUAL, QUICK)
+
+
+if __name__ == "__main__":
+    main()
