@@ -161,7 +161,8 @@ def test_double_precision_stays(target):
         ((2, 5, 4, 4), torch.zeros(2, 4, 5, dtype=torch.long)),
         ((2, 5, 4, 4), torch.zeros(2, 4, 4)),
         ((2, 5, 4, 4), torch.zeros(2, 1, 4, 4)),
-        ((2, 5, 4, 4, 4), torch.zeros(2, 4, 4, 4, dtype=torch.long)),
+        ((2, 5, 4, 4, 4), torch.zeros(2, 4, 4, dtype=torch.long)),
+        ((2, 5, 4, 4, 4, 4), torch.zeros(2, 4, 4, 4, 4, dtype=torch.long)),
         ((), torch.zeros(())),
     ],
 )
