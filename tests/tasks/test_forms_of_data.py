@@ -379,6 +379,7 @@ def test_the_trainer_of_another_library_trains_short_slow_and_never_past_a_loss_
 
     def own(made: nn.Module, loss: nn.Module, training: Training) -> None:
         calls.append((training.fidelity, training.learning_rate))
+        np.random.seed(training.seed)
         optimizer = torch.optim.SGD(made.parameters(), lr=0.5 * training.learning_rate)
         for _ in range(round(20 * training.fidelity)):
             optimizer.zero_grad()
@@ -389,7 +390,8 @@ def test_the_trainer_of_another_library_trains_short_slow_and_never_past_a_loss_
     outcome = train(made)
     assert outcome.score > 0.8
     assert train(made) == outcome
-    assert len(outcome.curve) == 20
+    # Seeds of a search have 63 bits.
+    assert len(train(made, seed=2**62).curve) == len(outcome.curve) == 20
     assert len(train(made, fidelity=0.25, learning_rate=0.5).curve) == 5
     assert calls[-1] == (0.25, 0.5)
     assert made.steps(Training(seed=0)) is None

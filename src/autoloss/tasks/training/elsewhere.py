@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -50,7 +51,8 @@ def fit_elsewhere(fit: FitElsewhere, network: nn.Module, loss: WatchedLoss, trai
         RequestError: The trainer never called the loss.
     """
     try:
-        fit(network.train(), loss, training)
+        # Seeds of 64 bits are too large for NumPy, which other libraries seed.
+        fit(network.train(), loss, dataclasses.replace(training, seed=training.seed % 2**32))
     except _NotFiniteError:
         return Diverged(len(loss.curve), "the loss is not finite")
     if not loss.curve:
