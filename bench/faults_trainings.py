@@ -185,7 +185,7 @@ class Misbehaving:
             misdeed()
         # That of the class: the task's own is this object.
         outcome = type(self.task).train(self.task, *arguments, **named)
-        if misdeed is change_settings:
+        if misdeed is not None and misdeed is change_settings:
             # Its own training would suffer; the next one must not.
             misdeed()
         return outcome
