@@ -180,11 +180,15 @@ class Misbehaving:
         with open(self.count, "ab") as file:
             file.write(b".")
             number = file.tell()
-        # The next training is what the settings would harm.
-        if number % EVERY == 1 and self.misdeed is not None:
-            self.misdeed()
+        misdeed = self.misdeed if number % EVERY == 1 else None
+        if misdeed is not None and misdeed is not change_settings:
+            misdeed()
         # That of the class: the task's own is this object.
-        return type(self.task).train(self.task, *arguments, **named)
+        outcome = type(self.task).train(self.task, *arguments, **named)
+        if misdeed is not None and misdeed is change_settings:
+            # Its own training would suffer; the next one must not.
+            misdeed()
+        return outcome
 
 
 def try_misdeed(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from autoloss import zoo
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError, find_user_line
 from autoloss.search.chance import derive_seed
 from autoloss.search.records import Outcome, State, keep_text
 from autoloss.settings import Configuration
@@ -158,7 +159,7 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     seed = derive_seed(configuration.seed, "training")
     training = Training(seed=seed, fidelity=fidelity, learning_rate=configuration.search.learning_rate)
-    with restored_state(), one_thread():
+    with explain_failures(), restored_state(), one_thread():
         outcome = task.train(criterion, training)
         untrained = task.untrained(seed)
     at = f"at a share of {fidelity:g} of the schedule" if fidelity < 1 else "in a whole training"
@@ -169,6 +170,21 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
             f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
         )
     return outcome.score
+
+
+@contextmanager
+def explain_failures() -> Iterator[None]:
+    """Turn what a task's own code raises in a training into one sentence that names the line."""
+    try:
+        yield
+    except (RequestError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        where = f", in {found}" if (found := find_user_line(error)) else ""
+        raise RunError(
+            f"The training with the standard loss fails: {type(error).__name__}: {str(error).rstrip('.')}{where}. A search would "
+            "lose every training to it."
+        ) from error
 
 
 def _describe_rungs(rungs: tuple[float, ...]) -> str:

@@ -11,8 +11,7 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
-from autoloss.errors import RequestError, RunError, find_user_line
-from autoloss.run.adapting import adapt_configuration
+from autoloss.run.adapting import adapt_configuration, explain_failures
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
@@ -300,8 +299,8 @@ def _measure_seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-class _CutOff(Exception):
-    """Ends a training that takes too long for a check."""
+class _CutOff(BaseException):
+    """Ends a training that takes too long for a check; no Exception, since no fault."""
 
 
 def _try_training(task: Task) -> tuple[str, float | None]:
@@ -339,17 +338,8 @@ def _try_training(task: Task) -> tuple[str, float | None]:
 def _train(
     task: Task, criterion: Criterion, training: Training, observe: Observe | None = None
 ) -> Scored | Diverged | Stopped:
-    """Train; what the task's own code raises becomes one sentence that names the line."""
-    try:
+    with explain_failures():
         return task.train(criterion, training, observe=observe)
-    except (_CutOff, RequestError, RunError, MemoryError):
-        raise
-    except Exception as error:
-        where = f", in {found}" if (found := find_user_line(error)) else ""
-        raise RunError(
-            f"The training with the standard loss fails: {type(error).__name__}: {str(error).rstrip('.')}{where}. A search would "
-            "lose every training to it."
-        ) from error
 
 
 def _try_rates(task: Task) -> dict[float, float | None]:
