@@ -21,6 +21,7 @@ FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 """Options of digits-seg that make a training take a fraction of a second."""
 _SEED_0 = ("searches", {"seed": 0}, "comparison")
 FIGURES = {
+    "trained": Figure(("searches", {"seed": 0}, "trained")),
     "Dice": Figure((*_SEED_0, {"loss": "baseline/dice"}, "mean"), digits=4),
     "the best found loss": Figure((*_SEED_0, {"baseline": False}, "mean"), digits=4),
     "cross entropy": Figure((*_SEED_0, {"loss": "baseline/ce"}, "mean"), digits=4),

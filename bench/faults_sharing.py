@@ -76,7 +76,10 @@ def races(folder: Path, trials: int, *, patience_seconds: float = 60.0) -> Shown
 
 
 def _search(directory: Path) -> list[str]:
-    settings = [f"--set={name}={value}" for name, value in toy.SETTINGS.items()]
+    texts = {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in toy.SETTINGS.items()
+    }
+    settings = [f"--set={name}={value}" for name, value in texts.items()]
     task = f"{Path(toy.__file__).resolve()}:TASK"
     return [
         "search",

@@ -23,6 +23,8 @@ DIVERGING = 6
 """One loss in so many diverges."""
 SETTINGS = {
     "search.proposer": "evolution",
+    # Old databases, which some experiments make of a run, know no other share.
+    "search.rungs": (1.0,),
     "evolution.initial": 4,
     "rejection.steps": 15,
     "rejection.learning_rate": 0.1,

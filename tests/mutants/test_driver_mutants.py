@@ -128,7 +128,7 @@ MUTANTS = {
         "autoloss.store.database:Database.__init__",
         {
             "else 'ro'": "else 'rw'",
-            "timeout=10": "timeout=0.01",
+            "timeout=OPENING_SECONDS": "timeout=0.01",
             # Held for as long as a slow look takes: a short one comes between two commits and is not noticed.
             "self._prepare_to_read()": "(self._connection.execute('BEGIN IMMEDIATE'), time.sleep(0.05))",
         },

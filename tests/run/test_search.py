@@ -199,7 +199,7 @@ def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):
 
 def test_a_resumed_run_keeps_its_workers_and_whether_it_is_compared(tmp_path, monkeypatch):
     used = []
-    start = lambda runner, machines: used.append(machines) or start_workers(runner, machines)  # noqa: E731
+    start = lambda runner, machines, *rest: used.append(machines) or start_workers(runner, machines, *rest)  # noqa: E731
     monkeypatch.setattr(searches, "start_workers", start)
     directory = tmp_path / "run"
     autoloss.search(QuickTask(), evaluations=3, workers=0, directory=directory, settings=FINAL, final=False)

@@ -20,7 +20,7 @@ def keep_text(text: str, characters: int) -> str:
     """Return a text as a run keeps it: what UTF-8 cannot write is escaped, and the middle of a longer one is left out.
 
     >>> keep_text("a" * 100, 30)
-    'aaaaaaaa … shortened … aaaaaaaa'
+    'aaaaaaa … shortened … aaaaaaa'
     """
     # What cannot be written is rare, and long texts are cut before they are copied again.
     if len(text) > characters:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import torch
-
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 """Which GPUs a process may use; ROCm reads it as well."""
 
@@ -31,6 +29,9 @@ def deal_gpus(device: str | None, workers: int) -> tuple[str, ...]:
 
 def list_gpus() -> tuple[str, ...]:
     """Return what names each GPU that this process may use, without starting to use one."""
+    # Here: a worker reads this file too, and not each of them needs torch.
+    import torch
+
     count = torch.cuda.device_count()
     named = os.environ.get(VARIABLE)
     names = map(str, range(count)) if named is None else (name.strip() for name in named.split(","))
