@@ -52,8 +52,8 @@ def digest_code() -> str:
     return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
 
 
-class OutOfTime(BaseException):
-    """No further training may begin. Not an `Exception`: a worker would report those as failed trainings."""
+class OutOfTime(KeyboardInterrupt):
+    """No further training may begin: it ends a search as Ctrl-C does. A worker would report any other as a failed training."""
 
 
 @dataclass(frozen=True, slots=True)
