@@ -6,9 +6,7 @@ python bench/faults_trainings.py --quick
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 import secrets
 import signal
 import sys
@@ -40,6 +38,7 @@ from autoloss.workers.injection import FaultyWorkers, Injection
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
+from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
 from output import Figure
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -56,29 +55,6 @@ QUICK_SETTINGS: Mapping[str, Any] = {
     "search.rungs": (1.0,),
     "limits.memory_gigabytes": MEMORY_GIGABYTES,
 }
-
-
-def loop_in_c() -> None:
-    ctypes.PyDLL(None).sleep(600)
-
-
-def backtrack() -> None:
-    re.match(r"(a|a)*b", "a" * 64)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def ignore_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    while True:
-        pass
-
-
-def crash() -> None:
-    ctypes.string_at(0)
 
 
 def leave() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import pytest
 
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers
+from misdeeds import backtrack, crash, ignore_signals, loop_in_c, loop_in_python, stop
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -56,34 +55,12 @@ def is_gone(groups: tuple[int, ...], seconds: float) -> bool:
     return not living(groups)
 
 
-def loop_in_python() -> None:
-    while True:
-        pass
-
-
-def loop_in_c() -> None:
-    # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
-    ctypes.PyDLL(None).sleep(600)
-
-
-def backtrack() -> None:
-    re.match(r"(a|a)*b", "a" * 64)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def stop_group() -> None:
     os.killpg(0, signal.SIGSTOP)
 
 
 def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def crash() -> None:
-    ctypes.string_at(0)
 
 
 def leave() -> None:
@@ -110,12 +87,6 @@ def hoard_in_a_grandchild() -> None:
 def leave_a_grandchild() -> None:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     kill_itself()
-
-
-def ignore_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    loop_in_python()
 
 
 def fail_like_a_gpu() -> None:
