@@ -466,6 +466,7 @@ class Judged(ActivatedBranch):
 
 def test_a_form_says_when_the_branch_is_no_activated_one():
     assert BranchForm.from_branch(Judged(activation="sigmoid")) == BranchForm(activation="sigmoid")
+    assert BranchForm.from_branch(Other(activation="none")).activation == "none"
     form = BranchForm.from_branch(Other())
     assert not form.from_prediction
     assert BranchForm.from_dict(json.loads(json.dumps(form.to_dict()))) == form

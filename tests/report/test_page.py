@@ -94,7 +94,7 @@ def test_a_page_has_every_part(tmp_path):
     assert re.findall(r'<section id="([\w-]+)"', text) == sections
     plain = words(text)
     assert "standard loss (0.5500)" in plain
-    assert "max_pool, mean_c, which combine positions or classes" in plain
+    assert "max_pool, mean_c, which combine positions or channels" in plain
     assert "no prediction or no target 480" in plain
     assert "#5" in plain[plain.index("Not finished") : plain.index("What the loss does")]
 
@@ -202,8 +202,9 @@ def test_the_page_of_several_branches_draws_each(tmp_path):
     kinds = {"kinds": {"cls": "fresh", "reg": "fresh"}, "attempts": {"cls": 0, "reg": 1}, "scores": {}}
     add(directory, (candidate(0, f"cls: {CE}; reg: neg(log(mul(i, inv(u))))", **kinds), scored(0.5)))
     text = words(text_of(directory))
-    assert "cls At y = 0 both losses and their gradients are 0" in text
+    assert "Curves are cut off at the frame. At y = 0 both losses and their gradients are 0" in text
     assert "two squares" in text
+    assert text.count("One position, two classes.") == text.count("Two squares of one size") == 1
 
 
 def test_a_loss_with_an_operator_of_somebodys_own_is_shown_as_text(tmp_path):
@@ -276,6 +277,10 @@ def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
         ("baseline/focal", BranchForm(), "focal loss"),
         ("seg/gacc", BranchForm(), "seg/gacc"),
         ("-y * sqrt(p)", BranchForm(), "standard loss"),
+        # Branches that make p and y of more than prediction and target.
+        ("", BranchForm(from_prediction=False, activation="none"), "squared error"),
+        ("baseline/mse", BranchForm(from_prediction=False, activation="none"), "squared error"),
+        ("", BranchForm(from_prediction=False, activation="sigmoid"), "binary cross entropy"),
         # Written by hand, and with an operator of one's own.
         ("baseline/dice", BranchForm(), "cross entropy"),
         ("sine(p) * y", BranchForm(), "cross entropy"),
@@ -284,7 +289,7 @@ def test_cross_entropy_beside_itself_is_one_curve_with_known_values():
     ],
 )
 def test_a_loss_is_drawn_beside_the_standard_loss_of_the_task(standard, form, name):
-    shape = shape_of(parse("p * y" if form.from_prediction else "1 - i / e"), form, "", "#1", standard)
+    shape = shape_of(parse("p * y" if "p" in form.leaves else "1 - i / e"), form, "", "#1", standard)
     assert {chart.layers[0].name for chart in shape.charts} == {name}
 
 

@@ -54,7 +54,7 @@ class BranchForm:
 
     @classmethod
     def from_branch(cls, branch: Branch) -> BranchForm:
-        """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` only leaves and weight."""
+        """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` leaves, activation and weight."""
         from autoloss.space.activated import ActivatedBranch
         from autoloss.space.boxes import BoxRegression
 
@@ -66,7 +66,7 @@ class BranchForm:
             unit = None
             if isinstance(branch, BoxRegression) and type(branch).leaves is BoxRegression.leaves:
                 unit = branch.unit
-            return cls(leaves=leaves, from_prediction=False, weight=weight, unit=unit)
+            return cls(leaves=leaves, from_prediction=False, activation=branch.activation, weight=weight, unit=unit)
         return cls(
             leaves=leaves,
             activation=branch.activation,
@@ -84,7 +84,8 @@ class BranchForm:
 
     def leave_out_facts(self) -> BranchForm:
         """Return the form without what older runs do not store: two forms of one branch are then equal."""
-        return replace(self, target_kind=None, unit=None)
+        activation = self.activation if self.from_prediction else "softmax"
+        return replace(self, activation=activation, target_kind=None, unit=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can represent."""

@@ -40,19 +40,34 @@ class Probe:
         sides: What is drawn: name of a side → channel of the probe.
         known: Name in the zoo of the loss that is drawn beside others where the task's standard one cannot be.
         label: Of the axis.
+        setting: What is looked at, in a sentence.
     """
 
     leaves: frozenset[str]
     sides: Mapping[str, int]
     known: str
     label: str
+    setting: str
 
 
 _SIDES = {"y = 1": 0, "y = 0": 1}
-CLASSES = Probe(frozenset("yp"), _SIDES, "baseline/ce", "p, the predicted probability")
-LABELS = Probe(frozenset("yp"), _SIDES, "baseline/bce", "p, the predicted probability")
-VALUES = Probe(frozenset("yp"), _SIDES, "baseline/mse", "p, the predicted value")
-AREAS = Probe(frozenset("iue"), {"two squares": 0}, "baseline/iou", "shift of one square from the other, in sides")
+_RISING = "Where the value falls, training increases p."
+CLASSES = Probe(
+    frozenset("yp"), _SIDES, "baseline/ce", "p, the predicted probability", f"One position, two classes. {_RISING}"
+)
+LABELS = Probe(
+    frozenset("yp"), _SIDES, "baseline/bce", "p, the predicted probability", f"One position, two labels. {_RISING}"
+)
+VALUES = Probe(
+    frozenset("yp"), _SIDES, "baseline/mse", "p, the predicted value", f"Two values, with targets 1 and 0. {_RISING}"
+)
+AREAS = Probe(
+    frozenset("iue"),
+    {"two squares": 0},
+    "baseline/iou",
+    "shift of one square from the other, in sides",
+    "Two squares of one size, moved apart along a side. Where the value rises, training moves them together.",
+)
 _BY_ACTIVATION = {"none": VALUES, "sigmoid": LABELS}
 
 
@@ -62,11 +77,13 @@ class Shape:
 
     Args:
         branch: Its name; empty for the only one.
-        notes: What the pictures leave out.
+        setting: What they look at, in a sentence.
+        notes: What they leave out.
     """
 
     branch: str
     charts: tuple[Chart, ...]
+    setting: str
     notes: tuple[str, ...] = ()
 
 
@@ -97,10 +114,10 @@ def shape_of(tree: Expression, form: BranchForm, branch: str, label: str, standa
     mixing = sorted(MIXING & {operator.name for operator in tree.operators})
     if mixing:
         notes.append(
-            f"This loss contains {', '.join(mixing)}, which combine positions or classes. The charts show one position with "
-            "two classes, without the effect on its neighbours."
+            f"This loss contains {', '.join(mixing)}, which combine positions or channels. The charts leave out the effect on "
+            "neighbours."
         )
-    return Shape(branch, tuple(charts), tuple(notes))
+    return Shape(branch, tuple(charts), probe.setting, tuple(notes))
 
 
 def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
