@@ -235,6 +235,11 @@ class TestAdapting:
         assert adapt(Shortening(least=0.4), **{"search.promote": 0.5})[0].search.promote == 1
         assert adapt(Shortening(), **{"search.promote": 0.08})[0].search.promote == 0.08
 
+    def test_a_share_above_half_is_no_short_training(self):
+        found, said = adapt(Shortening(least=0.4), **{"search.rungs": (0.3, 1.0)})
+        assert found.search.rungs == (1.0,)
+        assert said[-1].endswith("Every candidate is trained whole.")
+
     def test_rungs_between_are_kept_where_they_are_large_enough(self):
         assert adapt(Shortening(least=0.2), **{"search.rungs": (0.1, 0.3, 1.0)})[0].search.rungs == (0.2, 0.3, 1.0)
         assert adapt(Shortening(least=0.4), **{"search.rungs": (0.1, 0.3, 1.0)})[0].search.rungs == (0.4, 1.0)

@@ -23,6 +23,8 @@ MANY_FAILED, FAILED_SHARE = 5, 0.2
 """A search says that trainings fail when so many did, and this share of all."""
 LEAST_STEPS = 32
 """Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
+LARGEST_SHARE = 0.5
+"""Of a schedule; a longer training is no cheap trial of a whole one."""
 Say = Callable[[str], None]
 
 
@@ -138,7 +140,7 @@ def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float
             f"At a share of {rungs[0]:g}, a training of {task.name} has fewer than {LEAST_STEPS} of its {steps} steps."
         )
         rungs = tuple(rung for rung in rungs if rung > least)
-        rungs = (least, *rungs) if least <= 0.5 else (1.0,)
+        rungs = (least, *rungs) if least <= LARGEST_SHARE else (1.0,)
     else:
         reason = ""
     while len(rungs) > 1:
@@ -148,7 +150,7 @@ def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float
         reason = score
         doubled = 2 * rungs[0]
         rungs = tuple(rung for rung in rungs if rung > doubled)
-        rungs = (doubled, *rungs) if doubled < 1 else (1.0,)
+        rungs = (doubled, *rungs) if doubled <= LARGEST_SHARE else (1.0,)
     return rungs, reason, None
 
 
