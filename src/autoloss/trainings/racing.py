@@ -11,7 +11,7 @@ from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome
 from autoloss.settings import FinalSettings
 from autoloss.trainings.entrant import CONFIRMATION, Entrant, training_seeds
-from autoloss.trainings.table import Row, collect_rows, sort_by_mean
+from autoloss.trainings.table import Row, collect_rows, find_quantile, sort_by_mean
 
 SPLIT = "valid"
 ERROR = 0.05
@@ -93,8 +93,6 @@ def find_contenders(rows: Sequence[Row]) -> list[Row]:
     >>> [found.entrant.label for found in find_contenders([row("a", 0.5, 0.6), row("b", 0.51, 0.58), row("c", 0.1, 0.2)])]
     ['a', 'b']
     """
-    from scipy.stats import t
-
     ranked = sort_by_mean([row for row in rows if row.mean is not None])
     if not ranked:
         return []
@@ -104,7 +102,7 @@ def find_contenders(rows: Sequence[Row]) -> list[Row]:
     if not freedom:
         return ranked
     variance = sum((one - mean(found)) ** 2 for found in behind for one in found) / freedom
-    critical = float(t.ppf(1 - ERROR / len(behind), freedom))
+    critical = find_quantile(1 - ERROR / len(behind), freedom)
     near = [mean(found) <= critical * math.sqrt(variance / len(found)) for found in behind]
     return [leader, *(row for row, is_near in zip(others, near, strict=True) if is_near)]
 
