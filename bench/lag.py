@@ -20,6 +20,7 @@ from statistics import mean
 from typing import Any
 
 import autoloss
+from autoloss import recipes
 from autoloss.run.loop import run_loop
 from autoloss.run.results import best_entrants
 from autoloss.search.chance import derive_generator
@@ -52,12 +53,20 @@ TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(
 """As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
 TESTING_SECONDS = 1.2e-3
 """Of one attempt, on average over all that are drawn (bench/rejection.py: 100,000 a minute on two cores)."""
+START_SECONDS = 0.1
+"""Of a short training, beside its share of a whole one: on digits-seg an eighth of the steps took a seventh of the time."""
 FIGURES = {
     **{
         f"busy share, {workers} workers, lag {lag}": Figure(
-            ("utilisation", {"trainings_last": "seconds", "workers": workers, "lag": lag}, "busy")
+            ("utilisation", {"recipe": "paper", "trainings_last": "seconds", "workers": workers, "lag": lag}, "busy")
         )
         for workers in (2, 8)
+        for lag in (1, 8)
+    },
+    **{
+        f"busy share with short trainings, 2 workers, lag {lag}": Figure(
+            ("utilisation", {"recipe": "default", "trainings_last": "seconds", "workers": 2, "lag": lag}, "busy")
+        )
         for lag in (1, 8)
     },
     **{
@@ -102,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument("--part", choices=["utilisation", "quality"], help="only this")
     asked.add_argument("--evaluations", type=int, default=60, help="trainings of each real search")
     asked.add_argument("--seeds", type=int, default=5, help="real searches of each lag")
-    asked.add_argument("--trainings", type=int, default=150, help="of each simulated search")
+    asked.add_argument(
+        "--trainings", type=int, default=150, help="of each simulated search; a fifth where most are short"
+    )
     asked.add_argument("--work", type=Path, help="a file that keeps what each real search came to")
     asked.add_argument("--lags", type=int, nargs="+", default=LAGS)
     asked.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="of the simulated searches")
@@ -114,23 +125,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     result: dict[str, Any] = {}
     if arguments.part != "quality":
         result["utilisation"] = [
-            simulated(name, count, lag, arguments.trainings) for name in TRAININGS for count in workers for lag in lags
+            simulated(recipe, name, count, lag, trainings)
+            for recipe, trainings in (("paper", arguments.trainings), ("default", arguments.trainings // 5))
+            for name in TRAININGS
+            for count in workers
+            for lag in lags
         ]
     if arguments.part != "utilisation":
         result["quality"] = quality(lags, arguments, options)
     emit(result, arguments, _print)
 
 
-def simulated(name: str, workers: int, lag: int, evaluations: int) -> dict[str, Any]:
-    """Return how busy workers are in a whole search."""
-    settings = {"evolution.lag": lag, "evaluations": evaluations, "seed": 1}
+def simulated(recipe: str, name: str, workers: int, lag: int, evaluations: int) -> dict[str, Any]:
+    """Return how busy workers are in a whole search, in which every candidate is trained whole, or most are trained shortly."""
+    usual = recipes.DEFAULT if recipe == "default" else {}
+    settings = {**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": 1}
     configuration = Configuration().changed(settings)
     pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
     history = History(BRANCHES, configuration)
     run_loop(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
-    tell(f"trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds")
+    tell(
+        f"{recipe}, trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds"
+    )
     return {
+        "recipe": recipe,
         "trainings_last": name,
         "workers": workers,
         "lag": lag,
@@ -148,7 +167,8 @@ def _seconds(name: str, job: Job, found: Any) -> float:
     measured = TRAININGS[name]
     place = derive_generator(0, "duration", job.loss).uniform(0, len(measured) - 1)
     low = min(int(place), len(measured) - 2)
-    return measured[low] + (place - low) * (measured[low + 1] - measured[low])
+    whole = measured[low] + (place - low) * (measured[low + 1] - measured[low])
+    return whole if job.training.fidelity == 1 else START_SECONDS + whole * job.training.fidelity
 
 
 def quality(lags: Sequence[int], arguments: argparse.Namespace, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,8 +252,8 @@ def _summary(found: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, An
 def _print(result: dict[str, Any]) -> None:
     for row in result.get("utilisation", ()):
         print(
-            f"{row['trainings_last']:>10}  {row['workers']:>2} workers  lag {row['lag']:>2}  busy {row['busy']:.3f}  "
-            f"training {row['training']:.3f}  {row['speed_up']:.2f}× one worker"
+            f"{row['recipe']:>8}  {row['trainings_last']:>10}  {row['workers']:>2} workers  lag {row['lag']:>2}  "
+            f"busy {row['busy']:.3f}  training {row['training']:.3f}  {row['speed_up']:.2f}× one worker"
         )
     for row in result.get("quality", {}).get("rows", ()):
         print(f"lag {row['lag']:>2}  " + "  ".join(_figure(name, row[name]) for name in ("best", "confirmed", "test")))

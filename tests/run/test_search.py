@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import autoloss
+from autoloss import recipes
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.page.story import state_of
@@ -26,6 +27,7 @@ from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
 from autoloss.search.records import Origin, State
+from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
@@ -552,10 +554,16 @@ def test_a_task_of_the_catalogue_knows_what_an_untrained_network_scores():
 
 
 def test_workers_that_will_never_train_are_told_of():
-    assert describe_idle_workers(4, lag=4) == []
-    (told,) = describe_idle_workers(8, lag=4)
-    assert told.startswith("At most 4 of the 8 workers train at a time")
+    whole = Configuration().changed({"evolution.lag": 4})
+    assert describe_idle_workers(4, whole) == []
+    (told,) = describe_idle_workers(8, whole)
+    assert told.startswith("At most 4 candidates are under way at a time")
     assert "Set evolution.lag=16" in told
+    # A whole training holds up more of the short ones after it.
+    short = whole.changed({"search.rungs": (0.125, 1.0)})
+    assert describe_idle_workers(1, short.changed({"evolution.lag": 1})) == []
+    assert "Set evolution.lag=8" in describe_idle_workers(2, short)[0]
+    assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []
 
 
 def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_for_the_best_two(run_directory):

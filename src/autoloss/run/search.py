@@ -112,8 +112,7 @@ def search(
         metric=metric,
         options=options,
         settings={
-            **recipes.get_search_settings(task, recipe),
-            **(settings or {}),
+            **recipes.fill_settings(settings or {}, task, recipe),
             **{name: value for name, value in given.items() if value is not None},
         },
         start=[start] if isinstance(start, str) else start,

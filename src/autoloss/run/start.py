@@ -13,7 +13,7 @@ from autoloss.run.adapting import adapt_configuration, describe_budget
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
 from autoloss.search.chance import derive_seed
-from autoloss.settings import ProtocolSettings
+from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import digest_of_samples
 from autoloss.store.run_settings import RunSettings
@@ -42,9 +42,8 @@ def start_run(
     runner = JobRunner(task, samples, configuration, operators=request.operators)
     configuration, standard = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner)
-    lag = configuration.evolution.lag
     for text in (
-        *describe_idle_workers(machines.workers, lag),
+        *describe_idle_workers(machines.workers, configuration),
         *map(describe_start, start),
         *describe_budget(configuration),
     ):
@@ -87,15 +86,20 @@ def check_threshold(task: Task, samples: sample_files.Samples, settings: Protoco
             )
 
 
-def describe_idle_workers(workers: int, lag: int) -> list[str]:
-    """Say whether some workers will never train; docs/results.md shows what a lag costs.
+def describe_idle_workers(workers: int, configuration: Configuration) -> list[str]:
+    """Say whether some workers will often have nothing to train; docs/results.md shows what a lag costs.
 
-    >>> describe_idle_workers(2, lag=4)
+    >>> describe_idle_workers(2, Configuration().changed({"evolution.lag": 4}))
     []
     """
-    if workers <= lag:
+    lag, short = configuration.evolution.lag, len(configuration.search.rungs) > 1
+    # While one candidate is trained whole, those up to `lag` after it are trained shortly.
+    needed = (2 * workers + 1 if short else workers) if workers > 1 else 1
+    if lag >= needed:
         return []
+    wanted = (4 if short else 2) * workers
     return [
-        f"At most {lag} of the {workers} workers train at a time, since evolution.lag is {lag}; the others only test losses. "
-        f"Set evolution.lag={2 * workers} to keep nearly all busy; each candidate then knows fewer of the latest ones."
+        f"At most {lag} candidates are under way at a time, since evolution.lag is {lag}: often some of the {workers} workers "
+        f"only test losses, or wait. Set evolution.lag={wanted} to keep nearly all busy; each candidate then knows fewer of the "
+        "latest ones."
     ]
