@@ -78,6 +78,16 @@ def test_cocos_boxes_are_read_as_written(tmp_path):
     assert len(images[2][1]["boxes"]) == 0
 
 
+def test_boxes_need_no_outline_where_masks_are_not_asked_for(tmp_path):
+    values = content()
+    del values["annotations"][0]["segmentation"]
+    values["annotations"][1]["segmentation"] = None
+    images = load_coco(written(tmp_path, values), "train2017")
+    assert [len(boxes.boxes) for boxes in images.annotations] == [2, 3, 0]
+    with pytest.raises(RequestError, match="(?s)annotation 101 has no mask.*annotation 102 has no mask"):
+        load_coco(tmp_path, "train2017", masks=True)
+
+
 def test_a_box_without_height_is_counted_and_said(tmp_path):
     images = load_coco(written(tmp_path, content()), "train2017")
     (note,) = images.notes

@@ -54,13 +54,18 @@ def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> Boxe
     )
 
 
-def load_instances(file: Path, folder: Path, name: str, *, masks: bool = False) -> BoxedImages:
+def load_instances(
+    file: Path, folder: Path, name: str, *, masks: bool = False, content: Mapping[str, list[Any]] | None = None
+) -> BoxedImages:
     """Read a file of instances whose images are in a folder; arguments as for `load_coco`.
+
+    Args:
+        content: Of the file, where it has been read already.
 
     Raises:
         RequestError: It cannot be read, or annotations are faulty.
     """
-    content = _read_content(file)
+    content = read_annotations(file) if content is None else content
     faults: list[Fault] = []
     categories = _index_by_id(file, content["categories"], "category", ("name",), faults)
     images = _index_by_id(file, content["images"], "image", ("file_name", "width", "height"), faults)
@@ -120,17 +125,25 @@ def _find_notes(
         yield f"{len(cut)} masks reach outside their image, where they are cut off (annotations {listed})."
 
 
-def _read_content(file: Path) -> dict[str, list[Any]]:
+def read_annotations(
+    file: Path,
+    expected: str = AN_INSTANCES_FILE,
+    remedy: str = "Use the file of instances, not that of captions or keypoints.",
+) -> dict[str, list[Any]]:
+    """Read a JSON file with lists of images, annotations and categories, whatever these hold.
+
+    Raises:
+        RequestError: It is missing, is no such file, or is damaged.
+    """
     if not file.is_file():
-        raise FaultyFile(missing_file(file, AN_INSTANCES_FILE))
+        raise FaultyFile(missing_file(file, expected))
     try:
         content = parse_json(file.read_bytes())
     except ValueError as error:
-        raise FaultyFile(undecodable_file(file, error, AN_INSTANCES_FILE)) from None
+        raise FaultyFile(undecodable_file(file, error, expected)) from None
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
-        remedy = "Use the file of instances, not that of captions or keypoints."
-        raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", AN_INSTANCES_FILE, remedy))
+        raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", expected, remedy))
     return content
 
 

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from autoloss.conversion import parse_json
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.detection.data.coco import LARGEST, NAME, load_instances
+from autoloss.tasks.detection.data.coco import LARGEST, NAME, load_instances, read_annotations
 from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
 from autoloss.tasks.files.layout import find_directory
 from autoloss.tasks.pose.data.people import PIXEL_CENTRE, People, PeopleImages, PersonBoxes, list_joints
@@ -32,7 +33,6 @@ LAYOUT = """\
   val2017/000000000139.jpg, …"""
 A_KEYPOINTS_FILE = "COCO keypoints: an object with the lists images, annotations and categories"
 A_DETECTIONS_FILE = "COCO results: a list of objects with image_id, category_id, bbox and score"
-GROUPS = ("images", "annotations", "categories")
 REMEDY = "Correct it in the file, or remove it."
 NUMBERS = 3 * len(JOINTS)
 THE_NUMBERS = f"{NUMBERS} numbers: x, y and visibility (0, 1 or 2) of {len(JOINTS)} joints"
@@ -94,14 +94,11 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
     """
     root = find_directory(Path(directory), NAME, LAYOUT)
     file, name = root / "annotations" / f"person_keypoints_{split}.json", f"{NAME} {split}"
-    content = _read_json(file, A_KEYPOINTS_FILE)
-    lacking = [group for group in GROUPS if not isinstance(content, dict) or not isinstance(content.get(group), list)]
-    if lacking:
-        remedy = "Use the file of keypoints, not that of captions or instances."
-        raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", A_KEYPOINTS_FILE, remedy))
+    remedy = "Use the file of keypoints, not that of captions or instances."
+    content = read_annotations(file, A_KEYPOINTS_FILE, remedy)
     persons = _find_persons(file, content["categories"])
     # What concerns boxes, images and ids is said there, and is right from here on.
-    images = load_instances(file, root / split, name)
+    images = load_instances(file, root / split, name, content=content)
     faults: list[Fault] = []
     joints: dict[int, Array] = {}
     counted: Counter[str] = Counter()
@@ -136,7 +133,12 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Perso
         RequestError: The file cannot be read, or detections are faulty; the first twenty are listed.
     """
     file = Path(file)
-    content = _read_json(file, A_DETECTIONS_FILE)
+    if not file.is_file():
+        raise FaultyFile(replace(missing_file(file, A_DETECTIONS_FILE), remedy="Add it, or correct the path."))
+    try:
+        content = parse_json(file.read_bytes())
+    except ValueError as error:
+        raise FaultyFile(undecodable_file(file, error, A_DETECTIONS_FILE)) from None
     if not isinstance(content, list):
         raise FaultyFile(Fault(file, f"holds a {type(content).__name__}", A_DETECTIONS_FILE, "Check the path."))
     faults: list[Fault] = []
@@ -198,15 +200,6 @@ def list_annotations(people: People, image: int) -> Iterator[dict[str, Any]]:
             "num_keypoints": int((visibility > 0).sum()),
             "keypoints": list_joints(people.joints[row], visibility),
         }
-
-
-def _read_json(file: Path, expected: str) -> Any:
-    if not file.is_file():
-        raise FaultyFile(replace(missing_file(file, expected), remedy="Add it, or correct the path."))
-    try:
-        return json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise FaultyFile(undecodable_file(file, error, expected)) from None
 
 
 def _find_persons(file: Path, categories: Sequence[Any]) -> frozenset[int]:
