@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
+from autoloss.numbers import counted
 from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
-from autoloss.report.numbers import counted
 from autoloss.report.shares import at_share
 from autoloss.search.jobs import Train
 from autoloss.search.records import Outcome, State

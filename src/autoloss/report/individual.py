@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from autoloss.errors import RequestError
+from autoloss.numbers import figure
 from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
-from autoloss.report.numbers import figure
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import (
     Counterpart,

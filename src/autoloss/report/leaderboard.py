@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from autoloss.errors import unknown
-from autoloss.report.numbers import figure
+from autoloss.numbers import figure
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import trains_short, write_share
 from autoloss.report.verdict import MEANING

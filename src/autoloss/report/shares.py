@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoloss.report.numbers import figure
+from autoloss.numbers import figure
 from autoloss.run.results import Search
 from autoloss.search.records import PROMOTED, Candidate, State
 from autoloss.space.loss_text import MAIN, split_branches, split_factor

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from autoloss.report.numbers import duration, figure
+from autoloss.numbers import duration, figure
 from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Finale, Progress

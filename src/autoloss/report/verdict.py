@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from autoloss.report.numbers import figure, signed
+from autoloss.numbers import figure, signed
 from autoloss.report.readable import simplify_formulas
 from autoloss.run.results import Search
 from autoloss.trainings.entrant import TEST, Entrant

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
+from autoloss.numbers import duration
 from autoloss.run.adapting import adapt_configuration, explain_failures
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
@@ -122,12 +123,12 @@ class TaskCheck:
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         yield from self._describe_rates()
         if self.final_seconds is not None:
-            yield f"  confirming the best and comparing them with the baselines: about {self.final_seconds:.0f} s"
+            yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
         shares = ", ".join(f"{rung:g}" for rung in self.rungs[:-1])
         if self.search_seconds is not None:
             how = f", at {shares} of the schedule first" if shares else ""
-            yield f"  a search of {self.evaluations} trainings{how}: about {self.search_seconds:.0f} s"
+            yield f"  a search of {self.evaluations} trainings{how}: about {duration(self.search_seconds)}"
         for note in self.notes:
             yield f"  {note}"
 

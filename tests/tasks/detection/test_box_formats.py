@@ -84,7 +84,7 @@ def test_boxes_need_no_outline_where_masks_are_not_asked_for(tmp_path):
     values["annotations"][1]["segmentation"] = None
     images = load_coco(written(tmp_path, values), "train2017")
     assert [len(boxes.boxes) for boxes in images.annotations] == [2, 3, 0]
-    with pytest.raises(RequestError, match="(?s)annotation 101 has no mask.*annotation 102 has no mask"):
+    with pytest.raises(RequestError, match=r"(?s)annotation 101 has no mask.*annotation 102 has no mask"):
         load_coco(tmp_path, "train2017", masks=True)
 
 

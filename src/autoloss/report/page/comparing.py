@@ -13,7 +13,7 @@ from typing import Any
 
 from autoloss import __version__
 from autoloss.errors import RequestError
-from autoloss.report.numbers import figure
+from autoloss.numbers import figure
 from autoloss.report.page.charts import Axis, Chart, Layer, Point, axis, steps
 from autoloss.report.page.formulas import Formula, Formulas
 from autoloss.report.page.rendering import compared_page

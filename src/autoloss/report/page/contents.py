@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoloss.numbers import counted, duration, figure
 from autoloss.report.failures import failures
 from autoloss.report.leaderboard import count_seeds, describe_p_values, hall_rows, rows_of, top_rows
 from autoloss.report.lineage import Step, lineage
-from autoloss.report.numbers import counted, duration, figure
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
 from autoloss.report.page.formulas import Formula, Formulas

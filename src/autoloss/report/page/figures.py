@@ -11,8 +11,8 @@ from heapq import nlargest
 from statistics import mean
 from typing import Any
 
-from autoloss.report.numbers import counted, figure
-from autoloss.report.numbers import share as percent
+from autoloss.numbers import counted, figure
+from autoloss.numbers import share as percent
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
 from autoloss.report.shares import at_share, count_trainings, list_charges, trains_short
 from autoloss.run.results import Search

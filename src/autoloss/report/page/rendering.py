@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from autoloss.numbers import counted, figure
 from autoloss.report.failures import describe_end
-from autoloss.report.numbers import counted, figure
 from autoloss.report.page.charts import SIZE
 from autoloss.report.page.contents import Contents
 

@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from autoloss.report.numbers import figure
+from autoloss.numbers import figure
 from autoloss.report.shares import at_share, list_charges, trains_short
 from autoloss.report.verdict import (
     HEADLINES,
