@@ -18,6 +18,8 @@ OPTIONS = {
     "seg/biou": {"target": "band", "tolerance": 2},
     "seg/bf1": {"target": "edge", "ignore_index": 255},
     "baseline/ce": {"activation": "sigmoid"},
+    "baseline/bce": {"activation": "sigmoid", "ignore_index": 255},
+    "pose/oks": {"ignore_index": 255},
 }
 
 
@@ -51,9 +53,10 @@ def test_every_kind_of_criterion_is_one_graph(name):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU, and there is no g++")
-def test_compiled_code_computes_the_same(tmp_path, monkeypatch):
+@pytest.mark.parametrize("formula", ["-y * log(p)", "exp((y - sqrt(p))**2)"])
+def test_compiled_code_computes_the_same(formula, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    criterion = Loss("-y * log(p)").criterion(ignore_index=255)
+    criterion = Loss(formula).criterion(ignore_index=255)
     compiled = torch.compile(criterion, fullgraph=True)
     prediction, target = batch(255)
     for found, wanted in zip(

@@ -45,7 +45,8 @@ LOCAL = (
     "classes",
     "picked",
     "others",
-    "one",
+    "single",
+    "is_softmax",
 )
 """Variables of the methods that are written."""
 

@@ -152,10 +152,10 @@ def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
         call = f"self.others({', '.join(_find_parameters(short))})"
         lines += [
             *["y = logits.new_zeros(())"] * ("y" in _find_parameters(short)),
-            f"one = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
-            f"others = {call}.sum(dim=1, keepdim=True) - one"
+            f"single = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
+            f"others = {call}.sum(dim=1, keepdim=True) - single"
             if "p" in short.others.leaves
-            else "others = (logits.shape[1] - 1) * one",
+            else "others = (logits.shape[1] - 1) * single",
         ]
     return [*lines, "y, p = logits.new_ones(()), picked"]
 

@@ -252,12 +252,12 @@ class TreeLoss:
     one_hot: OneHotTree | None = None
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        mask, target = self.branch.mask(context), context.get("target")
-        if self.one_hot is None or target is None or target.is_floating_point():
+        mask = self.branch.mask(context)
+        if self.one_hot is None or context["target"].is_floating_point():
             value = output(self.expression, self.branch, prediction, context)
         else:
             with torch.autocast(prediction.device.type, enabled=False):
-                value = self.one_hot.evaluate(prediction, target, mask)
+                value = self.one_hot.evaluate(prediction, context["target"], mask)
         return self.branch.weight * mean_over_positions(value, mask, self.branch.divisor(context))
 
 
@@ -271,11 +271,11 @@ def _has_same_gradient(found: OneHotTree) -> bool:
     """Compare value and gradient with those of the tree, in double precision on random predictions and classes."""
     branch = found.branch
     generator = torch.Generator("cpu").manual_seed(0)
-    logits = 4 * torch.randn(2, 5, 6, 7, generator=generator, dtype=torch.float64, device="cpu")
-    target = torch.randint(5, (2, 6, 7), generator=generator, device="cpu")
-    if branch.ignore_index is not None:
-        target[:, 0] = branch.ignore_index
     with torch.inference_mode(False), torch.enable_grad():
+        logits = 4 * torch.randn(2, 5, 6, 7, generator=generator, dtype=torch.float64, device="cpu")
+        target = torch.randint(5, (2, 6, 7), generator=generator, device="cpu")
+        if branch.ignore_index is not None:
+            target[:, 0] = branch.ignore_index
         each = [_differentiate(TreeLoss(found.tree, branch, way), logits.clone(), target) for way in (found, None)]
     return all(
         torch.allclose(one, other, rtol=1e-9, atol=1e-10 * max(1.0, float(other.abs().max())))

@@ -24,6 +24,7 @@ ACTIVATIONS = ("softmax", "sigmoid")
 ROUNDING = 1e-11
 """How far f(p, 0) may be displaced where ε is left out of it; single precision rounds more."""
 USUAL = (0.5, 0.999, 0.25, 0.1, 0.03, 0.01, 0.001)
+"""Probabilities of which one stands for the target's where f(p, 0) is summed over all channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class OneHotTree:
     Args:
         tree: f, of the leaves y and p.
         others: f(p, 0), written shorter; y is 0 in it.
-        usual: A probability at which f(p, 0) is small; it stands for the one of the target's channel in the sum over the others.
+        usual: The one of `USUAL` at which |f(p, 0)| is least: what it adds to the sum, and is subtracted, rounds nothing else.
         branch: What makes p and the classes.
     """
 
@@ -62,10 +63,10 @@ class OneHotTree:
         if self.others.root == "y":
             return output
         zero, usual = logits.new_zeros(()), logits.new_full((), self.usual)
-        one = self.others.compute({"y": zero, "p": usual})
+        single = self.others.compute({"y": zero, "p": usual})
         if "p" not in self.others.leaves:
-            return output + (p.shape[1] - 1) * one
-        return output + (self.others.compute({"y": zero, "p": p}).sum(dim=1, keepdim=True) - one)
+            return output + (p.shape[1] - 1) * single
+        return output + (self.others.compute({"y": zero, "p": p}).sum(dim=1, keepdim=True) - single)
 
 
 def separate_channels(
@@ -97,8 +98,6 @@ def separate_channels(
 
 class SeparateSoftmax(torch.autograd.Function):
     """`separate_channels` of a softmax; the gradient takes no more memory than that of the softmax alone."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(logits: Tensor, classes: Tensor, usual: float) -> tuple[Tensor, Tensor]:
@@ -134,7 +133,6 @@ def find_one_hot_tree(tree: Expression, branch: Branch) -> OneHotTree | None:
 
 
 def _find_usual(others: Expression) -> float:
-    """Return the probability where |f(p, 0)| is least: what is subtracted from a sum over channels then rounds none of them."""
     p = torch.tensor(USUAL, device="cpu", dtype=torch.float64)
     found = others.compute({"y": torch.zeros_like(p), "p": p}).abs()
     return USUAL[int(found.argmin())]
@@ -207,22 +205,19 @@ def _find_operands(tree: Expression) -> list[tuple[int, ...]]:
     return found
 
 
-def _make_constant(symbol: Symbol, parts: list[_Node], values: tuple[Tensor, ...]) -> _Node:
-    numbers = [float(value) for value in values]
-    known = Range(min(numbers), max(numbers)) if all(map(math.isfinite, numbers)) else Range()
-    return _Node(symbol, tuple(parts), known, values)
-
-
 def _make_node(symbol: Symbol, parts: list[_Node]) -> _Node:
     if symbol == "p":
         return _Node(symbol, (), UNIT)
     if isinstance(symbol, str):
         value = torch.tensor(float(symbol == CONSTANT), device="cpu", dtype=torch.float64)
-        return _make_constant(symbol, [], (value.float(), value))
-    if all(part.constant for part in parts):
-        values = (symbol.function(*each) for each in zip(*(part.constant for part in parts), strict=True))
-        return _make_constant(symbol, parts, tuple(values))
-    return _Node(symbol, tuple(parts), bound_operation(symbol.name, [part.range for part in parts]))
+        constant = value.float(), value
+    elif all(part.constant for part in parts):
+        constant = tuple(symbol.function(*each) for each in zip(*(part.constant for part in parts), strict=True))
+    else:
+        return _Node(symbol, tuple(parts), bound_operation(symbol.name, [part.range for part in parts]))
+    # The difference tells numbers that are not finite, which have no range.
+    low, high = min(map(float, constant)), max(map(float, constant))
+    return _Node(symbol, tuple(parts), Range(low, high) if math.isfinite(high - low) else Range(), constant)
 
 
 def _bound_slopes(tree: Expression, below: list[tuple[int, ...]], nodes: dict[int, _Node]) -> list[float]:
