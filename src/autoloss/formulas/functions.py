@@ -45,7 +45,7 @@ LOCAL = (
     "classes",
     "picked",
     "others",
-    "single",
+    "usual",
     "is_softmax",
 )
 """Variables of the methods that are written."""

@@ -14,7 +14,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN, Loss, shorten
-from autoloss.space.one_hot import OneHotTree
+from autoloss.space.one_hot import USUAL, OneHotTree
 from autoloss.space.operators import EPSILON
 
 LINE_LENGTH = 88
@@ -147,16 +147,18 @@ def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
     ]
     if form.ignore_index is not None:
         valid = f"spatial(target.unsqueeze(1)) != {form.ignore_index}"
-        lines.append(f"picked = torch.where({valid}, picked, {short.usual})")
+        lines.append(f"picked = torch.where({valid}, picked, {USUAL[0]})")
     if short.others.root != "y":
         call = f"self.others({', '.join(_find_parameters(short))})"
-        lines += [
-            *["y = logits.new_zeros(())"] * ("y" in _find_parameters(short)),
-            f"single = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
-            f"others = {call}.sum(dim=1, keepdim=True) - single"
-            if "p" in short.others.leaves
-            else "others = (logits.shape[1] - 1) * single",
-        ]
+        lines += ["y = logits.new_zeros(())"] * ("y" in _find_parameters(short))
+        lines += (
+            [f"others = (logits.shape[1] - 1) * {call}"]
+            if short.usual is None
+            else [
+                f"usual = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
+                f"others = {call}.sum(dim=1, keepdim=True) - usual",
+            ]
+        )
     return [*lines, "y, p = logits.new_ones(()), picked"]
 
 

@@ -198,7 +198,7 @@ def encode(
     classes = target.unsqueeze(1) == indices.view(-1, *[1] * (target.ndim - 1))
     ignored = None if ignore_index is None else target == ignore_index
     if not torch.compiler.is_compiling():
-        check_range(target, ignored, channels)
+        check_range(target, target if ignored is None else target.masked_fill(ignored, 0), channels)
     if ignored is not None:
         classes = classes & ~ignored.unsqueeze(1)
     return spatial(classes.float())
@@ -211,20 +211,24 @@ def index_classes(target: Tensor, logits: Tensor, ignore_index: int | None) -> T
         RequestError: The shapes do not fit, or a class index is not among the channels.
     """
     classes = spatial(target.unsqueeze(1)).long()
-    ignored = None if ignore_index is None else classes == ignore_index
+    if ignore_index is not None:
+        classes = classes.masked_fill(classes == ignore_index, 0)
     if not torch.compiler.is_compiling():
-        check_range(classes, ignored, logits.shape[1])
+        check_range(target, classes, logits.shape[1])
     if classes.shape[0] != logits.shape[0] or classes.shape[2:] != logits.shape[2:]:
         raise RequestError(
             f"Class indices of shape {tuple(target.shape)} do not fit the prediction's {tuple(logits.shape)}: expected one index "
             "for each position."
         )
-    return classes if ignored is None else classes.masked_fill(ignored, 0)
+    return classes
 
 
-def check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
-    strange = (target < 0) | (target >= channels)
-    if bool((strange if ignored is None else strange & ~ignored).any()):
+def check_range(target: Tensor, classes: Tensor, channels: int) -> None:
+    """Raise RequestError unless all classes, the target's without ignored ones, are channels."""
+    if not classes.numel():
+        return
+    low, high = classes.aminmax()
+    if bool((low < 0) | (high >= channels)):
         raise RequestError(
             f"The target holds class indices from {int(target.min())} to {int(target.max())}; the prediction has the "
             f"channels 0 to {channels - 1}. Name the index to leave out as ignore_index; give values as floating point."

@@ -34,13 +34,14 @@ class OneHotTree:
     Args:
         tree: f, of the leaves y and p.
         others: f(p, 0), written shorter; y is 0 in it.
-        usual: The one of `USUAL` at which |f(p, 0)| is least: what it adds to the sum, and is subtracted, rounds nothing else.
+        usual: The one of `USUAL` at which |f(p, 0)| is least: what it adds to the sum, and is subtracted, rounds nothing else. None
+            where f(p, 0) does not depend on p.
         branch: What makes p and the classes.
     """
 
     tree: Expression
     others: Expression
-    usual: float
+    usual: float | None
     branch: ActivatedBranch
 
     def evaluate(self, prediction: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
@@ -58,28 +59,29 @@ class OneHotTree:
         classes = index_classes(target, logits, self.branch.ignore_index)
         picked, p = separate_channels(logits, classes, is_softmax, self.usual)
         if mask is not None:
-            picked = torch.where(mask, picked, self.usual)
+            picked = torch.where(mask, picked, USUAL[0])
         output = self.tree.compute({"y": logits.new_ones(()), "p": picked})
         if self.others.root == "y":
             return output
-        zero, usual = logits.new_zeros(()), logits.new_full((), self.usual)
-        single = self.others.compute({"y": zero, "p": usual})
-        if "p" not in self.others.leaves:
-            return output + (p.shape[1] - 1) * single
-        return output + (self.others.compute({"y": zero, "p": p}).sum(dim=1, keepdim=True) - single)
+        zero = logits.new_zeros(())
+        if self.usual is None:
+            return output + (p.shape[1] - 1) * self.others.compute({"y": zero})
+        usual = self.others.compute({"y": zero, "p": logits.new_full((), self.usual)})
+        return output + (self.others.compute({"y": zero, "p": p}).sum(dim=1, keepdim=True) - usual)
 
 
 def separate_channels(
     logits: Tensor,
     classes: Tensor,
     is_softmax: bool,
-    usual: float,
+    usual: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the probability of each position's class, (N, 1, H, W), and those of all channels with `usual` in its place.
 
     Args:
         logits: (N, C, H, W).
         classes: Class indices, (N, 1, H, W).
+        usual: None where only the former are needed.
     """
     if is_softmax and not torch.compiler.is_compiling():
         return SeparateSoftmax.apply(logits, classes, usual)
@@ -93,16 +95,17 @@ def separate_channels(
     else:
         p = logits.sigmoid()
         picked = torch.where(is_class, p, 0.0 * p.detach()).sum(dim=1, keepdim=True)
-    return picked, torch.where(is_class, usual, p)
+    return picked, p if usual is None else torch.where(is_class, usual, p)
 
 
 class SeparateSoftmax(torch.autograd.Function):
     """`separate_channels` of a softmax; the gradient takes no more memory than that of the softmax alone."""
 
     @staticmethod
-    def forward(logits: Tensor, classes: Tensor, usual: float) -> tuple[Tensor, Tensor]:
+    def forward(logits: Tensor, classes: Tensor, usual: float | None) -> tuple[Tensor, Tensor]:
         p = logits.softmax(dim=1)
-        return p.gather(1, classes), p.scatter_(1, classes, usual)
+        picked = p.gather(1, classes)
+        return picked, p if usual is None else p.scatter_(1, classes, usual)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -132,7 +135,9 @@ def find_one_hot_tree(tree: Expression, branch: Branch) -> OneHotTree | None:
     return None if others is None else OneHotTree(tree, others, _find_usual(others), branch)
 
 
-def _find_usual(others: Expression) -> float:
+def _find_usual(others: Expression) -> float | None:
+    if "p" not in others.leaves:
+        return None
     p = torch.tensor(USUAL, device="cpu", dtype=torch.float64)
     found = others.compute({"y": torch.zeros_like(p), "p": p}).abs()
     return USUAL[int(found.argmin())]
