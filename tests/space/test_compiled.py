@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import pytest
@@ -30,6 +31,12 @@ def measured(criterion, prediction, target):
     return value.detach(), prediction.grad
 
 
+def shortened(criterion):
+    """Have class indices evaluated in the shorter way in small batches too."""
+    criterion._loss = dataclasses.replace(criterion._loss, least=0)
+    return criterion
+
+
 def batch(ignore_index=None):
     generator = torch.Generator().manual_seed(0)
     target = torch.randint(3, (2, 9, 8), generator=generator)
@@ -42,7 +49,7 @@ def batch(ignore_index=None):
 def test_every_kind_of_criterion_is_one_graph(name):
     """fullgraph=True raises where a graph would break."""
     options = OPTIONS[name]
-    criterion = zoo.get(name).criterion(**options)
+    criterion = shortened(zoo.get(name).criterion(**options))
     compiled = torch.compile(criterion, backend="aot_eager", fullgraph=True)
     prediction, target = batch(options.get("ignore_index"))
     for found, wanted in zip(
@@ -56,7 +63,7 @@ def test_every_kind_of_criterion_is_one_graph(name):
 @pytest.mark.parametrize("formula", ["-y * log(p)", "exp((y - sqrt(p))**2)"])
 def test_compiled_code_computes_the_same(formula, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    criterion = Loss(formula).criterion(ignore_index=255)
+    criterion = shortened(Loss(formula).criterion(ignore_index=255))
     compiled = torch.compile(criterion, fullgraph=True)
     prediction, target = batch(255)
     for found, wanted in zip(

@@ -20,7 +20,7 @@ from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, build, leaf
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, TreeLoss, bind, shorten
-from autoloss.space.one_hot import ELEMENTWISE, SeparateSoftmax, find_others
+from autoloss.space.one_hot import ELEMENTWISE, OneHotTree, SeparateSoftmax, find_others
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
 
@@ -80,7 +80,7 @@ def check(tree, branch, batch, relative, absolute):
     """Compare the loss of class indices with the tree's, which evaluates all channels."""
     short = shorten(tree, branch)
     assert short is not None
-    found, wanted = (measure(TreeLoss(tree, branch, way), *batch) for way in (short, None))
+    found, wanted = (measure(TreeLoss(tree, branch, way, 0), *batch) for way in (short, None))
     for one, other in zip(found, wanted, strict=True):
         scale = max(1.0, float(other.nan_to_num(0, 0, 0).abs().max()))
         torch.testing.assert_close(
@@ -111,7 +111,7 @@ def test_where_other_channels_add_nothing_the_gradient_is_the_same_to_the_last_b
     """So a training of such a loss is the same too; a search keeps its history."""
     tree, branch = PUBLISHED[name], BRANCHES["ignored"]
     batch = draw("usual", branch, 0, torch.float32)
-    (_, found), (_, wanted) = (measure(TreeLoss(tree, branch, way), *batch) for way in (shorten(tree, branch), None))
+    (_, found), (_, wanted) = (measure(TreeLoss(tree, branch, way, 0), *batch) for way in (shorten(tree, branch), None))
     assert torch.equal(found, wanted)
 
 
@@ -122,7 +122,7 @@ def test_sixteen_bit_predictions_under_autocast(name, dtype):
     prediction, target = draw("usual", branch, 0, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         check(PUBLISHED[name], branch, (prediction.to(dtype), target), 1e-2, 1e-3)
-        found = TreeLoss(PUBLISHED[name], branch, shorten(PUBLISHED[name], branch))(
+        found = TreeLoss(PUBLISHED[name], branch, shorten(PUBLISHED[name], branch), 0)(
             prediction.to(dtype), {"target": target}
         )
     assert found.dtype == torch.float32
@@ -142,7 +142,7 @@ def test_rows_series_and_volumes(shape):
 def test_nan_at_any_channel_is_nan(name, formula):
     prediction, target = draw("usual", BRANCHES[name], 0)
     prediction[0, (int(target[0, 0, 0]) + 1) % CHANNELS, 0, 0] = math.nan
-    loss = bind({"main": parse(formula)}, {"main": BRANCHES[name]})["main"]
+    loss = TreeLoss(parse(formula), BRANCHES[name], shorten(parse(formula), BRANCHES[name]), 0)
     assert loss(prediction, {"target": target}).isnan()
 
 
@@ -244,7 +244,7 @@ def test_the_separated_softmax_can_be_differentiated_twice():
 
 
 def test_a_module_can_be_pickled():
-    prediction, target = draw("usual", BRANCHES["softmax"], 0)
+    prediction, target = torch.randn(2, 3, 60, 60), torch.zeros(2, 60, 60, dtype=torch.long)
     criterion = zoo.get("seg/gacc").criterion()
     for other in (pickle.loads(pickle.dumps(criterion)), copy.deepcopy(criterion)):  # noqa: S301
         assert other(prediction, target) == criterion(prediction, target)
@@ -252,8 +252,19 @@ def test_a_module_can_be_pickled():
 
 def test_classes_that_do_not_fit_the_prediction_are_refused():
     criterion = Loss("-y * log(p)").criterion()
-    with pytest.raises(RequestError, match=r"shape \(1, 2, 3\) do not fit the prediction's \(1, 4, 2, 2\)"):
-        criterion(torch.zeros(1, 4, 2, 2), torch.zeros(1, 2, 3, dtype=torch.long))
+    with pytest.raises(RequestError, match=r"shape \(1, 64, 65\) do not fit the prediction's \(1, 4, 64, 64\)"):
+        criterion(torch.zeros(1, 4, 64, 64), torch.zeros(1, 64, 65, dtype=torch.long))
+    with pytest.raises(RequestError, match=r"class indices from 0 to 4; the prediction has the channels 0 to 3"):
+        criterion(torch.zeros(1, 4, 64, 64), torch.arange(64).clamp(max=4).expand(1, 64, 64))
+
+
+@pytest.mark.parametrize(("side", "is_short"), [(63, False), (64, True)])
+def test_small_predictions_are_evaluated_at_all_channels(side, is_short, monkeypatch):
+    used = []
+    monkeypatch.setattr(OneHotTree, "evaluate", lambda self, *arguments: used.append(1) or torch.zeros(()))
+    monkeypatch.setattr(loss_module, "_has_same_gradient", lambda found: True)
+    Loss("-y * log(p)").criterion()(torch.zeros(1, 4, side, side), torch.zeros(1, side, side, dtype=torch.long))
+    assert bool(used) == is_short
 
 
 def test_the_form_of_a_branch_says_as_before_what_it_is():

@@ -47,6 +47,7 @@ LOCAL = (
     "others",
     "usual",
     "is_softmax",
+    "is_short",
 )
 """Variables of the methods that are written."""
 

@@ -14,7 +14,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN, Loss, shorten
-from autoloss.space.one_hot import USUAL, OneHotTree
+from autoloss.space.one_hot import LEAST, USUAL, OneHotTree
 from autoloss.space.operators import EPSILON
 
 LINE_LENGTH = 88
@@ -124,14 +124,16 @@ def _write_criterion(tree: Expression, form: BranchForm, short: OneHotTree | Non
     ] * (form.ignore_index is not None)
     if short is not None:
         leaves = [
-            "if target.is_floating_point():",
-            *_indent(leaves),
-            "else:",
+            f"is_short = not target.is_floating_point() and prediction.numel() >= {LEAST}",
+            "if is_short:",
             "    # y is 1 at one channel, and 0 at all others.",
             *_indent(_write_one_hot(short, form)),
+            "else:",
+            *_indent(leaves),
         ]
-        of_classes = ["output = output + others"] * (short.others.root != "y") + of_classes
     lines += [*leaves, *statements.lines, f"output = {statements.result}", "positions = p.numel() // p.shape[1]"]
+    if short is not None and short.others.root != "y":
+        lines += ["if is_short:", "    output = output + others"]
     if of_classes:
         lines += ["if not target.is_floating_point():", *_indent(of_classes)]
     mean = "output.sum() / positions"

@@ -18,7 +18,7 @@ from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.handwritten import HandWritten, HandWrittenModule
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.one_hot import OneHotTree, find_one_hot_tree
+from autoloss.space.one_hot import LEAST, OneHotTree, find_one_hot_tree
 from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
@@ -245,15 +245,17 @@ class TreeLoss:
 
     Args:
         one_hot: The tree as functions of p alone, for targets that are class indices.
+        least: Numbers in a prediction from which it is used.
     """
 
     expression: Expression
     branch: Branch
     one_hot: OneHotTree | None = None
+    least: int = LEAST
 
     def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         mask = self.branch.mask(context)
-        if self.one_hot is None or context["target"].is_floating_point():
+        if self.one_hot is None or prediction.numel() < self.least or context["target"].is_floating_point():
             value = output(self.expression, self.branch, prediction, context)
         else:
             with torch.autocast(prediction.device.type, enabled=False):
@@ -276,7 +278,7 @@ def _has_same_gradient(found: OneHotTree) -> bool:
         target = torch.randint(5, (2, 6, 7), generator=generator, device="cpu")
         if branch.ignore_index is not None:
             target[:, 0] = branch.ignore_index
-        each = [_differentiate(TreeLoss(found.tree, branch, way), logits.clone(), target) for way in (found, None)]
+        each = [_differentiate(TreeLoss(found.tree, branch, way, 0), logits.clone(), target) for way in (found, None)]
     return all(
         torch.allclose(one, other, rtol=1e-9, atol=1e-10 * max(1.0, float(other.abs().max())))
         for one, other in zip(*each, strict=True)
