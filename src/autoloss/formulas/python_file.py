@@ -148,8 +148,8 @@ def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
         f"picked, p = separate_channels(logits, classes, is_softmax, {short.usual})",
     ]
     if form.ignore_index is not None:
-        valid = f"spatial(target.unsqueeze(1)) != {form.ignore_index}"
-        lines.append(f"picked = torch.where({valid}, picked, {USUAL[0]})")
+        lines.append(f"valid = spatial(target.unsqueeze(1)) != {form.ignore_index}")
+        lines.append(f"picked = torch.where(valid, picked, {USUAL[0]})")
     if short.others.root != "y":
         call = f"self.others({', '.join(_find_parameters(short))})"
         lines += ["y = logits.new_zeros(())"] * ("y" in _find_parameters(short))

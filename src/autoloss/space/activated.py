@@ -198,7 +198,8 @@ def encode(
     classes = target.unsqueeze(1) == indices.view(-1, *[1] * (target.ndim - 1))
     ignored = None if ignore_index is None else target == ignore_index
     if not torch.compiler.is_compiling():
-        check_range(target, target if ignored is None else target.masked_fill(ignored, 0), channels)
+        kept = target if ignored is None else target.masked_fill(ignored, 0)
+        check_range(target, kept, channels)
     if ignored is not None:
         classes = classes & ~ignored.unsqueeze(1)
     return spatial(classes.float())

@@ -104,7 +104,11 @@ class SeparateSoftmax(torch.autograd.Function):
     """`separate_channels` of a softmax; the gradient takes no more memory than that of the softmax alone."""
 
     @staticmethod
-    def forward(logits: Tensor, classes: Tensor, usual: float | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        logits: Tensor,
+        classes: Tensor,
+        usual: float | None,
+    ) -> tuple[Tensor, Tensor]:
         p = logits.softmax(dim=1)
         picked = p.gather(1, classes)
         return picked, p if usual is None else p.scatter_(1, classes, usual)
