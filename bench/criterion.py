@@ -22,8 +22,8 @@ from output import Figure, emit, make_parser, parse_arguments
 CLASSES = 21
 LOSSES = {"-y·log(p)": "baseline/ce", "gAcc": "seg/gacc", "mIoU": "seg/miou"}
 """What a row is called → name in the zoo."""
-TARGETS = {"-y·log(p)": 1.1, "gAcc": 1.1, "mIoU": 1.6}
-"""Of the compiled ratio."""
+TARGETS = {"-y·log(p)": (1.1, 1.1), "gAcc": (None, 1.1), "mIoU": (3.0, 1.3)}
+"""Of the eager and of the compiled ratio."""
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -86,7 +86,8 @@ def row(label: str, name: str, logits: Tensor, labels: Tensor, size: argparse.Na
         "ratio_eager": round(median(eager), 3),
         "ratio_compiled": round(median(fast), 3),
         "middle_half": [round(low, 3), round(high, 3)],
-        "target": TARGETS[label],
+        "target_eager": TARGETS[label][0],
+        "target_compiled": TARGETS[label][1],
         "compile_seconds": round(seconds, 1),
     }
 
@@ -112,11 +113,12 @@ def timed(step: Step, logits: Tensor, labels: Tensor) -> float:
 
 def _print(result: dict[str, Any]) -> None:
     print(f"Forward and backward at {tuple(result['shape'])}, {result['threads']} threads; cross entropy is 1")
-    print(f"{'loss':12}{'eager':>8}{'compiled':>10}{'middle half':>16}{'target':>8}")
+    print(f"{'loss':12}{'eager':>8}{'target':>8}{'compiled':>10}{'middle half':>16}{'target':>8}")
     for row in result["rows"]:
         half = "–".join(f"{value:.2f}" for value in row["middle_half"])
+        eager, compiled = (f"≤ {row[kind]}" if row[kind] else "" for kind in ("target_eager", "target_compiled"))
         print(
-            f"{row['loss']:12}{row['ratio_eager']:8.2f}{row['ratio_compiled']:10.2f}{half:>16}{'≤ ' + str(row['target']):>8}"
+            f"{row['loss']:12}{row['ratio_eager']:8.2f}{eager:>8}{row['ratio_compiled']:10.2f}{half:>16}{compiled:>8}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import pytest
@@ -18,6 +19,8 @@ OPTIONS = {
     "seg/biou": {"target": "band", "tolerance": 2},
     "seg/bf1": {"target": "edge", "ignore_index": 255},
     "baseline/ce": {"activation": "sigmoid"},
+    "baseline/bce": {"activation": "sigmoid", "ignore_index": 255},
+    "pose/oks": {"ignore_index": 255},
 }
 
 
@@ -26,6 +29,12 @@ def measured(criterion, prediction, target):
     value = criterion(prediction, target)
     value.backward()
     return value.detach(), prediction.grad
+
+
+def shortened(criterion):
+    """Have class indices evaluated in the shorter way in small batches too."""
+    criterion._loss = dataclasses.replace(criterion._loss, least=0)
+    return criterion
 
 
 def batch(ignore_index=None):
@@ -40,7 +49,7 @@ def batch(ignore_index=None):
 def test_every_kind_of_criterion_is_one_graph(name):
     """fullgraph=True raises where a graph would break."""
     options = OPTIONS[name]
-    criterion = zoo.get(name).criterion(**options)
+    criterion = shortened(zoo.get(name).criterion(**options))
     compiled = torch.compile(criterion, backend="aot_eager", fullgraph=True)
     prediction, target = batch(options.get("ignore_index"))
     for found, wanted in zip(
@@ -51,9 +60,10 @@ def test_every_kind_of_criterion_is_one_graph(name):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU, and there is no g++")
-def test_compiled_code_computes_the_same(tmp_path, monkeypatch):
+@pytest.mark.parametrize("formula", ["-y * log(p)", "exp((y - sqrt(p))**2)"])
+def test_compiled_code_computes_the_same(formula, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    criterion = Loss("-y * log(p)").criterion(ignore_index=255)
+    criterion = shortened(Loss(formula).criterion(ignore_index=255))
     compiled = torch.compile(criterion, fullgraph=True)
     prediction, target = batch(255)
     for found, wanted in zip(

@@ -23,7 +23,7 @@ from autoloss.space.loss_text import MAIN, join_branches
 def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: Mapping[str, str]) -> str:
     """Write a loss as a Python file that imports torch alone, with one `nn.Module` for each branch; to be saved as UTF-8.
 
-    Value and gradient are those of the tree to the last bit; with constants, to rounding.
+    Value and gradient are those of `Loss.criterion` to the last bit; with constants, to rounding.
 
     Args:
         forms: One for each branch of the loss.

@@ -20,11 +20,35 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.activated import activate, check_range, encode, fitting, inner_band, spatial
+from autoloss.space.activated import (
+    activate,
+    check_range,
+    encode,
+    fitting,
+    index_classes,
+    inner_band,
+    spatial,
+    to_logits,
+)
 from autoloss.space.loss import Loss
+from autoloss.space.one_hot import SeparateSoftmax, separate_channels
 from autoloss.space.operators import OPERATORS, Operator, upcast
 
-LOCAL = ("prediction", "target", "output", "positions", "valid", "shapes")
+LOCAL = (
+    "prediction",
+    "target",
+    "output",
+    "positions",
+    "valid",
+    "shapes",
+    "logits",
+    "classes",
+    "picked",
+    "others",
+    "usual",
+    "is_softmax",
+    "is_short",
+)
 """Variables of the methods that are written."""
 
 OF_TORCH: dict[str, Any] = {"torch": torch, "F": F}
@@ -37,11 +61,15 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     for function in (
         upcast,
         spatial,
+        to_logits,
         activate,
         fitting,
         encode,
         check_range,
         inner_band,
+        index_classes,
+        SeparateSoftmax,
+        separate_channels,
         *(row.function for row in OPERATORS.values() if inspect.isfunction(row.function)),
     )
 }

@@ -10,9 +10,11 @@ from itertools import count
 
 from autoloss.formulas.functions import read_own_functions, select_functions
 from autoloss.formulas.statements import Statements, get_variable
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
-from autoloss.space.loss import MAIN, Loss
+from autoloss.space.loss import MAIN, Loss, shorten
+from autoloss.space.one_hot import LEAST, USUAL, OneHotTree
 from autoloss.space.operators import EPSILON
 
 LINE_LENGTH = 88
@@ -29,6 +31,12 @@ class {name}(nn.Module):
         """
         # Small numbers vanish in 16 bits, so this part of mixed precision is off.
         with torch.autocast({device}.device.type, enabled=False):
+{body}'''
+
+_OTHERS = '''
+
+    def others(self, {parameters}) -> Tensor:
+        """Return the formula at channels that are not the target's: y is 0."""
 {body}'''
 
 _OF_PREDICTION = """Sum channels and average over positions.
@@ -59,7 +67,8 @@ def write_file(
     names = _name_classes(title, list(loss))
     classes = [_write_class(names[branch], branch, tree, forms[branch], lines[branch]) for branch, tree in loss.items()]
     functions, used = select_functions("\n\n\n".join(classes), own)
-    imports = ["import math\n"] * ("math" in used) + ["import torch", "from torch import Tensor, nn"]
+    standard = ["import math"] * ("math" in used) + ["from typing import Any"] * ("Any" in used)
+    imports = [*standard, *[""] * bool(standard), "import torch", "from torch import Tensor, nn"]
     imports += ["from torch.nn import functional as F"] * ("F" in used)
     head = [_write_docstring(_describe(loss, forms, lines, names, title, facts)), "\n".join(imports)]
     head += [f"EPSILON = {EPSILON!r}"] * ("EPSILON" in used)
@@ -69,47 +78,108 @@ def write_file(
 def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, line: str) -> str:
     of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
     if form.from_prediction:
-        parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form)
+        short = shorten(
+            tree, ActivatedBranch(activation=form.activation, encoding=form.encoding, ignore_index=form.ignore_index)
+        )
+        parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form, short)
+        others = "" if short is None or short.others.root == "y" else _write_others(short)
     else:
+        others = ""
         parameters, documentation = [*map(get_variable, form.leaves)], _OF_LEAVES.format(weight=float(form.weight))
         body = _write_function(tree, form)
-    return _CLASS.format(
-        name=name,
-        # Only the first line of a docstring may follow its quotes.
-        summary=_write_docstring(_wrap(f"{line}{of_branch}.", "    "), "    "),
-        parameters=", ".join(f"{each}: Tensor" for each in parameters),
-        documentation=documentation,
-        device="prediction" if form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
-        body=textwrap.indent("\n".join(body), " " * 12),
+    return (
+        _CLASS.format(
+            name=name,
+            # Only the first line of a docstring may follow its quotes.
+            summary=_write_docstring(_wrap(f"{line}{of_branch}.", "    "), "    "),
+            parameters=", ".join(f"{each}: Tensor" for each in parameters),
+            documentation=documentation,
+            device="prediction" if form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
+            body=textwrap.indent("\n".join(body), " " * 12),
+        )
+        + others
     )
 
 
-def _write_criterion(tree: Expression, form: BranchForm) -> list[str]:
+def _write_criterion(tree: Expression, form: BranchForm, short: OneHotTree | None) -> list[str]:
     """Write what turns prediction and target into leaves, evaluates the tree, and takes the mean."""
     has_target = "y" in tree.leaves
     statements = Statements(tree, ("y",), "y" if has_target else "p")
     lines = ["target = fitting(target, prediction)"] * (form.ignore_index is not None or has_target)
-    lines.append(f'p = activate(spatial(prediction), "{form.activation}")')
+    leaves = [f'p = activate(spatial(prediction), "{form.activation}")']
     if has_target:
-        lines.append(f'y = encode(target, p.shape[1], "{form.activation}", {form.ignore_index})')
+        leaves.append(f'y = encode(target, p.shape[1], "{form.activation}", {form.ignore_index})')
         if form.encoding != "one_hot":
-            lines.append(f"y = inner_band(y, {1 if form.encoding == 'edge' else form.tolerance})")
-        lines += [
+            leaves.append(f"y = inner_band(y, {1 if form.encoding == 'edge' else form.tolerance})")
+        leaves += [
             "y = y.to(p.dtype)",
             "if y.shape != p.shape:",
             '    shapes = f"{tuple(prediction.shape)} and {tuple(target.shape)}"',
             '    raise ValueError(f"prediction and target do not fit: {shapes}")',
         ]
-    lines += [*statements.lines, f"output = {statements.result}", "positions = p.numel() // p.shape[1]"]
-    if form.ignore_index is not None:
-        lines += [
-            "if not target.is_floating_point():",
-            f"    valid = spatial(target.unsqueeze(1)) != {form.ignore_index}",
-            "    output = torch.where(valid, output, torch.zeros_like(output))",
-            *["    positions = valid.sum().clamp(min=1)"] * (form.divide_by == "valid"),
+    of_classes = [
+        f"valid = spatial(target.unsqueeze(1)) != {form.ignore_index}",
+        "output = torch.where(valid, output, torch.zeros_like(output))",
+        *["positions = valid.sum().clamp(min=1)"] * (form.divide_by == "valid"),
+    ] * (form.ignore_index is not None)
+    if short is not None:
+        leaves = [
+            f"is_short = not target.is_floating_point() and prediction.numel() >= {LEAST}",
+            "if is_short:",
+            "    # y is 1 at one channel, and 0 at all others.",
+            *_indent(_write_one_hot(short, form)),
+            "else:",
+            *_indent(leaves),
         ]
+    lines += [*leaves, *statements.lines, f"output = {statements.result}", "positions = p.numel() // p.shape[1]"]
+    if short is not None and short.others.root != "y":
+        lines += ["if is_short:", "    output = output + others"]
+    if of_classes:
+        lines += ["if not target.is_floating_point():", *_indent(of_classes)]
     mean = "output.sum() / positions"
     return [*lines, f"return {mean}" if form.weight == 1 else f"return {float(form.weight)!r} * ({mean})"]
+
+
+def _write_one_hot(short: OneHotTree, form: BranchForm) -> list[str]:
+    """Write what takes y and p from the target's channels alone, and the formula's sum over the others."""
+    lines = [
+        f'logits, is_softmax = to_logits(spatial(prediction), "{form.activation}")',
+        f"classes = index_classes(target, logits, {form.ignore_index})",
+        f"picked, p = separate_channels(logits, classes, is_softmax, {short.usual})",
+    ]
+    if form.ignore_index is not None:
+        lines.append(f"valid = spatial(target.unsqueeze(1)) != {form.ignore_index}")
+        lines.append(f"picked = torch.where(valid, picked, {USUAL[0]})")
+    if short.others.root != "y":
+        call = f"self.others({', '.join(_find_parameters(short))})"
+        lines += ["y = logits.new_zeros(())"] * ("y" in _find_parameters(short))
+        lines += (
+            [f"others = (logits.shape[1] - 1) * {call}"]
+            if short.usual is None
+            else [
+                f"usual = {call.replace('p)', f'logits.new_full((), {short.usual}))')}",
+                f"others = {call}.sum(dim=1, keepdim=True) - usual",
+            ]
+        )
+    return [*lines, "y, p = logits.new_ones(()), picked"]
+
+
+def _write_others(short: OneHotTree) -> str:
+    """Write the method of the formula where y is 0."""
+    parameters = _find_parameters(short)
+    statements = Statements(short.others, ("y",), parameters[0])
+    return _OTHERS.format(
+        parameters=", ".join(f"{each}: Tensor" for each in parameters),
+        body=textwrap.indent("\n".join([*statements.lines, f"return {statements.result}"]), " " * 8),
+    )
+
+
+def _find_parameters(short: OneHotTree) -> list[str]:
+    return [name for name in ("y", "p") if name in short.others.leaves] or ["y"]
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _write_function(tree: Expression, form: BranchForm) -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import final
 
-from autoloss.formulas.ranges import LARGE, Range, are_areas, bound_node, limit_to_usual
+from autoloss.formulas.ranges import are_areas, bound_node, limit_to_usual
 from autoloss.formulas.rules import rules_for
 from autoloss.formulas.terms import Term, call, fold, power, product, total
 from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual, draw_scenes
+from autoloss.space.ranges import LARGE, Range
 
 KEPT = 20_000
 """Terms that a rewriter remembers before it starts anew; about 5 kB each."""

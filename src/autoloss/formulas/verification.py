@@ -15,9 +15,10 @@ from typing import cast, final
 import torch
 from torch import Tensor
 
-from autoloss.formulas.ranges import BINARY, POSITIVE, UNIT, Range, are_areas
+from autoloss.formulas.ranges import are_areas
 from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.operators import Operator
+from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """How far value and derivative may differ in double precision. ε itself, 1e-12, is below this."""

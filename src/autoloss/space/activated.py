@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -110,6 +111,14 @@ class ActivatedBranch(Branch):
         return sure[:, 1:] if self.channels == 1 else sure
 
 
+def is_plain(branch: Branch) -> TypeGuard[ActivatedBranch]:
+    """Say whether a branch makes leaves, mask and divisor as `ActivatedBranch` does: none of these is overridden."""
+    decisive = ("leaves", "encode_target", "mask", "divisor")
+    return isinstance(branch, ActivatedBranch) and all(
+        getattr(type(branch), name) is getattr(ActivatedBranch, name) for name in decisive
+    )
+
+
 def spatial(prediction: Tensor) -> Tensor:
     """View a network's output as (N, C, H, W), with H = W = 1 where there is no space; a volume (N, C, D, H, W) stays as it is.
 
@@ -128,14 +137,18 @@ def spatial(prediction: Tensor) -> Tensor:
 
 def activate(prediction: Tensor, activation: str) -> Tensor:
     """Turn a raw prediction (N, C, H, W) into the leaf p; one logit becomes two channels."""
-    prediction = upcast(prediction)
     if activation == "none":
-        return prediction
-    if prediction.shape[1] == 1:
-        prediction = torch.cat([torch.zeros_like(prediction), prediction], dim=1)
-    elif activation == "sigmoid":
-        return prediction.sigmoid()
-    return prediction.softmax(dim=1)
+        return upcast(prediction)
+    logits, is_softmax = to_logits(prediction, activation)
+    return logits.softmax(dim=1) if is_softmax else logits.sigmoid()
+
+
+def to_logits(prediction: Tensor, activation: str) -> tuple[Tensor, bool]:
+    """Return the logits (N, C, H, W) of all channels, a single one as the second of two, and whether p is their softmax."""
+    logits = upcast(prediction)
+    if logits.shape[1] > 1:
+        return logits, activation == "softmax"
+    return torch.cat([torch.zeros_like(logits), logits], dim=1), True
 
 
 def activate_for_metric(prediction: Tensor, target: Tensor, activation: str) -> Tensor:
@@ -185,15 +198,38 @@ def encode(
     classes = target.unsqueeze(1) == indices.view(-1, *[1] * (target.ndim - 1))
     ignored = None if ignore_index is None else target == ignore_index
     if not torch.compiler.is_compiling():
-        check_range(target, ignored, channels)
+        kept = target if ignored is None else target.masked_fill(ignored, 0)
+        check_range(target, kept, channels)
     if ignored is not None:
         classes = classes & ~ignored.unsqueeze(1)
     return spatial(classes.float())
 
 
-def check_range(target: Tensor, ignored: Tensor | None, channels: int) -> None:
-    strange = (target < 0) | (target >= channels)
-    if bool((strange if ignored is None else strange & ~ignored).any()):
+def index_classes(target: Tensor, logits: Tensor, ignore_index: int | None) -> Tensor:
+    """Return class indices as (N, 1, H, W), 0 where ignored.
+
+    Raises:
+        RequestError: The shapes do not fit, or a class index is not among the channels.
+    """
+    classes = spatial(target.unsqueeze(1)).long()
+    if ignore_index is not None:
+        classes = classes.masked_fill(classes == ignore_index, 0)
+    if not torch.compiler.is_compiling():
+        check_range(target, classes, logits.shape[1])
+    if classes.shape[0] != logits.shape[0] or classes.shape[2:] != logits.shape[2:]:
+        raise RequestError(
+            f"Class indices of shape {tuple(target.shape)} do not fit the prediction's {tuple(logits.shape)}: expected one index "
+            "for each position."
+        )
+    return classes
+
+
+def check_range(target: Tensor, classes: Tensor, channels: int) -> None:
+    """Raise RequestError unless all classes, the target's without ignored ones, are channels."""
+    if not classes.numel():
+        return
+    low, high = classes.aminmax()
+    if bool((low < 0) | (high >= channels)):
         raise RequestError(
             f"The target holds class indices from {int(target.min())} to {int(target.max())}; the prediction has the "
             f"channels 0 to {channels - 1}. Name the index to leave out as ignore_index; give values as floating point."

@@ -144,6 +144,10 @@ class Expression:
         """
         tensors = {name: upcast(tensor) for name, tensor in leaves.items()}
         _check_leaves(self, tensors)
+        return self.compute(tensors)
+
+    def compute(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Compute what `evaluate` does, unchecked; leaves of an element-wise tree may be broadcast, such as a y of shape ()."""
         value = _fold(
             self.symbols,
             lambda name: torch.ones_like(next(iter(tensors.values()))) if name == CONSTANT else tensors[name],

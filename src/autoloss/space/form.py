@@ -55,14 +55,11 @@ class BranchForm:
     @classmethod
     def from_branch(cls, branch: Branch) -> BranchForm:
         """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` leaves, activation and weight."""
-        from autoloss.space.activated import ActivatedBranch
+        from autoloss.space.activated import is_plain
         from autoloss.space.boxes import BoxRegression
 
-        decisive = ("leaves", "encode_target", "mask", "divisor")
         leaves, weight = tuple(branch.leaves_and_roles), float(branch.weight)
-        if not isinstance(branch, ActivatedBranch) or any(
-            getattr(type(branch), name) is not getattr(ActivatedBranch, name) for name in decisive
-        ):
+        if not is_plain(branch):
             unit = None
             if isinstance(branch, BoxRegression) and type(branch).leaves is BoxRegression.leaves:
                 unit = branch.unit

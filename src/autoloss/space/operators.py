@@ -54,12 +54,12 @@ def inverse(x: Tensor) -> Tensor:
 
 
 def signed_log(x: Tensor) -> Tensor:
-    # sign(0) is 0, so both the value and the gradient are 0 at x = 0.
-    return x.sign() * (x.abs() + EPSILON).log()
+    # sign(0) is 0, so both the value and the gradient are 0 at x = 0. The gradient of sign is 0: autograd need not compute it.
+    return x.detach().sign() * (x.abs() + EPSILON).log()
 
 
 def signed_sqrt(x: Tensor) -> Tensor:
-    return x.sign() * (x.abs() + EPSILON).sqrt()
+    return x.detach().sign() * (x.abs() + EPSILON).sqrt()
 
 
 def mean_nhw(x: Tensor) -> Tensor:

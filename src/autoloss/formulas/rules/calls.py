@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from autoloss.formulas.constants import fold_constants, take_absolute
-from autoloss.formulas.ranges import AWAY, LARGE
 from autoloss.formulas.rules.facts import Facts, choose_sign
 from autoloss.formulas.terms import (
     MINUS,
@@ -18,6 +17,7 @@ from autoloss.formulas.terms import (
     split_coefficient,
     total,
 )
+from autoloss.space.ranges import AWAY, LARGE
 
 
 def drop_absolute_value(term: Term, facts: Facts) -> Term | None:

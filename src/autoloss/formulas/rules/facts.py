@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from autoloss.formulas.constants import fold_constants
-from autoloss.formulas.ranges import Range
 from autoloss.formulas.terms import ONE, Term, is_negative, list_factors, negate
+from autoloss.space.ranges import Range
 
 
 class Facts(Protocol):

@@ -1,0 +1,198 @@
+"""Which values a node can take, from those of its operands, by interval arithmetic.
+
+Numbers drawn at random do not show that something holds everywhere; these bounds do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from autoloss.space.operators import EPSILON
+
+AWAY = 1e-3
+"""A value at least so far from zero feels nothing of ε, which is 1e-12: what they differ by is within the tolerance."""
+
+LARGE = 1e30
+"""Beyond this, single precision is near its end."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Range:
+    """All values from `low` to `high`, both included.
+
+    Args:
+        binary: Nothing between 0 and 1.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    binary: bool = False
+
+    @property
+    def is_away_from_zero(self) -> bool:
+        return self.low >= AWAY or self.high <= -AWAY
+
+    @property
+    def largest(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+    def within(self, low: float, high: float) -> bool:
+        return low <= self.low and self.high <= high
+
+
+REAL = Range()
+POSITIVE = Range(0)
+UNIT = Range(0, 1)
+BINARY = Range(0, 1, binary=True)
+
+
+def bound_sum(*parts: Range) -> Range:
+    low, high = sum(part.low for part in parts), sum(part.high for part in parts)
+    # An overflow's ∞ − ∞ says nothing.
+    return REAL if math.isnan(low) or math.isnan(high) else Range(low, high)
+
+
+def bound_product(left: Range, right: Range) -> Range:
+    corners = [_drop_nan(a * b) for a in (left.low, left.high) for b in (right.low, right.high)]
+    return Range(min(corners), max(corners), left.binary and right.binary)
+
+
+def _drop_nan(corner: float) -> float:
+    # 0·∞ stands for 0 times values as large as you like.
+    return 0.0 if math.isnan(corner) else corner
+
+
+def bound_power(base: Range, exponent: int) -> Range:
+    ends = [_raise(base.low, exponent), _raise(base.high, exponent)]
+    if exponent % 2 == 0 and base.low < 0 < base.high:
+        ends.append(0.0)
+    return Range(min(ends), max(ends), base.binary)
+
+
+def _raise(base: float, exponent: int) -> float:
+    try:
+        return base**exponent
+    except OverflowError:
+        return math.inf if base > 0 or exponent % 2 == 0 else -math.inf
+
+
+def _bound_exp(inner: Range) -> Range:
+    return Range(_evaluate_exp(inner.low), _evaluate_exp(inner.high))
+
+
+def _evaluate_exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _bound_abs(inner: Range) -> Range:
+    if inner.low >= 0:
+        return inner
+    ends = (abs(inner.low), abs(inner.high))
+    return Range(0 if inner.high > 0 else min(ends), max(ends))
+
+
+def _bound_inv(inner: Range) -> Range:
+    if inner.low >= 0 or inner.high <= -AWAY:
+        return Range(_evaluate_inv(inner.high), _evaluate_inv(inner.low))
+    return REAL
+
+
+def _evaluate_inv(value: float) -> float:
+    return 1 / (value + EPSILON)
+
+
+def _bound_log(inner: Range) -> Range:
+    """Bound sign(x)·log(|x| + ε), which is 0 at 0 and falls from a large value just below 0 to −27.6 just above."""
+    if inner.low < 0 and inner.high <= 0:
+        mirrored = _bound_log(Range(-inner.high, -inner.low))
+        return Range(-mirrored.high, -mirrored.low)
+    if inner.low < 0:
+        largest = max(_evaluate_log(max(-inner.low, inner.high)), -_evaluate_log(0))
+        return Range(-largest, largest)
+    high = _evaluate_log(inner.high)
+    if inner.low > 0:
+        return Range(_evaluate_log(inner.low), high)
+    return Range(_evaluate_log(0), max(0.0, high))
+
+
+def _evaluate_log(value: float) -> float:
+    # log(1 + ε) is 0 in single precision, and no more than ε in double.
+    return 0.0 if value == 1 else math.log(value + EPSILON)
+
+
+def _bound_sqrt(inner: Range) -> Range:
+    return Range(_evaluate_sqrt(inner.low), _evaluate_sqrt(inner.high), inner.binary)
+
+
+def _evaluate_sqrt(value: float) -> float:
+    return math.copysign(math.sqrt(abs(value) + EPSILON), value) if value else 0.0
+
+
+def _bound_mean(inner: Range) -> Range:
+    return Range(inner.low, inner.high)
+
+
+def _bound_pool(inner: Range) -> Range:
+    return inner
+
+
+BOUNDS: Mapping[str, Callable[[Range], Range]] = {
+    "abs": _bound_abs,
+    "inv": _bound_inv,
+    "log": _bound_log,
+    "exp": _bound_exp,
+    "tanh": lambda inner: Range(math.tanh(inner.low), math.tanh(inner.high)),
+    "sqrt": _bound_sqrt,
+    "mean_nhw": _bound_mean,
+    "mean_c": _bound_mean,
+    "max_pool": _bound_pool,
+    "min_pool": _bound_pool,
+}
+
+
+def bound_operation(operator: str, parts: Sequence[Range]) -> Range:
+    """Return the range of an operator of Table 1 from those of its operands."""
+    match operator:
+        case "add":
+            return bound_sum(*parts)
+        case "mul":
+            return bound_product(*parts)
+        case "neg":
+            return Range(-parts[0].high, -parts[0].low)
+        case "square":
+            return bound_power(parts[0], 2)
+        case _:
+            return BOUNDS[operator](parts[0])
+
+
+def bound_slope(operator: str, value: Range, operand: Range, other: Range) -> float:
+    """Return the largest absolute value that the derivative of an element-wise operator in one operand can have.
+
+    Args:
+        value: Range of the operation.
+        operand: Range of the operand.
+        other: Range of the other operand, of an operator of two.
+    """
+    nearest = max(0.0, operand.low, -operand.high)
+    match operator:
+        case "mul":
+            return other.largest
+        case "inv":
+            return value.largest**2
+        case "log":
+            return 1 / (nearest + EPSILON)
+        case "exp":
+            return value.high
+        case "square":
+            return 2 * operand.largest
+        case "sqrt":
+            return 0.5 / math.sqrt(nearest + EPSILON)
+        case _:
+            return 1.0
