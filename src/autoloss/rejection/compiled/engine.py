@@ -18,7 +18,14 @@ from autoloss.errors import RequestError
 from autoloss.rejection.compiled.differentiation import FORWARD, record
 from autoloss.rejection.compiled.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, compile_descent
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
-from autoloss.rejection.compiled.packed_samples import Packed, PackedSample, check_samples, find_obstacle, pack_sample
+from autoloss.rejection.compiled.packed_samples import (
+    Packed,
+    PackedSample,
+    bound_leaves,
+    check_samples,
+    find_obstacle,
+    pack_sample,
+)
 from autoloss.rejection.compiled.program import Program, assemble
 from autoloss.rejection.engine import OPERATOR_CAP, Engine
 from autoloss.rejection.gradients import Gradient
@@ -64,6 +71,7 @@ class CompiledEngine(Engine):
         if self._obstacle is None:
             pairs = zip(reference.samples, self.directions, strict=True)
             self.samples = tuple(pack_sample(branch, sample, direction) for sample, direction in pairs)
+        self._bounds = bound_leaves(self.samples)
 
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:
         return [self._compute_gradient(expression) for expression in expressions]
@@ -122,7 +130,7 @@ class CompiledEngine(Engine):
         programs = self._programs[1]
         layout, masked = sample.layout, sample.mask is not None
         if (layout, masked) not in programs:
-            tape = record(expression, layout.channels, layout.positions, layout.flat, masked)
+            tape = record(expression, layout.channels, layout.positions, layout.flat, masked, self._bounds)
             programs[layout, masked] = None if tape is None else assemble(tape, layout, sample.activation == PLAIN)
         return programs[layout, masked]
 

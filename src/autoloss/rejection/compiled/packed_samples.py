@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.rejection.compiled.bounds import PROBABILITY, Interval
 from autoloss.rejection.compiled.box_areas import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import Layout
+from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
@@ -83,6 +85,16 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
         mask=None if mask is None or bool(mask.all()) else pack(mask),
         direction=pack(spatial(direction)),
     )
+
+
+def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Interval] | None:
+    """Return the bounds of p, y and the mask over all samples, or None where p is not the result of a softmax or sigmoid."""
+    if not samples or samples[0].activation in (PLAIN, BOX):
+        return None
+    ends = [
+        float(end) for sample in samples for end in (sample.target[np.float64].min(), sample.target[np.float64].max())
+    ]
+    return {P_REGISTER: PROBABILITY, Y_REGISTER: (min(ends), max(ends)), MASK_REGISTER: (0.0, 1.0)}
 
 
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
