@@ -137,6 +137,14 @@ def sum_of(workspace, a, count):
     return total
 
 
+@njit(**{**OPTIONS, "fastmath": {"reassoc", "contract"}})
+def inner_product(first, a, second, b, count):
+    total = constant(first[a], 0)
+    for i in range(count):
+        total += first[a + i] * second[b + i]
+    return total
+
+
 @njit(**{**OPTIONS, "fastmath": {"reassoc"}})
 def masked_sum_of(workspace, a, mask, count):
     """Sum the elements that count, by selection, since 0·NaN would be NaN."""
@@ -179,13 +187,22 @@ def softmax(workspace, to, z, scratch, channels, positions):
     """
     count = channels * positions
     high, whole = _largest(workspace, z, count), scratch
-    for i in range(count):
-        workspace[to + i] = exponential(workspace[z + i] - high)
-    sum_channels(workspace, whole, to, channels, positions)
+    _exponentiate(workspace, to, z, high, whole, U(0), positions, True)
+    for c in range(U(1), channels):
+        _exponentiate(workspace, to, z, high, whole, c * positions, positions, False)
     if not _all_above(workspace, whole, positions, constant(high, LEAST)):
         _softmax_each(workspace, to, z, scratch, channels, positions)
         return
     _divide(workspace, to, whole, channels, positions)
+
+
+@njit(**OPTIONS)
+def _exponentiate(workspace, to, z, high, whole, at, positions, begin):
+    """Write the exponentials of a channel, and add them to `whole`."""
+    for i in range(positions):
+        e = exponential(workspace[z + at + i] - high)
+        workspace[to + at + i] = e
+        workspace[whole + i] = e if begin else workspace[whole + i] + e
 
 
 @njit(**OPTIONS)
@@ -246,10 +263,13 @@ def sigmoid(workspace, to, z, count):
 
 @njit(**OPTIONS)
 def step(workspace, z, velocity, i, slope, momentum, rate):
-    """Take one step of SGD with momentum; return whether the slope was not finite."""
-    v = momentum * workspace[velocity + i] + slope
-    workspace[velocity + i] = v
-    workspace[z + i] -= rate * v
+    """Take one step of SGD with momentum, or without a rate write the slope to `velocity`; return whether it was not finite."""
+    if rate is None:
+        workspace[velocity + i] = slope
+    else:
+        v = momentum * workspace[velocity + i] + slope
+        workspace[velocity + i] = v
+        workspace[z + i] -= rate * v
     return np.int32(not (abs(slope) < constant(slope, np.inf)))
 
 

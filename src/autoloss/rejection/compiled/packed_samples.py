@@ -15,7 +15,7 @@ from autoloss.errors import RequestError
 from autoloss.rejection.compiled.bounds import PROBABILITY, Interval
 from autoloss.rejection.compiled.box_areas import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
-from autoloss.rejection.compiled.layout import Layout
+from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
 from autoloss.space.boxes import BoxRegression
@@ -48,6 +48,28 @@ class PackedSample:
     target: dict[type[np.floating[Any]], Packed]
     mask: Packed | None
     direction: Packed
+
+    @property
+    def areas(self) -> tuple[np.uint64, ...]:
+        """Offsets of z, its velocity, p, and the fixed inputs in the workspace."""
+        area = self.layout.area
+        return tuple(np.uint64(head * area) for head in (Z, VELOCITY, Z if self.activation == PLAIN else P, Y))
+
+    @property
+    def shape(self) -> tuple[np.uint64, ...]:
+        """Channels, rows, height, width, rows per tile, offset of scratch memory, channels of z, and depth."""
+        one = self.layout
+        sizes = (
+            one.channels,
+            one.rows,
+            one.height,
+            one.width,
+            one.rows_per_tile,
+            (MASK + 1) * one.area,
+            one.moving,
+            one.depth,
+        )
+        return tuple(map(np.uint64, sizes))
 
     def unpack(self, packed: Packed) -> Tensor:
         """Return a packed raw prediction in the sample's own shape."""
