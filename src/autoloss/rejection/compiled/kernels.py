@@ -15,6 +15,7 @@ from numba import njit
 from autoloss.rejection.compiled.functions import (
     OPTIONS,
     constant,
+    decay,
     exponential,
     from_rank,
     hyperbolic_tangent,
@@ -200,7 +201,7 @@ def softmax(workspace, to, z, scratch, channels, positions):
 def _exponentiate(workspace, to, z, high, whole, at, positions, begin):
     """Write the exponentials of a channel, and add them to `whole`."""
     for i in range(positions):
-        e = exponential(workspace[z + at + i] - high)
+        e = decay(workspace[z + at + i] - high)
         workspace[to + at + i] = e
         workspace[whole + i] = e if begin else workspace[whole + i] + e
 
@@ -218,7 +219,7 @@ def _largest(workspace, a, count):
 def _all_above(workspace, a, count, least):
     found = np.int32(1)
     for i in range(count):
-        found &= np.int32(workspace[a + i] > least)
+        found = np.int32(found & np.int32(workspace[a + i] > least))
     return found != 0
 
 
@@ -247,7 +248,7 @@ def _softmax_each(workspace, to, z, scratch, channels, positions):
     for c in range(channels):
         row, out = z + c * positions, to + c * positions
         for i in range(positions):
-            e = exponential(workspace[row + i] - workspace[high + i])
+            e = decay(workspace[row + i] - workspace[high + i])
             workspace[out + i] = e
             workspace[whole + i] += e
     _divide(workspace, to, whole, channels, positions)
@@ -263,7 +264,10 @@ def sigmoid(workspace, to, z, count):
 
 @njit(**OPTIONS)
 def step(workspace, z, velocity, i, slope, momentum, rate):
-    """Take one step of SGD with momentum, or without a rate write the slope to `velocity`; return whether it was not finite."""
+    """Take one step of SGD with momentum, or without a rate write the slope to `velocity`; return whether it was not finite.
+
+    Callers cast the union of results back to 32 bits: numba computes in 64, which halves the length of the vectors.
+    """
     if rate is None:
         workspace[velocity + i] = slope
     else:
@@ -292,7 +296,7 @@ def descend_softmax(workspace, z, velocity, p, slope, factor, scratch, channels,
         at = c * positions
         for i in range(positions):
             dz = (factor * workspace[slope + at + i] - workspace[scratch + i]) * workspace[p + at + i]
-            bad |= step(workspace, z, velocity, at + i, dz, momentum, rate)
+            bad = np.int32(bad | step(workspace, z, velocity, at + i, dz, momentum, rate))
     return bad != 0
 
 
@@ -302,7 +306,7 @@ def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, r
     for i in range(count):
         q = workspace[p + i]
         dz = factor * workspace[slope + i] * (constant(q, 1) - q) * q
-        bad |= step(workspace, z, velocity, i, dz, momentum, rate)
+        bad = np.int32(bad | step(workspace, z, velocity, i, dz, momentum, rate))
     return bad != 0
 
 
@@ -310,7 +314,7 @@ def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, r
 def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
     bad = np.int32(0)
     for i in range(count):
-        bad |= step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate)
+        bad = np.int32(bad | step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate))
     return bad != 0
 
 
@@ -318,5 +322,5 @@ def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
 def is_zero(workspace, a, count):
     found = np.int32(0)
     for i in range(count):
-        found |= np.int32(workspace[a + i] != 0)
+        found = np.int32(found | np.int32(workspace[a + i] != 0))
     return found == 0
