@@ -15,7 +15,7 @@ import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from functools import cache
 from random import Random
 from typing import Any
@@ -69,7 +69,8 @@ FIGURES = {
     "accepted by the reference": Figure(("reference_accepts",)),
 }
 ROUND = 500
-"""Draws of one process before the processes exchange the keys that they met."""
+"""Draws of one process before it learns the keys that others met."""
+Explored = tuple[Counter[str], dict[str, float], list[bytes]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -129,7 +130,8 @@ def scenes() -> CompiledEngine:
 def mean_iou(prediction: Tensor, target: Tensor) -> float:
     """Average the intersection over union of the target's classes."""
     count = prediction.shape[1]
-    pairs = (target * count + prediction.argmax(dim=1)).flatten().numpy()
+    # As the metrics of the package do, since argmax takes three times as long.
+    pairs = (target * count + prediction.max(dim=1).indices).flatten().numpy()
     confusion = np.bincount(pairs, minlength=count * count).reshape(count, count)
     hit, wanted = confusion.diagonal(), confusion.sum(axis=1)
     there = wanted > 0
@@ -249,13 +251,18 @@ def _explored(pool: Executor, count: int, processes: int) -> dict[str, Any]:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    known: list[bytes] = []
-    for first in range(0, count // processes, ROUND):
-        told = b"".join(known)
-        for found, spent, fresh in pool.map(explore, range(processes), [first] * processes, [told] * processes):
+    rounds = [(stream, first) for first in range(0, count // processes, ROUND) for stream in range(processes)]
+    known = bytearray()
+    running: set[Future[Explored]] = set()
+    # As in a search, nobody waits for anybody: whoever has finished gets the next round and all keys of that time.
+    while rounds or running:
+        while rounds and len(running) < processes:
+            running.add(pool.submit(explore, *rounds.pop(0), bytes(known)))
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for found, spent, fresh in (one.result() for one in done):
             counts += found
             seconds.update(spent)
-            known += fresh
+            known += b"".join(fresh)
     wall = time.monotonic() - began
     busy = sum(seconds.values())
     return {
@@ -275,7 +282,7 @@ def _memory() -> Memory:
     return Memory(scenes())
 
 
-def explore(stream: int, first: int, known: bytes) -> tuple[Counter[str], dict[str, float], list[bytes]]:
+def explore(stream: int, first: int, known: bytes) -> Explored:
     """Draw and decide one round of losses.
 
     Args:

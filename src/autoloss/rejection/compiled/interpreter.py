@@ -26,6 +26,9 @@ from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
 DONE, NOT_FINITE, NO_GRADIENT = range(3)
 """How a descent ends."""
 
+LOOKS = 16
+"""Steps from one look at whether the predictions still move to the next."""
+
 SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
 """The function from the raw prediction to p. One logit z is the two-channel softmax of (0, z). For boxes the deltas are raw, and
 the areas i, u and e are stored in place of p."""
@@ -115,7 +118,7 @@ def _activate(w, activation, places, shape, positions):
 
 @njit(**OPTIONS, inline="always")
 def _step(w, activation, places, slopes, factors, tile, shape, positions, momentum, rate):
-    """Take one step of SGD on one tile, or write the gradient (see `kernels.step`); return whether it was not finite."""
+    """Take one step of SGD on one tile; return whether the gradient was not finite. Or do the other things of `kernels.step`."""
     channels, scratch = shape[0], shape[5]
     z, velocity, p, given = places
     count = channels * positions
@@ -183,6 +186,7 @@ def _descend(
     last = blocks[len(blocks) - 1]
     for step in range(steps[0], steps[1]):
         loss, bad, moved = 0.0, False, step > 0
+        settled = step % LOOKS == LOOKS - 1 and 0 <= momentum < 1
         for row in range(once, len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
         for first in range(portion[0], portion[1], tile):
@@ -191,6 +195,8 @@ def _descend(
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
             bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, momentum, rate)
             moved = moved or not k.is_zero(w, places[1], moving * positions)
+            if settled:
+                settled = not _step(w, activation, places, slopes, slope_factors, number, shape, positions, None, rate)
             if step + 1 < steps[1]:
                 _activate(w, activation, places, shape, positions)
         losses[step - steps[0]] += loss
@@ -198,6 +204,10 @@ def _descend(
             return NOT_FINITE
         if not moved:
             return NO_GRADIENT
+        if settled:
+            # All later steps repeat this one, as with a p that is 0 or 1 everywhere.
+            losses[step + 1 - steps[0] :] += loss
+            break
     return DONE
 
 

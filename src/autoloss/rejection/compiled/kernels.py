@@ -264,12 +264,18 @@ def sigmoid(workspace, to, z, count):
 
 @njit(**OPTIONS)
 def step(workspace, z, velocity, i, slope, momentum, rate):
-    """Take one step of SGD with momentum, or without a rate write the slope to `velocity`; return whether it was not finite.
+    """Take one step of SGD with momentum; return whether the slope was not finite.
+
+    Without momentum and rate, write the slope to `velocity` instead. With a rate alone, return whether z still moves: it does not
+    where the slope is zero and the velocity, which decays from then on, is too small to change it.
 
     Callers cast the union of results back to 32 bits: numba computes in 64, which halves the length of the vectors.
     """
     if rate is None:
         workspace[velocity + i] = slope
+    elif momentum is None:
+        x = workspace[z + i]
+        return np.int32((slope != constant(slope, 0)) | (x - rate * workspace[velocity + i] != x))
     else:
         v = momentum * workspace[velocity + i] + slope
         workspace[velocity + i] = v
