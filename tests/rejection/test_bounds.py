@@ -1,4 +1,4 @@
-"""The compiled engine computes no value that is finite whatever happens, and no step after which nothing moves."""
+"""What the compiled engine leaves out: values that are finite whatever happens, steps after which nothing moves, known leaves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import torch
 from autoloss.rejection.compiled.bounds import PROBABILITY
 from autoloss.rejection.compiled.differentiation import record
 from autoloss.rejection.compiled.engine import CompiledDescent, CompiledEngine
+from autoloss.rejection.compiled.layout import Layout
 from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER, Op
+from autoloss.rejection.gradients import compute_gradient
+from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reference import ReferenceDescent
 from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
-from autoloss.space.branch import Role
+from autoloss.space.branch import Role, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.parsing import parse
 from tests.rejection.test_engine import BRANCHES, trees_of_each_operator
@@ -110,3 +113,25 @@ def test_a_descent_that_no_longer_moves_ends_where_it_would(text: str):
         # Had all steps run, the velocity would have decayed to nothing.
         velocity = whole._states[sample][1]
         assert np.abs(velocity).max() > 1e-3
+
+
+@pytest.mark.parametrize("kept", [None, 0])
+@pytest.mark.parametrize("name", ["softmax", "one logit", "rows", "rows, one logit", "values"])
+def test_workspaces_that_are_kept_or_shared_hold_nothing_of_another_tree(
+    kept: int | None, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    branch, reference = BRANCHES[name]
+    if name.startswith("rows"):
+        first, second = reference.samples
+        short = Sample(second.prediction[:30], {"target": second.context["target"][:30]})
+        reference = measure_reference(branch, (first, short))
+    if kept is not None:
+        monkeypatch.setattr(Layout, "kept", kept)
+    engine = CompiledEngine(branch, reference, ProtocolSettings(samples=2))
+    for text in ("exp(exp(exp(exp(exp(y + p)))))", "-y * p", "max_pool(p) * mean_nhw(exp(p) * y)", "-y * p"):
+        found = engine.gradients([parse(text)])[0]
+        expected = compute_gradient(parse(text), branch, reference.samples, engine.directions)
+        assert found.finite == expected.finite
+        if found.finite:
+            assert found.norms == pytest.approx(expected.norms, rel=1e-9)
+            assert found.products == pytest.approx(expected.products, rel=1e-6)

@@ -70,7 +70,7 @@ class CompiledEngine(Engine):
         super().__init__(branch, reference, settings, directions=directions, operator_cap=operator_cap)
         self._fallback = ReferenceEngine(branch, reference, settings, directions=self.directions)
         self._workspace: Packed = np.zeros(0, np.float32)
-        self._leaves: dict[int, Packed] = {}
+        self._leaves: dict[int | None, Packed] = {}
         self._programs: tuple[Expression | None, dict[tuple[Layout, bool], Program | None]] = (None, {})
         self._logged: set[str] = set()
         self._obstacle = find_obstacle(branch, reference.samples)
@@ -104,12 +104,18 @@ class CompiledEngine(Engine):
         return Gradient(tuple(norms), tuple(products))
 
     def _differentiate(self, number: int, program: Program) -> tuple[int, float, float]:
-        """Measure the gradient of a sample, in double precision; a workspace of its own keeps its leaves from call to call."""
-        sample, workspace = self.samples[number], self._leaves.get(number)
-        fresh = workspace is None or len(workspace) < program.size
-        if workspace is None or fresh:
-            workspace = self._leaves[number] = np.zeros(program.size * 5 // 4)
-            _write_leaves(workspace, sample, {Z: sample.prediction})
+        """Measure the gradient of a sample, in double precision.
+
+        A sample keeps its leaves in a workspace of its own. Programs with many registers share one, which is written anew.
+        """
+        sample = self.samples[number]
+        place = number if program.size <= sample.layout.kept else None
+        workspace = self._leaves.get(place)
+        fresh = place is None or workspace is None
+        if workspace is None or len(workspace) < program.size:
+            workspace = self._leaves[place] = np.zeros(max(program.size, sample.layout.kept))
+        if fresh:
+            _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
         return compile_gradient()(
             workspace,
             program.code,
