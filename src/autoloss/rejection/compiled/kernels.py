@@ -267,15 +267,16 @@ def step(workspace, z, velocity, i, slope, momentum, rate):
     """Take one step of SGD with momentum; return whether the slope was not finite.
 
     Without momentum and rate, write the slope to `velocity` instead. With a rate alone, return whether z still moves: it does not
-    where the slope is zero and the velocity, which decays from then on, is too small to change it.
+    where the slope is zero and the velocity, which decays from then on, is too small to change it. Twice the velocity in either
+    direction is too small, so this step has not changed z either, and the slope at the new z is the same.
 
     Callers cast the union of results back to 32 bits: numba computes in 64, which halves the length of the vectors.
     """
     if rate is None:
         workspace[velocity + i] = slope
     elif momentum is None:
-        x = workspace[z + i]
-        return np.int32((slope != constant(slope, 0)) | (x - rate * workspace[velocity + i] != x))
+        x, far = workspace[z + i], constant(slope, 2) * rate * workspace[velocity + i]
+        return np.int32((slope != constant(slope, 0)) | (x - far != x) | (x + far != x))
     else:
         v = momentum * workspace[velocity + i] + slope
         workspace[velocity + i] = v
