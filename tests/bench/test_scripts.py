@@ -35,6 +35,7 @@ SMALLEST: Mapping[str, Sequence[str]] = {
     "scenes_voc": ["--epochs", "1", "--scenes", "10", "--metrics", "--processes", "0"],
     "segmentation": ["--metrics", "miou", "--samples", "1", "--steps", "2", "--untrained"],
     "simplify": ["--trees", "5"],
+    "sweep": ["--sides", "16", "32", "--classes", "5", "--rows", "32", "--workers", "--repeats", "1"],
     "symbolic": ["--trees", "2"],
 }
 """Arguments that make a run smaller still than `--quick` does. A new script runs with `--quick` alone."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 
 import numpy as np
 
+from autoloss.rejection.compiled.bounds import Interval, is_bounded
 from autoloss.rejection.compiled.tape import (
     AREA_REGISTERS,
     CHANNEL,
@@ -30,19 +31,27 @@ from autoloss.rejection.compiled.writer import Writer
 from autoloss.space.expression import CONSTANT, Expression
 
 
-def record(expression: Expression, channels: int, positions: int, flat: bool, masked: bool) -> Tape | None:
+def record(
+    expression: Expression,
+    channels: int,
+    positions: int,
+    flat: bool,
+    masked: bool,
+    leaves: Mapping[int, Interval] | None = None,
+) -> Tape | None:
     """Record a tree and the derivative of its plain sum by p, or those by i, u and e.
 
     Args:
         positions: N·H·W.
         flat: Whether a plane has one position only, so that pools change nothing.
         masked: Whether some elements do not count.
+        leaves: Bounds of p and y, with which a sum that is finite whatever happens is left out; None where p has none.
 
     Returns:
         None where the tree does not depend on the prediction.
     """
     with np.errstate(all="ignore"):
-        return _Recorder(Writer(channels, positions, flat)).record(expression, masked)
+        return _Recorder(Writer(channels, positions, flat)).record(expression, masked, leaves)
 
 
 def _negate(writer: Writer, x: Scaled) -> Scaled:
@@ -92,15 +101,17 @@ class _Recorder:
         self.writer = writer
         self.slopes: dict[int, list[Scaled]] = {}
 
-    def record(self, expression: Expression, masked: bool) -> Tape | None:
+    def record(self, expression: Expression, masked: bool, leaves: Mapping[int, Interval] | None) -> Tape | None:
         root = self.forward(expression)
         if root.register is None or not self.writer.active[root.register]:
             return None
         forward = tuple(self.writer.instructions)
         self.add_total(root, masked)
+        elements = self.writer.count[CHANNEL] * self.writer.count[POSITION]
+        needs_total = leaves is None or not is_bounded(self.writer.instructions, leaves, elements)
         for instruction in reversed(forward):
             self.backward(instruction)
-        return self.finish((P_REGISTER,) if "p" in expression.leaves else AREA_REGISTERS)
+        return self.finish((P_REGISTER,) if "p" in expression.leaves else AREA_REGISTERS, needs_total)
 
     def forward(self, expression: Expression) -> Scaled:
         stack: list[Scaled] = []
@@ -183,13 +194,23 @@ class _Recorder:
             case _:
                 return self.writer.unary(result, Op.SQRT_SLOPE)
 
-    def finish(self, leaves: tuple[int, ...]) -> Tape:
+    def finish(self, leaves: tuple[int, ...], needs_total: bool) -> Tape:
         slopes = [self.slope_of(leaf) if leaf in self.slopes else constant(0.0) for leaf in leaves]
-        end = max([0, *(one.time for one in self.writer.instructions if one.stage)])
-        end += end % 2
         held = [self.writer.fill(slope, FULL) if slope.register is None else slope for slope in slopes]
+        end = max([0, *(one.time for one in self.keep_needed(held, needs_total) if one.stage)])
+        end += end % 2
         wide = tuple(self.writer.widen(slope, FULL, (1, end)) for slope in held)
-        return Tape(tuple(self.writer.instructions), tuple(self.writer.varies), end, wide)
+        return Tape(self.keep_needed(wide, needs_total), tuple(self.writer.varies), end, wide)
+
+    def keep_needed(self, slopes: Sequence[Scaled], needs_total: bool) -> tuple[Instruction, ...]:
+        """Return the instructions whose result is needed, in order."""
+        needed = {slope.register for slope in slopes}
+        kept: list[Instruction] = []
+        for one in reversed(self.writer.instructions):
+            if one.to in needed or (needs_total and one.op in (Op.TOTAL, Op.MASKED_TOTAL)):
+                needed |= {one.a, one.b}
+                kept.append(one)
+        return tuple(reversed(kept))
 
     def give(self, register: int, slope: Scaled, given: int) -> None:
         """Add a term to a register's derivative; the term is repeated over the dimensions `given`."""

@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.rejection.compiled.differentiation import FORWARD, record
-from autoloss.rejection.compiled.interpreter import DONE, NO_GRADIENT, NOT_FINITE, PLAIN, compile_descent
-from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
-from autoloss.rejection.compiled.packed_samples import Packed, PackedSample, check_samples, find_obstacle, pack_sample
+from autoloss.rejection.compiled.interpreter import (
+    DONE,
+    NO_GRADIENT,
+    NOT_FINITE,
+    PLAIN,
+    compile_descent,
+    compile_gradient,
+)
+from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, Y, Z
+from autoloss.rejection.compiled.packed_samples import (
+    Packed,
+    PackedSample,
+    bound_leaves,
+    check_samples,
+    find_obstacle,
+    pack_sample,
+)
 from autoloss.rejection.compiled.program import Program, assemble
 from autoloss.rejection.engine import OPERATOR_CAP, Engine
 from autoloss.rejection.gradients import Gradient
@@ -56,7 +69,8 @@ class CompiledEngine(Engine):
         check_samples(reference.samples)
         super().__init__(branch, reference, settings, directions=directions, operator_cap=operator_cap)
         self._fallback = ReferenceEngine(branch, reference, settings, directions=self.directions)
-        self._workspaces: dict[type[np.floating[Any]], Packed] = {}
+        self._workspace: Packed = np.zeros(0, np.float32)
+        self._leaves: dict[int | None, Packed] = {}
         self._programs: tuple[Expression | None, dict[tuple[Layout, bool], Program | None]] = (None, {})
         self._logged: set[str] = set()
         self._obstacle = find_obstacle(branch, reference.samples)
@@ -64,6 +78,7 @@ class CompiledEngine(Engine):
         if self._obstacle is None:
             pairs = zip(reference.samples, self.directions, strict=True)
             self.samples = tuple(pack_sample(branch, sample, direction) for sample, direction in pairs)
+        self._bounds = bound_leaves(self.samples)
 
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:
         return [self._compute_gradient(expression) for expression in expressions]
@@ -81,18 +96,39 @@ class CompiledEngine(Engine):
             return self._fallback.gradients([expression])[0]
         norms: list[float] = []
         products: list[float] = []
-        for sample in self.samples:
+        for number, sample in enumerate(self.samples):
             program = self.translate(expression, sample)
-            if program is None:
-                norms.append(0.0)
-                products.append(0.0)
-                continue
-            slope = np.zeros_like(sample.prediction)
-            end = self.run(sample, program, sample.prediction.copy(), slope, (0, 1), 0.0)
-            with np.errstate(over="ignore"):
-                norms.append(math.nan if end is Reason.NOT_FINITE else float(np.linalg.norm(slope)))
-                products.append(math.nan if end is Reason.NOT_FINITE else float(slope @ sample.direction))
+            end, square, product = (DONE, 0.0, 0.0) if program is None else self._differentiate(number, program)
+            norms.append(math.nan if end == NOT_FINITE else math.sqrt(square))
+            products.append(math.nan if end == NOT_FINITE else product)
         return Gradient(tuple(norms), tuple(products))
+
+    def _differentiate(self, number: int, program: Program) -> tuple[int, float, float]:
+        """Measure the gradient of a sample, in double precision.
+
+        A sample keeps its leaves in a workspace of its own. Programs with many registers share one, which is written anew.
+        """
+        sample = self.samples[number]
+        place = number if program.size <= sample.layout.kept else None
+        workspace = self._leaves.get(place)
+        fresh = place is None or workspace is None
+        if workspace is None or len(workspace) < program.size:
+            workspace = self._leaves[place] = np.zeros(max(program.size, sample.layout.kept))
+        if fresh:
+            _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
+        return compile_gradient()(
+            workspace,
+            program.code,
+            program.double,
+            program.blocks,
+            sample.areas,
+            program.slopes,
+            program.double_factors,
+            sample.activation,
+            sample.shape,
+            sample.direction,
+            fresh,
+        )
 
     def compiles(self, expression: Expression) -> bool:
         """Check whether compiled code supports a tree; if not, the log says why.
@@ -122,65 +158,51 @@ class CompiledEngine(Engine):
         programs = self._programs[1]
         layout, masked = sample.layout, sample.mask is not None
         if (layout, masked) not in programs:
-            tape = record(expression, layout.channels, layout.positions, layout.flat, masked)
+            tape = record(expression, layout.channels, layout.positions, layout.flat, masked, self._bounds)
             programs[layout, masked] = None if tape is None else assemble(tape, layout, sample.activation == PLAIN)
         return programs[layout, masked]
 
     def run(
-        self,
-        sample: PackedSample,
-        program: Program,
-        z: Packed,
-        velocity: Packed,
-        steps: tuple[int, int],
-        momentum: float,
+        self, sample: PackedSample, program: Program, z: Packed, velocity: Packed, steps: tuple[int, int]
     ) -> Reason | None:
-        """Run from the first to the second of `steps`, in the precision of `z`; `z` and `velocity` change in place.
+        """Run from the first to the second of `steps`; `z` and `velocity`, in single precision, change in place.
 
         Returns:
             None, or why the descent ended.
         """
-        precision = z.dtype.type
-        layout, area, count = sample.layout, sample.layout.area, len(z)
-        workspace = self._workspace(precision, program.size)
-        heads = {Z: z, VELOCITY: velocity, Y: sample.target[precision]}
-        if sample.mask is not None:
-            heads[MASK] = sample.mask
-        for head, values in heads.items():
-            workspace[head * area : head * area + len(values)] = values
-        plain = sample.activation == PLAIN
-        u = np.uint64
-        rows, rows_per_tile = u(layout.rows), u(layout.rows_per_tile)
+        area, count, single = sample.layout.area, len(z), np.float32
+        if len(self._workspace) < program.size:
+            self._workspace = np.zeros(program.size, single)
+        workspace = self._workspace
+        _write_leaves(workspace, sample, {Z: z, VELOCITY: velocity})
         end = compile_descent()(
             workspace,
             program.code,
-            program.single if precision is np.float32 else program.double,
+            program.single,
             program.blocks,
             program.once,
-            (u(0), u(VELOCITY * area), u(0 if plain else P * area), u(Y * area)),
+            sample.areas,
             program.slopes,
-            program.single_factors if precision is np.float32 else program.double_factors,
+            program.single_factors,
             sample.activation,
-            (
-                *(u(layout.channels), rows, u(layout.height), u(layout.width), rows_per_tile, u((MASK + 1) * area)),
-                u(layout.moving),
-                u(layout.depth),
-            ),
+            sample.shape,
             steps,
-            precision(momentum),
-            precision(self.settings.learning_rate),
+            single(self.settings.momentum),
+            single(self.settings.learning_rate),
             np.zeros(steps[1] - steps[0]),
-            float(np.finfo(precision).max),
+            float(np.finfo(single).max),
         )
         z[:] = workspace[:count]
         velocity[:] = workspace[VELOCITY * area : VELOCITY * area + count]
         return _ENDS[end]
 
-    def _workspace(self, precision: type[np.floating[Any]], size: int) -> Packed:
-        workspace = self._workspaces.get(precision)
-        if workspace is None or len(workspace) < size:
-            workspace = self._workspaces[precision] = np.zeros(size, precision)
-        return workspace
+
+def _write_leaves(workspace: Packed, sample: PackedSample, heads: Mapping[int, Packed]) -> None:
+    """Write the leaf y, the mask, and further areas to the head of a workspace."""
+    masks = {} if sample.mask is None else {MASK: sample.mask}
+    for head, values in {**heads, Y: sample.target[workspace.dtype.type], **masks}.items():
+        at = head * sample.layout.area
+        workspace[at : at + len(values)] = values
 
 
 class CompiledDescent(Descent):
@@ -209,7 +231,7 @@ class CompiledDescent(Descent):
             self._states[sample] = z, np.zeros_like(z)
         steps = (self._steps.get(sample, 0), step)
         self._steps[sample] = step
-        return self._engine.run(packed, program, *self._states[sample], steps, self._engine.settings.momentum)
+        return self._engine.run(packed, program, *self._states[sample], steps)
 
     def prediction(self, sample: int, extrapolation: float = 1.0) -> Tensor:
         packed = self._engine.samples[sample]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic, overload
 
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
@@ -62,6 +62,11 @@ def exponential(x: Any) -> Any:
     raise NotImplementedError
 
 
+def decay(x: Any) -> Any:
+    """Return e^x, bit for bit that of `exponential`, of an x that is not positive, or NaN."""
+    raise NotImplementedError
+
+
 def logarithm(x: Any) -> Any:
     """Return the logarithm of a normal positive x, of infinity, or of NaN."""
     raise NotImplementedError
@@ -102,6 +107,18 @@ def _from_rank64(rank):
 
 def _exp32(x):
     x = F(89.0) if x > F(89.0) else x
+    # 2^n in two factors, of which the second is exact, so that denormal results are rounded once.
+    negative = x < F(0.0)
+    bias = I(127 + 32 - 0x4B400000) if negative else I(127 - 32 - 0x4B400000)
+    return _scaled_exp32(x, bias, F(2.0**-32) if negative else F(2.0**32))
+
+
+def _decay32(x):
+    return _scaled_exp32(x, I(127 + 32 - 0x4B400000), F(2.0**-32))
+
+
+@njit(**OPTIONS)
+def _scaled_exp32(x, bias, rest):
     x = F(-104.0) if x < F(-104.0) else x
     # Adding 1.5·2²³ rounds to an integer, which then stands in the low bits.
     shifted = x * F(1.44269504088896341) + F(12582912.0)
@@ -115,10 +132,6 @@ def _exp32(x):
     q = q * r + F(1.6666665459e-1)
     q = q * r + F(5.0000001201e-1)
     q = q * (r * r) + (r + F(1.0))
-    # 2^n in two factors, of which the second is exact, so that denormal results are rounded once.
-    negative = x < F(0.0)
-    bias = I(127 + 32 - 0x4B400000) if negative else I(127 - 32 - 0x4B400000)
-    rest = F(2.0**-32) if negative else F(2.0**32)
     return q * _number(I((_bits(shifted) + bias) << I(23))) * rest
 
 
@@ -223,6 +236,11 @@ def _tanh64(x):
 @overload(exponential, jit_options=OPTIONS)
 def _exponential(x):  # pyright: ignore[reportUnusedFunction]
     return _exp32 if x == types.float32 else _exp64
+
+
+@overload(decay, jit_options=OPTIONS)
+def _decay(x):  # pyright: ignore[reportUnusedFunction]
+    return _decay32 if x == types.float32 else _exp64
 
 
 @overload(logarithm, jit_options=OPTIONS)

@@ -1,7 +1,7 @@
 # type: ignore  # noqa: PGH003  # numba compiles this file; its types are those of the arguments it meets.
-"""The compiled loop: runs a program's blocks, takes the steps of SGD on the raw prediction, and stops at what is not finite.
+"""The compiled loops: run a program's blocks, and take the steps of SGD on the raw prediction or measure the gradient for keys.
 
-Other modules call `compile_descent()` only; its function runs in single precision for the protocol and in double for keys.
+Other modules call `compile_descent()`, whose function runs in single precision, and `compile_gradient()`, in double.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
 
 DONE, NOT_FINITE, NO_GRADIENT = range(3)
 """How a descent ends."""
+
+LOOKS = 16
+"""Steps from one look at whether the predictions still move to the next."""
 
 SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
 """The function from the raw prediction to p. One logit z is the two-channel softmax of (0, z). For boxes the deltas are raw, and
@@ -115,7 +118,7 @@ def _activate(w, activation, places, shape, positions):
 
 @njit(**OPTIONS, inline="always")
 def _step(w, activation, places, slopes, factors, tile, shape, positions, momentum, rate):
-    """Take one step of SGD on one tile; return whether the gradient was not finite."""
+    """Take one step of SGD on one tile; return whether the gradient was not finite. Or do the other things of `kernels.step`."""
     channels, scratch = shape[0], shape[5]
     z, velocity, p, given = places
     count = channels * positions
@@ -183,6 +186,7 @@ def _descend(
     last = blocks[len(blocks) - 1]
     for step in range(steps[0], steps[1]):
         loss, bad, moved = 0.0, False, step > 0
+        settled = step % LOOKS == LOOKS - 1 and 0 <= momentum < 1
         for row in range(once, len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
         for first in range(portion[0], portion[1], tile):
@@ -191,6 +195,8 @@ def _descend(
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
             bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, momentum, rate)
             moved = moved or not k.is_zero(w, places[1], moving * positions)
+            if settled:
+                settled = not _step(w, activation, places, slopes, slope_factors, number, shape, positions, None, rate)
             if step + 1 < steps[1]:
                 _activate(w, activation, places, shape, positions)
         losses[step - steps[0]] += loss
@@ -198,6 +204,10 @@ def _descend(
             return NOT_FINITE
         if not moved:
             return NO_GRADIENT
+        if settled:
+            # All later steps repeat this one, as with a p that is 0 or 1 everywhere.
+            losses[step + 1 - steps[0] :] += loss
+            break
     return DONE
 
 
@@ -273,3 +283,36 @@ def compile_descent() -> Callable[..., int]:
         return end
 
     return compile_cached(descend)
+
+
+@cache
+def compile_gradient() -> Callable[..., tuple[int, float, float]]:
+    """Return the compiled gradient, from the cache where there is one.
+
+    Its arguments are those of the descent, as far as it has them, with the fixed direction, and whether p is to be computed
+    first; the workspace keeps p, so that once is enough. The place of the velocity takes one tile of the gradient at a time. It
+    returns `DONE` or `NOT_FINITE`, the square of the gradient's norm, and its inner product with the direction.
+    """
+    stamp = _hash_sources()
+
+    def differentiate(w, code, factors, blocks, areas, slopes, slope_factors, activation, shape, direction, fresh):
+        stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
+        moving, whole, tile = shape[6], shape[1] * shape[3], shape[3] * shape[4]
+        if fresh:
+            for first in range(U(0), whole, tile):
+                _activate(w, activation, _locate_tile(areas, shape, first), shape, min(tile, whole - first))
+        loss, square, product, bad = 0.0, 0.0, 0.0, False
+        for row in range(len(blocks) - 1):
+            loss += _run_block(w, code, factors, blocks[row], shape)
+        last = blocks[len(blocks) - 1]
+        for first in range(U(0), whole, tile):
+            number, positions = first // tile, min(tile, whole - first)
+            loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
+            z, _, p, given = _locate_tile(areas, shape, first)
+            places = (z, areas[1], p, given)
+            bad |= _step(w, activation, places, slopes, slope_factors, number, shape, positions, None, None)
+            square += k.inner_product(w, areas[1], w, areas[1], moving * positions)
+            product += k.inner_product(w, areas[1], direction, first * moving, moving * positions)
+        return NOT_FINITE if bad or not abs(loss) < np.inf else DONE, square, product
+
+    return compile_cached(differentiate)

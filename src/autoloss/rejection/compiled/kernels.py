@@ -15,6 +15,7 @@ from numba import njit
 from autoloss.rejection.compiled.functions import (
     OPTIONS,
     constant,
+    decay,
     exponential,
     from_rank,
     hyperbolic_tangent,
@@ -137,6 +138,14 @@ def sum_of(workspace, a, count):
     return total
 
 
+@njit(**{**OPTIONS, "fastmath": {"reassoc", "contract"}})
+def inner_product(first, a, second, b, count):
+    total = constant(first[a], 0)
+    for i in range(count):
+        total += first[a + i] * second[b + i]
+    return total
+
+
 @njit(**{**OPTIONS, "fastmath": {"reassoc"}})
 def masked_sum_of(workspace, a, mask, count):
     """Sum the elements that count, by selection, since 0·NaN would be NaN."""
@@ -179,13 +188,22 @@ def softmax(workspace, to, z, scratch, channels, positions):
     """
     count = channels * positions
     high, whole = _largest(workspace, z, count), scratch
-    for i in range(count):
-        workspace[to + i] = exponential(workspace[z + i] - high)
-    sum_channels(workspace, whole, to, channels, positions)
+    _exponentiate(workspace, to, z, high, whole, U(0), positions, True)
+    for c in range(U(1), channels):
+        _exponentiate(workspace, to, z, high, whole, c * positions, positions, False)
     if not _all_above(workspace, whole, positions, constant(high, LEAST)):
         _softmax_each(workspace, to, z, scratch, channels, positions)
         return
     _divide(workspace, to, whole, channels, positions)
+
+
+@njit(**OPTIONS)
+def _exponentiate(workspace, to, z, high, whole, at, positions, begin):
+    """Write the exponentials of a channel, and add them to `whole`."""
+    for i in range(positions):
+        e = decay(workspace[z + at + i] - high)
+        workspace[to + at + i] = e
+        workspace[whole + i] = e if begin else workspace[whole + i] + e
 
 
 @njit(**OPTIONS)
@@ -201,7 +219,7 @@ def _largest(workspace, a, count):
 def _all_above(workspace, a, count, least):
     found = np.int32(1)
     for i in range(count):
-        found &= np.int32(workspace[a + i] > least)
+        found = np.int32(found & np.int32(workspace[a + i] > least))
     return found != 0
 
 
@@ -230,7 +248,7 @@ def _softmax_each(workspace, to, z, scratch, channels, positions):
     for c in range(channels):
         row, out = z + c * positions, to + c * positions
         for i in range(positions):
-            e = exponential(workspace[row + i] - workspace[high + i])
+            e = decay(workspace[row + i] - workspace[high + i])
             workspace[out + i] = e
             workspace[whole + i] += e
     _divide(workspace, to, whole, channels, positions)
@@ -246,10 +264,23 @@ def sigmoid(workspace, to, z, count):
 
 @njit(**OPTIONS)
 def step(workspace, z, velocity, i, slope, momentum, rate):
-    """Take one step of SGD with momentum; return whether the slope was not finite."""
-    v = momentum * workspace[velocity + i] + slope
-    workspace[velocity + i] = v
-    workspace[z + i] -= rate * v
+    """Take one step of SGD with momentum; return whether the slope was not finite.
+
+    Without momentum and rate, write the slope to `velocity` instead. With a rate alone, return whether z still moves: it does not
+    where the slope is zero and the velocity, which decays from then on, is too small to change it. Twice the velocity in either
+    direction is too small, so this step has not changed z either, and the slope at the new z is the same.
+
+    Callers cast the union of results back to 32 bits: numba computes in 64, which halves the length of the vectors.
+    """
+    if rate is None:
+        workspace[velocity + i] = slope
+    elif momentum is None:
+        x, far = workspace[z + i], constant(slope, 2) * rate * workspace[velocity + i]
+        return np.int32((slope != constant(slope, 0)) | (x - far != x) | (x + far != x))
+    else:
+        v = momentum * workspace[velocity + i] + slope
+        workspace[velocity + i] = v
+        workspace[z + i] -= rate * v
     return np.int32(not (abs(slope) < constant(slope, np.inf)))
 
 
@@ -272,7 +303,7 @@ def descend_softmax(workspace, z, velocity, p, slope, factor, scratch, channels,
         at = c * positions
         for i in range(positions):
             dz = (factor * workspace[slope + at + i] - workspace[scratch + i]) * workspace[p + at + i]
-            bad |= step(workspace, z, velocity, at + i, dz, momentum, rate)
+            bad = np.int32(bad | step(workspace, z, velocity, at + i, dz, momentum, rate))
     return bad != 0
 
 
@@ -282,7 +313,7 @@ def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, r
     for i in range(count):
         q = workspace[p + i]
         dz = factor * workspace[slope + i] * (constant(q, 1) - q) * q
-        bad |= step(workspace, z, velocity, i, dz, momentum, rate)
+        bad = np.int32(bad | step(workspace, z, velocity, i, dz, momentum, rate))
     return bad != 0
 
 
@@ -290,7 +321,7 @@ def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, r
 def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
     bad = np.int32(0)
     for i in range(count):
-        bad |= step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate)
+        bad = np.int32(bad | step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate))
     return bad != 0
 
 
@@ -298,5 +329,5 @@ def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
 def is_zero(workspace, a, count):
     found = np.int32(0)
     for i in range(count):
-        found |= np.int32(workspace[a + i] != 0)
+        found = np.int32(found | np.int32(workspace[a + i] != 0))
     return found == 0

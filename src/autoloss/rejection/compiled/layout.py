@@ -15,6 +15,9 @@ TILE_POSITIONS = 128
 ALIGNMENT = 16
 """Elements; a cache line of single precision."""
 
+KEPT_REGISTERS = 32
+"""Registers of one tile for which a sample's own workspace has room."""
+
 Z, VELOCITY, P, Y, MASK = range(5)
 """Areas at the start of the workspace, each as large as all channels of the leaves."""
 
@@ -79,6 +82,11 @@ class Layout:
     def head(self) -> int:
         """Elements before the registers of the tape: the fixed areas, then scratch."""
         return (MASK + 1) * self.area + self.scratch
+
+    @property
+    def kept(self) -> int:
+        """Elements of a workspace that a sample keeps: enough for most programs whose registers are those of one tile."""
+        return self.head + self.area + KEPT_REGISTERS * pad_size(self.channels * self.tile)
 
     def pack(self, array: NDArray[np.floating]) -> NDArray[np.floating]:
         """Convert (N, C, H, W) to the order of the workspace, one flat array."""

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.rejection.compiled.bounds import PROBABILITY, Interval
 from autoloss.rejection.compiled.box_areas import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
-from autoloss.rejection.compiled.layout import Layout
+from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
+from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
@@ -46,6 +48,28 @@ class PackedSample:
     target: dict[type[np.floating[Any]], Packed]
     mask: Packed | None
     direction: Packed
+
+    @property
+    def areas(self) -> tuple[np.uint64, ...]:
+        """Offsets of z, its velocity, p, and the fixed inputs in the workspace."""
+        area = self.layout.area
+        return tuple(np.uint64(head * area) for head in (Z, VELOCITY, Z if self.activation == PLAIN else P, Y))
+
+    @property
+    def shape(self) -> tuple[np.uint64, ...]:
+        """Channels, rows, height, width, rows per tile, offset of scratch memory, channels of z, and depth."""
+        one = self.layout
+        sizes = (
+            one.channels,
+            one.rows,
+            one.height,
+            one.width,
+            one.rows_per_tile,
+            (MASK + 1) * one.area,
+            one.moving,
+            one.depth,
+        )
+        return tuple(map(np.uint64, sizes))
 
     def unpack(self, packed: Packed) -> Tensor:
         """Return a packed raw prediction in the sample's own shape."""
@@ -83,6 +107,16 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
         mask=None if mask is None or bool(mask.all()) else pack(mask),
         direction=pack(spatial(direction)),
     )
+
+
+def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Interval] | None:
+    """Return the bounds of p, y and the mask over all samples, or None where p is not the result of a softmax or sigmoid."""
+    if not samples or samples[0].activation in (PLAIN, BOX):
+        return None
+    ends = [
+        float(end) for sample in samples for end in (sample.target[np.float64].min(), sample.target[np.float64].max())
+    ]
+    return {P_REGISTER: PROBABILITY, Y_REGISTER: (min(ends), max(ends)), MASK_REGISTER: (0.0, 1.0)}
 
 
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
