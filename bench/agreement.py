@@ -1,9 +1,15 @@
-"""Whether the compiled engine, with screen and cache, decides as the reference does on at least 600 of its accepts.
+"""Whether screened decisions are those of the engine's full run on every metric, and the engine's those of the reference.
 
-The reference takes hours, so its decisions are made once and stored: `--decide` adds to `results/reference_decisions.jsonl`,
-one line per tree, and can be interrupted and resumed. Without it the engine decides the same trees, and the table says at which
-stage it differs. Trees are new ones and, as in a search, mutations of accepted ones. Trees whose gradient vanishes or was met
-before are included, so that these stages are tested too.
+Two measurements. *Metrics*: on each place of `places.py`, the screened decision and the engine's own full run decide the same trees
+until enough passed, for several sample seeds; some of those that passed are decided by the reference as well. Each place is stored
+in `results/agreement_metrics.jsonl` when it is done; `--measure` goes on with those that are missing.
+
+*Reference*: whether the engine, with screen and cache, decides as the reference does on at least 600 of its accepts. The reference
+takes hours, so its decisions are made once and stored: `--decide` adds to `results/reference_decisions.jsonl`, one line per tree,
+and can be interrupted and resumed. Without it the engine decides the same trees, and the table says at which stage it differs.
+
+Trees are new ones and, as in a search, mutations of accepted ones. Trees whose gradient vanishes or was met before are included in
+the second, so that these stages are tested too.
 """
 
 from __future__ import annotations
@@ -19,17 +25,26 @@ from typing import Any
 import torch
 
 from autoloss import zoo
+from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
-from autoloss.rejection.protocol import Verdict, conclude
+from autoloss.rejection.protocol import Verdict, conclude, measure_reference
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.reference import ReferenceDescent
-from autoloss.rejection.screen import bound_gains, screen_losses
+from autoloss.rejection.reference import ReferenceDescent, simulate
+from autoloss.rejection.screen import LARGE_PREDICTION, bound_gains, screen_losses
 from autoloss.search.mutation import mutate
+from autoloss.settings import ProtocolSettings
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse
 from output import Figure, emit, make_parser, parse_arguments
-from rejection import draws, scenes
+from places import PLACES
+from rejection import Memory, draws, scenes
 
+MEASURED = Path(__file__).parent / "results" / "agreement_metrics.jsonl"
+SEEDS = (11, 12)
+"""Of the samples; other ones than those on which the screen's rule was chosen."""
+CHECKED = 2
+"""Losses that passed, at each place and seed, which the reference decides as well."""
+QUICK_PLACES = ("scenes from one class, worst IoU", "one-channel masks, F2", "rows, Kendall's τ")
 DECISIONS = Path(__file__).parent / "results" / "reference_decisions.jsonl"
 MUTATED = 0.5
 """Share of mutations of accepted losses."""
@@ -37,6 +52,8 @@ FIGURES = {
     "reference accepts": Figure(("reference_accepts",)),
     "false accepts": Figure(("false_accepts",)),
     "false rejects": Figure(("false_rejects",)),
+    "places": Figure(("places",)),
+    "largest share lost at a place": Figure(("largest_share_lost",), digits=1, percent=True),
 }
 
 
@@ -46,12 +63,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stream", type=int, default=0, help="the sequence of trees that --decide continues")
     parser.add_argument("--decisions", type=Path, default=DECISIONS, help="the file of the reference's decisions")
     parser.add_argument("--trees", type=int, help="only the first so many trees")
-    arguments = parse_arguments(parser, argv, trees=150)
+    parser.add_argument("--measure", action="store_true", help="measure the places that are missing, and store them")
+    parser.add_argument(
+        "--accepts", type=int, default=150, help="losses that pass, for each place and seed; rows: twice as many"
+    )
+    parser.add_argument("--places", nargs="*", choices=list(PLACES), help="only these, measured now and not stored")
+    parser.add_argument("--measured", type=Path, default=MEASURED, help="the file of the places")
+    arguments = parse_arguments(parser, argv, trees=150, accepts=15, places=list(QUICK_PLACES))
     torch.set_num_threads(1)
+    if arguments.measure:
+        measure_missing(arguments.measured, arguments.accepts)
     if arguments.decide:
         decide(arguments.decisions, arguments.stream, arguments.decide)
         return
-    emit(agreement(_read(arguments.decisions), arguments.trees), arguments, _print)
+    if arguments.places is None:
+        rows = _read(arguments.measured)
+    else:
+        rows = [measure_place(name, SEEDS[0], arguments.accepts) for name in arguments.places]
+    result = agreement(_read(arguments.decisions), arguments.trees)
+    emit({**result, **summarise(rows)}, arguments, _print)
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -61,6 +91,86 @@ def _print(result: dict[str, Any]) -> None:
         print(f"  {stage:<28} decided {row['decided']}, of which the reference accepts {row['reference_accepts']}")
     for row in result["differences"]:
         print(f"  {row}")
+    for name, row in result["metrics"].items():
+        print(f"  {name:<38}" + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row.items()))
+
+
+def measure_missing(path: Path, accepts: int) -> None:
+    """Measure what the file does not hold yet; it can be interrupted and resumed."""
+    known = {(row["place"], row["seed"]) for row in _read(path)}
+    for seed in SEEDS:
+        for name in PLACES:
+            if (name, seed) not in known:
+                row = measure_place(name, seed, accepts)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def measure_place(name: str, seed: int, accepts: int) -> dict[str, Any]:
+    """Decide trees until so many passed, screened and in full, one after the other."""
+    branch, samples = PLACES[name].make(seed)
+    engine = CompiledEngine(branch, measure_reference(branch, samples), ProtocolSettings())
+    alphabet, rng, memory, fresh = Alphabet(branch.leaves_and_roles), Random(seed), Memory(engine), draws(engine, seed)
+    elements = samples[0].prediction.numel()
+    wanted = accepts * (1 if elements >= LARGE_PREDICTION else 2)
+    accepted: list[Expression] = []
+    lost: list[str] = []
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    while len(accepted) < wanted:
+        mutated = bool(accepted) and rng.random() < MUTATED
+        tree = memory.new(mutate(rng.choice(accepted), alphabet, rng) if mutated else next(fresh))
+        if tree is None or len(tree.operators) > engine.operator_cap:
+            continue
+        verdicts: dict[str, Verdict] = {}
+        # In turn, so that neither always finds what the other left in the cache.
+        for way in sorted(("screened", "full"), reverse=counts["candidates"] % 2 == 1):
+            began = time.process_time()
+            (verdicts[way],) = screen_losses(engine, [tree]) if way == "screened" else engine.verdicts([tree])
+            seconds[way] += time.process_time() - began
+        found, full = verdicts["screened"], verdicts["full"]
+        counts["candidates"] += 1
+        counts["false_accepts"] += found.passed and not full.passed
+        counts["early"] += found.reason is Reason.LOW_GAIN and found.score is None
+        if full.passed:
+            accepted.append(tree)
+            if not found.passed:
+                lost.append(str(tree))
+    checked = accepted[:: max(1, len(accepted) // CHECKED)][:CHECKED]
+    refused = [tree for tree in checked if not simulate(tree, branch, engine.reference, engine.settings).passed]
+    return {
+        "place": name,
+        "seed": seed,
+        "elements": elements,
+        "candidates": counts["candidates"],
+        "accepted": len(accepted),
+        "lost": lost,
+        "false_accepts": counts["false_accepts"],
+        "early": counts["early"],
+        "milliseconds": {way: round(1e3 * spent / counts["candidates"], 2) for way, spent in seconds.items()},
+        "reference_checked": len(checked),
+        "reference_refused": [str(tree) for tree in refused],
+    }
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Add up the seeds of each place."""
+    table: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(row["place"] for row in rows):
+        mine = [row for row in rows if row["place"] == name]
+        candidates, accepted = (sum(row[key] for row in mine) for key in ("candidates", "accepted"))
+        spent = {way: sum(row["milliseconds"][way] * row["candidates"] for row in mine) for way in ("full", "screened")}
+        table[name] = {
+            "elements": mine[0]["elements"],
+            "candidates": candidates,
+            "accepted": accepted,
+            "lost": sum(len(row["lost"]) for row in mine),
+            "false_accepts": sum(row["false_accepts"] + len(row["reference_refused"]) for row in mine),
+            "rejected_early": round(sum(row["early"] for row in mine) / max(1, candidates - accepted), 3),
+            "speed_ratio": round(spent["full"] / spent["screened"], 2),
+        }
+    shares = [row["lost"] / row["accepted"] for row in table.values()]
+    return {"metrics": table, "places": len(table), "largest_share_lost": max(shares, default=None)}
 
 
 def decide(path: Path, stream: int, accepts: int) -> None:

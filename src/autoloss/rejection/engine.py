@@ -25,7 +25,8 @@ class Engine(ABC):
     The contract, which `tests/rejection/test_conformance.py` checks:
 
     - A rejection test calls `gradients` first, to look up keys, and then, for the trees that are left, either `verdicts` or the
-      screen (`screen_losses`), which calls `start_descent`. An engine serves one thread.
+      screen (`screen_losses`), which calls `start_descent`, also of an engine of the same class that it constructs with the
+      arguments below for samples whose targets are exchanged. An engine serves one thread.
     - `gradients` and `verdicts` take any number of trees, also none, and return one result per tree in the same order. A
       result is a pure function of its tree: it equals the result of a batch of one, whatever was computed before.
     - `verdicts` equals `conclude` of each tree's descent. `ReferenceEngine` defines what is right: other engines return its

@@ -1,20 +1,32 @@
-"""Early rejection in the loss-rejection protocol (Section 3.2): a loss that improves no metric early is not run to the end.
+"""Early rejection in the loss-rejection protocol (Section 3.2): a loss that goes nowhere is not run to the end.
 
-Many metrics stay constant until a decision changes, so a gain of 0 after a few steps is weak evidence. The direction in which the
-predictions move is strong evidence: when the metric rises nowhere along it, however far it is extrapolated, the remaining steps
-do not help. A loss that passes has run all steps on all samples; the screen can only reject.
+Two findings of different kinds must agree before a loss is rejected after a few steps. The metric rises nowhere along the
+direction in which the predictions move, however far it is extrapolated. And the predictions do not follow the target: with the
+target of another sample in place of its own, a sample moves the same way, or clearly away from what changed. The metric alone
+misleads where it is coarse, such as the IoU of the worst class of a network that predicts one class everywhere; the target alone
+misleads where a metric asks for less than the target, such as the borders between classes. Later the metric alone decides.
+
+There are early stops only where predictions pass through a softmax. Its channels compete at every position, so a loss that is
+evaluated element by element keeps the direction in which it starts. Without competition, positions with different targets drift
+independently: the metric may fall for hundreds of steps and rise in the end. Those predictions, and small ones, whose whole run is
+cheap, are rejected by exact bounds only. A loss that passes has run all steps on all samples; the screen can only reject.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
 
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import ProtocolSettings
+from autoloss.space.branch import Branch, Sample
 from autoloss.space.expression import Expression
 
 PAPER_STEPS = 500
@@ -23,96 +35,163 @@ MIN_STEPS = 100
 """With fewer steps there are no early stops: such a run is too short to judge, and cheap."""
 METRIC_CEILING = 1.0
 """No metric is assumed to rise above this value and above its value at the target."""
-
 MAX_DROP = 1.0
-"""A loss whose metric has fallen by more is not judged early. A metric without a lower bound, such as R², falls by millions when a
-singularity moves the predictions far away, and may recover: this happened to 15 of 58 losses that pass for R²."""
+"""A loss whose metric has fallen by more is not judged early. A metric without a lower bound falls by millions when a singularity
+moves the predictions far away, and may recover."""
+LARGE_PREDICTION = 1024
+"""Elements of a raw prediction from which on there are early stops; below, they cost about what they save."""
+JUDGED_SAMPLES = 2
+"""Samples that an early stop evaluates. One is not enough: a sample with little to gain (BF1, 0.33 instead of 1) hid 37 of 45
+losses that pass."""
+MIN_CHANGED = 16
+"""Elements at least in which the targets of two samples differ when one takes the place of the other."""
+RESPONSE_STEP = 5
+"""Step, out of 500, at which predictions are compared with those that descend towards another target."""
+CLEAR_AGREEMENT = 0.25
+"""Agreement beyond which a prediction clearly follows its target, or clearly moves away from it. It lies between for good losses
+whose pools blur the target: of those that pass for FWIoU and gAcc on digits, -0.12 to 0.05 in nine and six of 110."""
+FLAT = 0.01
+"""Share of its displacement below which the target plays no role."""
+DRIFT = 1 / 3
+"""Where a prediction clearly follows its target, and the target makes less than this share of its displacement, the rest hides it
+from the metric until the end: removing the bias to one class comes before telling classes apart, for example. Of the losses that
+passed although the metric stood still at step 100, the largest share was 0.27, and the smallest agreement 0.98."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """A step at which a loss is rejected when its metric rises too little along the direction taken so far.
+    """A step at which a loss may be rejected.
 
     Args:
         step: The step, out of 500.
-        samples: The number of samples that are evaluated, the first of the B.
         extrapolations: Multiples of the displacement so far at which the metric is measured; the largest value counts.
-        fraction: Fraction of η that the gain of these samples must exceed.
+        fraction: Fraction of η that the gain of the judged samples must exceed.
+        still_tells: Whether a metric that stands exactly still counts; at its lowest value it says nothing of what follows.
     """
 
     step: int
-    samples: int
     extrapolations: tuple[float, ...]
     fraction: float
+    still_tells: bool = True
 
 
-LARGE_PREDICTION = 1024
-"""Elements of a raw prediction from which on there are several early stops: its run is long, and its metric fine-grained."""
-
-IMAGE_STOPS = (
-    EarlyStop(step=10, samples=2, extrapolations=(1, 100), fraction=1 / 20),
-    EarlyStop(step=100, samples=2, extrapolations=(1, 10), fraction=4 / 25),
-    EarlyStop(step=200, samples=2, extrapolations=(1, 3), fraction=6 / 25),
-)
-"""For images. Measured on losses that pass, fresh and mutated as in a search: 243 on scenes of discs (mIoU, 21 classes, 32×32), 123
-on digits-seg at 16×16 (mIoU), 160 (BF1). The smallest gain of any of them was 2.6, 2.0 and 2.0 times what the three stops require.
-Of 664 fresh losses on discs that do not pass, 90 % are rejected early, 84 % at the first stop. `bench/agreement.py` compares the
-decisions with the reference's.
-
-One sample is not enough, although it would be on discs: a sample with little to gain (BF1, 0.33 instead of 1) hid 37 of 45 losses
-that pass. A stop after 30 or 50 steps would have lost one of the 123.
-"""
-
-ROW_STOPS = (EarlyStop(step=10, samples=3, extrapolations=(1, 100, 10), fraction=1 / 20),)
-"""For small predictions. Measured on 3,897 losses, fresh and mutated as in a search, against the engine's full run: none of the
-1,398 that pass is rejected. Of those that do not pass, the stop rejects for tabular (F1 of a rare class) 84 %, (AUC) 99 %,
-(balanced accuracy) 86 %, (R²) 47 %.
-
-The metric of the current predictions (extrapolation 1) is not enough: after 250 steps, 29 of 774 losses that pass for F1 still had
-no gain at all. With extrapolations up to 30 at step 10, 57 of the 1,398 would have been lost. On other samples for F1, later stops
-lost 2 of 290, which move all rows alike before they separate them: hence there are none here.
-"""
-
-BOX_STOPS = (
-    *ROW_STOPS,
-    EarlyStop(step=100, samples=3, extrapolations=(1, 10, 3), fraction=1 / 4),
-    EarlyStop(step=200, samples=3, extrapolations=(1, 3), fraction=2 / 5),
-)
-"""For many rows, such as all boxes of an image. On the box branches of digits-det, none of 10 losses that pass was rejected, and 67
-of 79 others were; this is little evidence.
-"""
+FIRST_STOP = EarlyStop(step=10, extrapolations=(1, 100), fraction=1 / 20)
+"""For predictions that do not follow their target."""
+LATE_STOP = EarlyStop(step=200, extrapolations=(1, 3, 10), fraction=1 / 10, still_tells=False)
+"""For all whose target is not hidden. It comes late, since pools spread step by step what separates classes: of the losses that
+passed, the smallest gain was 0.06 of η at step 100, and 0.35 at this stop. Under a constant gradient and momentum 0.9, 500 steps
+lead 119 times as far as 10, and 2.6 times as far as 200."""
+LAST_STOP = EarlyStop(step=500, extrapolations=(1, 2), fraction=2 / 5)
+"""For all: the judged samples stand for the others. They may need twice the displacement of these: an all-or-nothing metric stood
+still on one that started farthest from its target, and g was 0.67. `bench/agreement.py` measures the share of losses that are
+lost, for each metric."""
 
 
-def screen_losses(
-    engine: Engine, expressions: Sequence[Expression], early_stops: Sequence[EarlyStop] | None = None
-) -> list[Verdict]:
-    """Decide as `Engine.verdicts` does, most rejections much sooner.
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A sample with the target of another in place of its own.
 
     Args:
-        early_stops: By default those measured for predictions of this size.
+        index: Of the sample among those of the branch.
+        sample: Its prediction with the context of the other.
+        change: Sign of the change of the ideal prediction from the other's target to its own, (N, C, H, W).
+        changed: Number of elements where it is not 0.
+        one_hot: Whether each position has one class, as the leaf y. Otherwise, as for the edges of classes, no channel competes
+            for most positions, and a good loss may first move away from the target.
+    """
+
+    index: int
+    sample: Sample
+    change: Tensor
+    changed: int
+    one_hot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """What the screen needs of an engine, once: the bounds, and an engine on the exchanged samples where there are early stops."""
+
+    bounds: tuple[float, ...]
+    exchanges: tuple[Exchange, ...] = ()
+    exchanged: Engine | None = None
+
+
+_PREPARATIONS: WeakKeyDictionary[Engine, _Preparation] = WeakKeyDictionary()
+
+
+def screen_losses(engine: Engine, expressions: Sequence[Expression]) -> list[Verdict]:
+    """Decide as `Engine.verdicts` does, most rejections much sooner.
 
     Returns:
-        One verdict per tree, in order, each a pure function of its tree. Early rejections have the reason `LOW_GAIN` and no
-        score.
+        One verdict per tree, in order, each a pure function of its tree and of the engine's samples and settings. Early
+        rejections have the reason `LOW_GAIN` and no score.
 
     Raises:
         RequestError: A tree has too many operators, or a leaf that the branch does not have.
     """
-    stops = select_early_stops(engine.reference) if early_stops is None else early_stops
-    if engine.settings.steps < MIN_STEPS or engine.settings.threshold <= 0:
-        stops = ()
-    bounds = bound_gains(engine.reference)
-    return [
-        _screen_descent(engine.start_descent(expression), engine.settings, stops, bounds) for expression in expressions
-    ]
+    if engine not in _PREPARATIONS:
+        _PREPARATIONS[engine] = _prepare(engine)
+    return [_decide(engine, _PREPARATIONS[engine], expression) for expression in expressions]
 
 
-def select_early_stops(reference: Reference) -> Sequence[EarlyStop]:
-    """Return the early stops that were measured on predictions like those of the samples."""
-    prediction = reference.samples[0].prediction
-    if prediction.numel() < LARGE_PREDICTION:
-        return ROW_STOPS
-    return IMAGE_STOPS if prediction.ndim > 2 and prediction.shape[2:].numel() > 1 else BOX_STOPS
+def _prepare(engine: Engine) -> _Preparation:
+    bounds, settings = bound_gains(engine.reference), engine.settings
+    if settings.steps < MIN_STEPS or settings.threshold <= 0:
+        return _Preparation(bounds)
+    exchanges = exchange_targets(engine.branch, engine.reference)
+    if len(exchanges) < JUDGED_SAMPLES:
+        return _Preparation(bounds)
+    # Their metric is never measured.
+    unknown = (math.nan,) * len(exchanges)
+    reference = Reference(tuple(each.sample for each in exchanges), unknown, unknown)
+    exchanged = type(engine)(engine.branch, reference, settings, operator_cap=engine.operator_cap)
+    return _Preparation(bounds, exchanges, exchanged)
+
+
+def exchange_targets(branch: Branch, reference: Reference) -> tuple[Exchange, ...]:
+    """Exchange the targets of the samples that early stops judge: the two with most to gain; none where there are no early stops.
+
+    The other target is that of the sample whose target differs most, among those of the same shape.
+    """
+    samples = reference.samples
+    channels = samples[0].prediction.shape[1] if samples[0].prediction.ndim > 1 else 1
+    # One logit is a softmax over two channels.
+    competes = branch.activation == "softmax" or (branch.activation == "sigmoid" and channels == 1)
+    if not competes or samples[0].prediction.numel() < LARGE_PREDICTION:
+        return ()
+    ideals = [branch.ideal(sample.context) for sample in samples]
+    found: list[Exchange] = []
+    for index in sorted(range(len(samples)), key=lambda index: reference.initial[index] - reference.best[index]):
+        others = [
+            other
+            for other in range(len(samples))
+            if _shapes(samples[other].context) == _shapes(samples[index].context)
+            and ideals[other].shape == ideals[index].shape == samples[index].prediction.shape
+        ]
+        changes = [_centre(ideals[index].float() - ideals[other].float()) for other in others]
+        counts = [int(change.count_nonzero()) for change in changes]
+        most = counts.index(max(counts)) if counts else 0
+        if counts and counts[most] >= MIN_CHANGED and reference.best[index] > reference.initial[index]:
+            sample = Sample(samples[index].prediction, samples[others[most]].context)
+            found.append(Exchange(index, sample, changes[most].sign(), counts[most], _is_one_hot(branch, sample)))
+    return tuple(found[:JUDGED_SAMPLES])
+
+
+def _is_one_hot(branch: Branch, sample: Sample) -> bool:
+    leaves, mask = branch.leaves(sample.prediction, sample.context), branch.mask(sample.context)
+    if "y" not in leaves:
+        return False
+    total = leaves["y"].sum(dim=1, keepdim=True)
+    return bool(((total == 1) | (False if mask is None else ~mask)).all())
+
+
+def _shapes(context: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in context.items()}
+
+
+def _centre(values: Tensor) -> Tensor:
+    """Subtract the mean over the channels, which a softmax does not see; one channel stands for the difference of two."""
+    return values - values.mean(dim=1, keepdim=True) if values.ndim > 1 and values.shape[1] > 1 else values
 
 
 def bound_gains(reference: Reference) -> tuple[float, ...]:
@@ -125,37 +204,88 @@ def bound_gains(reference: Reference) -> tuple[float, ...]:
     return tuple(max(best, METRIC_CEILING) - initial for initial, best in pairs)
 
 
-def _screen_descent(
-    descent: Descent, settings: ProtocolSettings, stops: Sequence[EarlyStop], bounds: Sequence[float]
-) -> Verdict:
-    for stop in stops:
-        reason = _check_early_stop(descent, settings, stop)
+def _decide(engine: Engine, prepared: _Preparation, expression: Expression) -> Verdict:
+    descent = engine.start_descent(expression)
+    if prepared.exchanged is not None:
+        reason = _stop_early(engine, prepared, descent, prepared.exchanged.start_descent(expression))
         if reason is not None:
             return Verdict(reason)
-    return conclude(descent, settings, bounds)
+    return conclude(descent, engine.settings, prepared.bounds)
 
 
-def _check_early_stop(descent: Descent, settings: ProtocolSettings, stop: EarlyStop) -> Reason | None:
-    """Advance the first samples to a stop, and return why the loss is rejected there, or None."""
-    reference = descent.reference
-    count = min(stop.samples, len(reference.samples))
-    attainable = sum(reference.best[:count]) - sum(reference.initial[:count])
-    required = stop.fraction * settings.threshold * (attainable if settings.unit == "relative" else count)
-    total = 0.0
-    has_gradient = False
-    for sample in range(count):
-        end = descent.advance(sample, stop.step * settings.steps // PAPER_STEPS)
-        if end is Reason.NOT_FINITE:
+def _stop_early(engine: Engine, prepared: _Preparation, descent: Descent, exchanged: Descent) -> Reason | None:
+    """Return why a loss is rejected early, or None."""
+    exchanges, scale = prepared.exchanges, engine.settings.steps / PAPER_STEPS
+    end = _advance(descent, exchanges, int(RESPONSE_STEP * scale))
+    if end is not None:
+        return end if end is Reason.NOT_FINITE else None
+    match _respond(descent, exchanged, exchanges, int(RESPONSE_STEP * scale)):
+        case Response.NONE:
+            stops = (FIRST_STOP, LATE_STOP, LAST_STOP)
+        case Response.CLEAR:
+            stops = (LATE_STOP, LAST_STOP)
+        case Response.HIDDEN:
+            stops = (LAST_STOP,)
+    for stop in stops:
+        if _advance(descent, exchanges, int(stop.step * scale)) is Reason.NOT_FINITE:
             return Reason.NOT_FINITE
+        if not _rises(descent, exchanges, stop, engine.settings):
+            return Reason.LOW_GAIN
+    return None
+
+
+def _advance(descent: Descent, exchanges: Sequence[Exchange], step: int) -> Reason | None:
+    """Advance the judged samples to a step; return why one of them ended before, if one did."""
+    for each in exchanges:
+        end = descent.advance(each.index, step)
         if end is not None:
-            continue
-        has_gradient = True
+            return end
+    return None
+
+
+class Response(Enum):
+    """What a prediction's own target, in place of another, changes in its displacement."""
+
+    NONE = "nothing, or it moves it away"
+    CLEAR = "it moves as the target does, or otherwise"
+    HIDDEN = "it follows its target, and moves much farther in ways that have nothing to do with it"
+
+
+def _respond(descent: Descent, exchanged: Descent, exchanges: Sequence[Exchange], step: int) -> Response:
+    """Compare the judged predictions with those that descend towards another target; the first that follows its own decides."""
+    for number, each in enumerate(exchanges):
+        if exchanged.advance(number, step) is not None:
+            # Nothing can be compared, so the loss runs to its end.
+            return Response.HIDDEN
+        prediction = descent.prediction(each.index)
+        changed = _centre(prediction - exchanged.prediction(number))
+        distance = _norm(prediction - descent.reference.samples[each.index].prediction)
+        share = _norm(changed) / distance if distance > 0 else math.nan
+        agreement = float((changed.sign() * each.change).sum()) / each.changed
+        away = each.one_hot and agreement < -CLEAR_AGREEMENT
+        if not (share < FLAT or away):
+            return Response.HIDDEN if agreement > CLEAR_AGREEMENT and share < DRIFT else Response.CLEAR
+    return Response.NONE
+
+
+def _norm(values: Tensor) -> float:
+    return math.sqrt(float(values.square().sum()))
+
+
+def _rises(descent: Descent, exchanges: Sequence[Exchange], stop: EarlyStop, settings: ProtocolSettings) -> bool:
+    """Check whether the metric of the judged samples rises enough along the direction taken so far, or cannot tell."""
+    reference = descent.reference
+    attainable = sum(reference.best[each.index] - reference.initial[each.index] for each in exchanges)
+    required = stop.fraction * settings.threshold * (attainable if settings.unit == "relative" else len(exchanges))
+    total, moves = 0.0, stop.still_tells
+    for each in exchanges:
         best = 0.0
         for extrapolation in stop.extrapolations:
-            gain = descent.gain(sample, extrapolation)
+            gain = descent.gain(each.index, extrapolation)
+            moves = moves or gain != 0
             best = max(best, gain)
             dropped = extrapolation == 1 and gain < -MAX_DROP
             if dropped or total + best > required or not math.isfinite(gain):
-                return None
+                return True
         total += best
-    return Reason.LOW_GAIN if has_gradient else None
+    return not moves
