@@ -120,7 +120,10 @@ def to_float(value: Any) -> float:
         RequestError: The value is not a single number.
     """
     try:
-        found = float(value)
+        # NumPy drops an imaginary part, with a warning alone.
+        found = float(value) if complex(value).imag == 0 else float("complex")
+    except OverflowError:
+        return math.nan
     except (TypeError, ValueError, RuntimeError) as error:
         shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
         raise RequestError(
