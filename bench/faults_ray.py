@@ -100,7 +100,7 @@ def parts_harmed(sizes: Namespace) -> list[dict[str, Any]]:
     """Actors, raylets and whole nodes that are killed, or frozen for a while."""
     rows = []
     with _cluster(NODES) as cluster:
-        for (part, find), (done, number) in itertools.product(PARTS.items(), HARMS.items()):
+        for (part, find), (done, number) in itertools.product([*PARTS.items()][: sizes.parts], HARMS.items()):
             harm = _Harm(cluster, sizes.harm_seconds, sizes.harms, find, number)
             try:
                 found = beside_clean(
@@ -108,7 +108,7 @@ def parts_harmed(sizes: Namespace) -> list[dict[str, Any]]:
                     sizes.evaluations,
                     lambda perform: start_ray_workers(perform, NODES, cluster.address),
                     # Long enough for all that is to happen.
-                    delay_seconds=4 * NODES * (sizes.harms + 1) * sizes.harm_seconds / sizes.evaluations,
+                    delay_seconds=3 * NODES * (sizes.harms + 1) * sizes.harm_seconds / sizes.evaluations,
                     meddle=harm.meddle,
                 )
             finally:
@@ -233,6 +233,7 @@ USUAL = {
     "delays": 2,
     "seconds": 300,
     "interval_seconds": 30,
+    "parts": 3,
     "harms": 3,
     "harm_seconds": 15,
 }
@@ -243,6 +244,7 @@ QUICK = {
     "delays": 1,
     "seconds": 40,
     "interval_seconds": 15,
+    "parts": 1,
     "harms": 1,
     "harm_seconds": 5,
 }

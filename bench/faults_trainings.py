@@ -283,6 +283,7 @@ def misbehaving(sizes: Namespace) -> list[dict[str, Any]]:
             more = {"becomes": MISDEEDS[kind][1], "wrong": wrong, "seconds": round(time.monotonic() - start)}
             promise = f"{task[0]}: a training {kind}"
             rows.append(row(promise, found["misdeeds"], len(wrong), found["repeated"], equal, **more))
+            tell(str(rows[-1]))
     return rows
 
 

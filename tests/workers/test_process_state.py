@@ -197,11 +197,11 @@ def test_a_value_that_cannot_be_compared_is_restored():
 
 def test_modules_that_are_forgotten_or_replaced_come_back_and_new_ones_stay():
     state = read_state()
-    module = sys.modules.pop("autoloss.space.loss")
+    module = sys.modules.pop("autoloss.search.history")
     sys.modules["autoloss.errors"] = sys.modules["autoloss.a_new_one"] = sys
     try:
         assert restore_state(state) == []
-        assert sys.modules["autoloss.space.loss"] is module
+        assert sys.modules["autoloss.search.history"] is module
         assert sys.modules["autoloss.errors"] is not sys
         assert "autoloss.a_new_one" in sys.modules
     finally:

@@ -156,7 +156,8 @@ _BUILTINS = tuple(vars(builtins))
 
 
 def _read_builtins() -> Mapping[str, Any]:
-    return {name: vars(builtins)[name] for name in _BUILTINS if name in vars(builtins)}
+    found = vars(builtins)
+    return {name: found[name] for name in _BUILTINS if name in found}
 
 
 class _Modules:
@@ -166,9 +167,7 @@ class _Modules:
         self.found = dict(sys.modules)
 
     def __eq__(self, before: object) -> bool:
-        return isinstance(before, _Modules) and all(
-            self.found.get(name) is module for name, module in before.found.items()
-        )
+        return isinstance(before, _Modules) and before.found.items() <= self.found.items()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
