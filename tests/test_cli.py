@@ -55,7 +55,7 @@ def test_an_output_without_room_is_one_sentence(directory, monkeypatch, capsys):
     assert run("top", directory) == 1
     said = capsys.readouterr().err
     assert said == (
-        "autoloss: What the command says cannot be written: No space left on device. Make room, or print it elsewhere.\n"
+        "autoloss: What the command says cannot be written: No space left on device. Make room, or write it elsewhere.\n"
     )
 
 

@@ -47,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        _fail(
-            RunError(f"What the command says cannot be written: {error.strerror}. Make room, or print it elsewhere."), 1
-        )
+        what = error.filename or "What the command says"
+        _fail(RunError(f"{what} cannot be written: {error.strerror}. Make room, or write it elsewhere."), 1)
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
     sys.exit(0)
