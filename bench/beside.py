@@ -28,7 +28,7 @@ from autoloss.workers.faults import FaultyFunction
 from autoloss.workers.injection import FaultyWorkers, Injection
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, Workers
-from output import emit, make_parser, parse_arguments
+from output import emit, keep_rows, make_parser, parse_arguments
 from searches import tell
 
 Measure = Callable[[argparse.Namespace], list[dict[str, Any]]]
@@ -176,7 +176,7 @@ def run_measures(
     for name in arguments.only or table:
         rows += [{"name": name, **found} for found in table[name](arguments)]
         tell(str(rows[-1]))
-    emit({"rows": rows}, arguments, show)
+    emit({"rows": keep_rows(rows, arguments)}, arguments, show)
 
 
 def row(promise: str, trials: int, lost: int, repeated: int, history_equal: bool | None, **more: Any) -> dict[str, Any]:

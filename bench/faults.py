@@ -1,7 +1,10 @@
 """What a run survives: for each promise what was lost, what was repeated, and whether the history is equal.
 
 Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
-files are damaged.
+files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm.
+
+python bench/faults.py --out results/faults.json        about half an hour on two cores
+python bench/faults.py --only folders --out results/faults.json        its other rows stay
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from typing import Any
 
 import torch
 
+import faults_clients
+import faults_data
 import faults_driver
 import faults_file
+import faults_folders
 import faults_sharing
 import toy
-from output import Figure, emit, make_parser, parse_arguments
+from output import Figure, emit, keep_rows, make_parser, parse_arguments
 from promise import Shown
 
 EVALUATIONS = 8
@@ -39,6 +45,11 @@ FIGURES = {
     "damaged files": Figure(("promises", {"name": "damage"}, "trials")),
     "full disks": Figure(("promises", {"name": "disk"}, "trials")),
     "full disks: history equal": Figure(("promises", {"name": "disk"}, "history_equal")),
+    "hostile clients": Figure(("promises", {"name": "clients"}, "trials")),
+    "hostile clients: history equal": Figure(("promises", {"name": "clients"}, "history_equal")),
+    "hostile files": Figure(("promises", {"name": "data"}, "trials")),
+    "folders and clocks": Figure(("promises", {"name": "folders"}, "trials")),
+    "folders and clocks: history equal": Figure(("promises", {"name": "folders"}, "history_equal")),
 }
 
 
@@ -53,8 +64,20 @@ USUAL = {
     "flips": 300,
     "truncations": 50,
     "full_disks": 3,
+    "rounds": 10,
+    "cases": 1000,
+    "times": 10,
 }
-QUICK = {"kills": 20, "counts": 1, "races": 6, "reading_seconds": 2.0, "full_disks": 1}
+QUICK = {
+    "kills": 20,
+    "counts": 1,
+    "races": 6,
+    "reading_seconds": 2.0,
+    "full_disks": 1,
+    "rounds": 1,
+    "cases": 2,
+    "times": 1,
+}
 
 
 def _clean(folder: Path) -> faults_driver.Clean:
@@ -75,6 +98,9 @@ PROMISES: Mapping[str, Experiment] = {
     "readers": lambda at, sizes: faults_sharing.readers(at, sizes.readers, 100, seconds=sizes.reading_seconds),
     "damage": lambda at, sizes: faults_file.damaged(at, sizes.flips, sizes.truncations),
     "disk": lambda at, sizes: faults_file.full_disk(at, _clean(at), periods=sizes.full_disks),
+    "clients": lambda at, sizes: faults_clients.hostile_clients(at, _clean(at), sizes.rounds),
+    "data": lambda at, sizes: faults_data.hostile_files(at, sizes.cases),
+    "folders": lambda at, sizes: faults_folders.folders(at, _clean(at), sizes.times),
 }
 """Name → the experiment; it gets a folder of its own and the sizes on the command line."""
 
@@ -85,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(parser, argv, **QUICK)
     torch.set_num_threads(1)
     shown = [_tried(name, arguments) for name in arguments.only or PROMISES]
-    emit({"promises": [one.values() for one in shown]}, arguments, _print)
+    emit({"promises": keep_rows([one.values() for one in shown], arguments, "promises")}, arguments, _print)
     if not all(one.kept for one in shown):
         raise SystemExit(1)
 

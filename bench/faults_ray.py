@@ -8,17 +8,20 @@ The cluster listens on the loopback address only and has a token of its own; onl
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
+import signal
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from autoloss.workers.pool import Workers
+from autoloss.workers.process_table import descendants, read_process_table
 from autoloss.workers.ray_cluster import AUTH_MODE, ISOLATED, QUIET, start_ray_workers
 from beside import Measure, beside_clean, run_measures
 from output import Figure
@@ -93,6 +96,105 @@ class _Killer:
             self._cluster.add_node(wait=False, **NODE)
 
 
+def parts_harmed(sizes: Namespace) -> list[dict[str, Any]]:
+    """Actors, raylets and whole nodes that are killed, or frozen for a while."""
+    rows = []
+    with _cluster(NODES) as cluster:
+        for (part, find), (done, number) in itertools.product([*PARTS.items()][: sizes.parts], HARMS.items()):
+            harm = _Harm(cluster, sizes.harm_seconds, sizes.harms, find, number)
+            try:
+                found = beside_clean(
+                    f"{part} of Ray {done}",
+                    sizes.evaluations,
+                    lambda perform: start_ray_workers(perform, NODES, cluster.address),
+                    # Long enough for all that is to happen.
+                    delay_seconds=3 * NODES * (sizes.harms + 1) * sizes.harm_seconds / sizes.evaluations,
+                    meddle=harm.meddle,
+                )
+            finally:
+                harm.end()
+            rows.append({**found, "harms": harm.done})
+    left = [process for process in filter(str.isdigit, os.listdir("/proc")) if _is_of_the_cluster(process)]
+    return [{**found, "left": len(left)} for found in rows]
+
+
+class _Harm:
+    """Sends a signal to a part of the oldest node whenever it is due; what is frozen goes on when the next one is due."""
+
+    def __init__(self, cluster: Any, seconds: float, most: int, find: Find, number: signal.Signals) -> None:
+        self.done = 0
+        self._cluster = cluster
+        self._between = seconds
+        self._most = most
+        self._find = find
+        self._number = number
+        self._frozen: list[int] = []
+        self._due: float | None = None
+
+    def meddle(self, workers: Workers, done: int) -> None:
+        now = time.monotonic()
+        if self._due is None:
+            self._due = now + self._between if done else None
+        elif now >= self._due:
+            self._due = now + self._between
+            if self._frozen:
+                self.end()
+            elif self.done < self._most and (processes := self._find(self._raylet())):
+                tell(f"{self._number.name} to {len(processes)} processes after {done} evaluations")
+                _send(processes, self._number)
+                self._frozen = processes if self._number is signal.SIGSTOP else []
+                self.done += 1
+                self._replace_if_gone()
+
+    def end(self) -> None:
+        """Let what is frozen go on."""
+        _send(self._frozen, signal.SIGCONT)
+        self._frozen = []
+
+    def _raylet(self) -> int:
+        return self._cluster.list_all_nodes()[1].all_processes["raylet"][0].process.pid
+
+    def _replace_if_gone(self) -> None:
+        node = self._cluster.list_all_nodes()[1]
+        time.sleep(0.2)
+        if node.all_processes["raylet"][0].process.poll() is not None:
+            self._cluster.remove_node(node, allow_graceful=False)
+            self._cluster.add_node(wait=False, **NODE)
+
+
+def _send(processes: Sequence[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def _find_actors(raylet: int) -> list[int]:
+    """Return the supervisors of workers: what started the reapers, of which workers are forks with the same name."""
+    table, reapers = read_process_table(), set()
+    for process in descendants(raylet):
+        with suppress(OSError):
+            if b"autoloss.workers.reaper" in Path(f"/proc/{process}/cmdline").read_bytes():
+                reapers.add(process)
+    return list({table[process].parent for process in reapers if process in table} - reapers)
+
+
+Find = Callable[[int], list[int]]
+PARTS: Mapping[str, Find] = {
+    "an actor": _find_actors,
+    "a raylet": lambda raylet: [raylet],
+    "a node": lambda raylet: [raylet, *descendants(raylet)],
+}
+HARMS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
+
+
+def _is_of_the_cluster(process: str) -> bool:
+    """Say whether a process has the token of this one's cluster."""
+    with suppress(OSError):
+        token = os.environ["RAY_AUTH_TOKEN_PATH"].encode()
+        return int(process) != os.getpid() and token in Path(f"/proc/{process}/environ").read_bytes()
+    return False
+
+
 @contextmanager
 def _cluster(nodes: int) -> Iterator[Any]:
     """Start a head without CPUs and so many nodes with one, and connect this process."""
@@ -121,11 +223,31 @@ FIGURES = {
     "killed nodes: history equal": Figure(("rows", {"name": "nodes_killed"}, "history_equal")),
     "workers and delays: lost": Figure(("rows", {"name": "workers_and_delays"}, "lost")),
 }
-MEASURES: tuple[Measure, ...] = (workers_and_delays, nodes_killed)
+MEASURES: tuple[Measure, ...] = (workers_and_delays, nodes_killed, parts_harmed)
 
 
-USUAL = {"evaluations": 40, "killed_evaluations": 300, "counts": 3, "delays": 2, "seconds": 300, "interval_seconds": 30}
-QUICK = {"evaluations": 10, "killed_evaluations": 30, "counts": 2, "delays": 1, "seconds": 40, "interval_seconds": 15}
+USUAL = {
+    "evaluations": 40,
+    "killed_evaluations": 300,
+    "counts": 3,
+    "delays": 2,
+    "seconds": 300,
+    "interval_seconds": 30,
+    "parts": 3,
+    "harms": 3,
+    "harm_seconds": 15,
+}
+QUICK = {
+    "evaluations": 10,
+    "killed_evaluations": 30,
+    "counts": 2,
+    "delays": 1,
+    "seconds": 40,
+    "interval_seconds": 15,
+    "parts": 1,
+    "harms": 1,
+    "harm_seconds": 5,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

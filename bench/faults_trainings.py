@@ -6,6 +6,7 @@ python bench/faults_trainings.py --quick
 
 from __future__ import annotations
 
+import builtins
 import os
 import secrets
 import signal
@@ -23,6 +24,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
 from autoloss.run.loop import run_loop
@@ -40,6 +43,7 @@ from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
 from output import Figure
+from searches import tell
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -112,6 +116,43 @@ def change_settings() -> None:
     signal.alarm(1)
 
 
+class _SilentError(Exception):
+    @property
+    def __cause__(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise ValueError("no cause")
+
+
+def raise_silently() -> None:
+    raise _SilentError
+
+
+class _Loud:
+    def flush(self) -> None:
+        raise KeyboardInterrupt
+
+
+def replace_output() -> None:
+    sys.stdout = _Loud()
+
+
+class _Nothing(TorchDispatchMode):
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        return 0 * operator(*arguments, **(named or {}))
+
+
+def enter_modes() -> None:
+    _Nothing().__enter__()
+    BaseTorchFunctionMode().__enter__()
+
+
+def forget_names() -> None:
+    for name in [name for name in sys.modules if name == "json" or name.startswith("autoloss.space")]:
+        del sys.modules[name]
+    sys.path.insert(0, "/nowhere")
+    tempfile.tempdir = "/nowhere"
+    del builtins.__dict__["print"]
+
+
 FAILED, REPEATED, HARMLESS = "failed", "repeated", "harmless"
 MISDEEDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "changes settings": (change_settings, HARMLESS),
@@ -128,8 +169,14 @@ MISDEEDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "allocates without end": (hoard, REPEATED),
     "closes its descriptors": (close_descriptors, HARMLESS),
     "leaves threads": (leave_threads, HARMLESS),
+    "raises an exception that raises": (raise_silently, FAILED),
+    "replaces its output with one that raises": (replace_output, HARMLESS),
+    "does not leave modes of torch": (enter_modes, HARMLESS),
+    "forgets modules and built-in names": (forget_names, HARMLESS),
 }
 """What a training does → a function that does it, and what becomes of the training."""
+AT_THE_END = (change_settings, enter_modes, forget_names)
+"""Its own training would suffer; the next one must not."""
 TASKS: Sequence[tuple[str, Mapping[str, Any], float]] = (
     ("tabular", {"data": "iris", "steps": 20}, 20.0),
     ("digits-seg", {}, 40.0),
@@ -139,30 +186,22 @@ TASKS: Sequence[tuple[str, Mapping[str, Any], float]] = (
 
 @dataclass
 class Misbehaving:
-    """Stands for the `train` of a task, and misbehaves in one call of `EVERY`; the count is kept in a file, for all workers.
-
-    Args:
-        prepare: Called in the worker before each training: a mutant of the worker's code.
-    """
+    """Stands for the `train` of a task, and misbehaves in one call of `EVERY`; the count is kept in a file, for all workers."""
 
     task: autoloss.Task
     misdeed: Callable[[], None] | None
     count: str
-    prepare: Callable[[], None] | None = None
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if self.prepare is not None:
-            self.prepare()
         with open(self.count, "ab") as file:
             file.write(b".")
             number = file.tell()
         misdeed = self.misdeed if number % EVERY == 1 else None
-        if misdeed is not None and misdeed is not change_settings:
+        if misdeed is not None and misdeed not in AT_THE_END:
             misdeed()
         # That of the class: the task's own is this object.
         outcome = type(self.task).train(self.task, *arguments, **named)
-        if misdeed is not None and misdeed is change_settings:
-            # Its own training would suffer; the next one must not.
+        if misdeed is not None and misdeed in AT_THE_END:
             misdeed()
         return outcome
 
@@ -172,20 +211,20 @@ def try_misdeed(
     evaluations: int,
     folder: Path,
     task: tuple[str, Mapping[str, Any], float] = TASKS[0],
-    prepare: Callable[[], None] | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Search with trainings that misbehave; return the history, counts, and what is left behind."""
     name, options, deadline = task
     made, count = autoloss.tasks.get(name, **options), folder / "count"
     misdeed = None if kind is None else MISDEEDS[kind][0]
-    setattr(made, "train", Misbehaving(made, misdeed, str(count), prepare))  # noqa: B010
+    setattr(made, "train", Misbehaving(made, misdeed, str(count)))  # noqa: B010
     mark = secrets.token_hex(8)
     os.environ[MARK] = mark
     try:
         found = autoloss.search(
             made,
             evaluations=evaluations,
-            workers=1,
+            workers=workers,
             directory=folder / "run",
             settings={**QUICK_SETTINGS, "limits.training_seconds": deadline},
             final=False,
@@ -244,10 +283,15 @@ def misbehaving(sizes: Namespace) -> list[dict[str, Any]]:
             more = {"becomes": MISDEEDS[kind][1], "wrong": wrong, "seconds": round(time.monotonic() - start)}
             promise = f"{task[0]}: a training {kind}"
             rows.append(row(promise, found["misdeeds"], len(wrong), found["repeated"], equal, **more))
+            tell(str(rows[-1]))
     return rows
 
 
 SOAK_FAULTS = "worker-crash=0.004,hang=0.0005,hang-c=0.0005,freeze=0.0005,oom=0.0005,error=0.002,seed=7"
+
+
+TELL_EVERY = 100
+"""Children after which the soak says how far it is."""
 
 
 class _EnoughError(Exception):
@@ -255,7 +299,7 @@ class _EnoughError(Exception):
 
 
 def soak(sizes: Namespace) -> list[dict[str, Any]]:
-    """A long search of a toy with faults on, and everything stored."""
+    """A long search of a toy with faults on, and everything stored; Ctrl-C ends it, and what was done by then is shown."""
     settings = {
         **SETTINGS,
         "evaluations": sizes.children,
@@ -267,6 +311,16 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
     runner = JobRunner(task, samples, configuration)
     history = History(task.branches, configuration)
     start, used, memory = time.monotonic(), time.process_time(), _resident_bytes()
+    told = 0
+
+    def cost(children: int) -> dict[str, Any]:
+        return {
+            "megabytes": round((_resident_bytes() - memory) / 1e6),
+            "milliseconds_per_child": round(1000 * (time.process_time() - used) / max(children, 1), 2),
+            "injected": dict(pool.injected),
+            "seconds": round(time.monotonic() - start),
+        }
+
     inner = ProcessWorkers(FaultyFunction(runner.perform), 2, memory_limit_bytes=configuration.limits.memory_bytes)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -276,20 +330,18 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def stop_when_done(progress: Progress) -> None:
-            if len(history.candidates) >= sizes.children:
+            nonlocal told
+            if (done := len(history.candidates)) >= sizes.children:
                 raise _EnoughError
+            if done >= told + TELL_EVERY:
+                told = done
+                tell(f"{done} of {sizes.children} children: {cost(done)}")
 
-        with suppress(_EnoughError):
+        with suppress(_EnoughError, KeyboardInterrupt):
             run_loop(history, store, dispatcher, stop_when_done)
-        children = len(history.candidates)
+        children, figures = len(history.candidates), cost(len(history.candidates))
         stored = sum(1 for _ in store.candidates())
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
-    figures = {
-        "megabytes": round((_resident_bytes() - memory) / 1e6),
-        "milliseconds_per_child": round(1000 * (time.process_time() - used) / children, 2),
-        "injected": dict(pool.injected),
-        "seconds": round(time.monotonic() - start),
-    }
     lost = failed + children - stored
     return [row("a search with faults on", children, lost, pool.repeated + dispatcher.losses.total(), None, **figures)]
 

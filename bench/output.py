@@ -113,6 +113,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def keep_rows(rows: Sequence[dict[str, Any]], arguments: argparse.Namespace, key: str = "rows") -> list[dict[str, Any]]:
+    """Add the rows of other measurements that `--out` holds already, where `--only` names some; each row has its date."""
+    rows = [{**row, "date": describe_machine()["date"]} for row in rows]
+    if not (arguments.only and arguments.out and arguments.out.exists()):
+        return rows
+    measured = {row["name"] for row in rows}
+    before = json.loads(arguments.out.read_text(encoding="utf-8"))[key]
+    return [row for row in before if row["name"] not in measured] + rows
+
+
 def emit(result: Mapping[str, Any], arguments: argparse.Namespace, show: Callable[[dict[str, Any]], object]) -> None:
     """Add the machine, write the result where `--out` asks for it, and print it."""
     document = {"machine": describe_machine(), **result}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -34,6 +36,27 @@ def directory(tmp_path_factory):
     settings = {**SETTINGS, "final.confirm": 2, "final.finalists": 1, "final.compare": 1, "final.compare_seeds": 2}
     autoloss.search(QuickTask(), evaluations=8, seed=1, workers=0, directory=path, settings=settings)
     return path
+
+
+def test_a_terminal_that_cannot_write_every_character_gets_its_number(directory, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run("top", directory) == 0
+    out.flush()
+    assert b"\\u" in out.buffer.getvalue() or b"\\x" in out.buffer.getvalue()
+
+
+def test_an_output_without_room_is_one_sentence(directory, monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert run("top", directory) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "autoloss: What the command says cannot be written: No space left on device. Make room, or write it elsewhere.\n"
+    )
 
 
 @pytest.fixture

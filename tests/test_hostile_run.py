@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.cli import main
 from autoloss.errors import RunError
 from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.rows import checksum
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.task import Training
+from tests import screens
 from tests.run.quick import SETTINGS, QuickTask
 
 ORDERS = "[red]a[/red] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\u202e <script>alert(1)</script>"
@@ -36,11 +36,8 @@ CANDIDATE = Candidate(
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    out, error = capsys.readouterr()
-    assert "Traceback" not in error
-    return int(ended.value.code or 0), out + error
+    code, out, error = screens.run(*arguments)
+    return code, out + error
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +130,20 @@ def test_damaged_samples_are_named(kind, whole, tmp_path):
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize("text", [DEEP, "{", "[1]", '{"release": 1}', "null"])
-def test_a_damaged_file_beside_the_run_is_made_again(text, kept, tmp_path, capsys):
-    directory = made(tmp_path / "run", kept)
+BESIDE = {"deep": DEEP, "cut": "{", "a list": "[1]", "another object": '{"release": 1}', "nothing": "null"}
+
+
+def check_beside(kind: str, directory: Path) -> None:
+    """Damage the files beside a run; they are made again. bench counts these, too."""
     for name in ("formulas.json", "scenes.json"):
-        (directory / name).write_text(text)
+        (directory / name).write_text(BESIDE[kind])
     for words in (["top", directory], ["show", directory, 0], ["report", directory]):
-        assert run(capsys, *words)[0] == 0
+        assert screens.run(*words)[0] == 0
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_a_damaged_file_beside_the_run_is_made_again(kind, kept, tmp_path):
+    check_beside(kind, made(tmp_path / "run", kept))
 
 
 @pytest.mark.parametrize(

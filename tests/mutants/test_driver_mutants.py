@@ -6,13 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
 
 import pytest
 
 import autoloss
+import faults_clients
+import faults_data
 import faults_driver
 import faults_file
+import faults_folders
 import faults_sharing
+from autoloss.report.page import serving
 from promise import Shown
 
 from .mutating import mutated
@@ -23,7 +29,7 @@ EVALUATIONS = 5
 
 def kills(*points: str) -> Experiment:
     """Kill drivers of the mutant at points, each when it passes one for the third time; compare with an honest run."""
-    return lambda folder: faults_driver.kills_at_points(folder, honest(folder), points, counts=(3,))
+    return lambda folder: faults_driver.kills_at_points(folder, honest(), points, counts=(3,))
 
 
 def kills_of_one_code(*points: str) -> Experiment:
@@ -38,9 +44,10 @@ def kills_of_one_code(*points: str) -> Experiment:
 
 
 @lru_cache
-def honest(folder: Path) -> faults_driver.Clean:
+def honest() -> faults_driver.Clean:
     """Run undisturbed; asked for before a mutant takes the place of a function."""
-    return faults_driver.clean(folder, EVALUATIONS)
+    with TemporaryDirectory() as folder:
+        return faults_driver.clean(Path(folder), EVALUATIONS)
 
 
 def damage(folder: Path) -> Shown:
@@ -61,12 +68,29 @@ def readers(folder: Path) -> Shown:
 
 
 def full_disk(folder: Path) -> Shown:
-    return faults_file.full_disk(folder, honest(folder), periods=1, kinds=("quota",))
+    return faults_file.full_disk(folder, honest(), periods=1, kinds=("quota",))
 
 
 def synced(folder: Path) -> Shown:
     folder.mkdir(exist_ok=True)
     return Shown(promise="synced", trials=1, violations=tuple(faults_file.synced(folder)))
+
+
+def clients(*kinds: str) -> Experiment:
+    def experiment(folder: Path) -> Shown:
+        few = mock.patch.multiple(serving, CONNECTIONS=6), mock.patch.object(faults_clients, "REQUEST_SECONDS", 1.0)
+        with few[0], few[1]:
+            return faults_clients.hostile_clients(folder, honest(), 1, kinds)
+
+    return experiment
+
+
+def data(*kinds: str) -> Experiment:
+    return lambda folder: faults_data.hostile_files(folder, 100, kinds)
+
+
+def folders(*kinds: str) -> Experiment:
+    return lambda folder: faults_folders.folders(folder, honest(), 1, kinds)
 
 
 def replayed(folder: Path) -> Shown:
@@ -170,6 +194,59 @@ MUTANTS = {
         full_disk,
         "ended with 1",
     ),
+    "any host is known": Mutant(
+        "autoloss.report.page.serving:_Handler.do_GET",
+        {"len(hosts) != 1 or not self.server.knows(hosts[0].strip())": "not hosts"},
+        clients("two hosts", "a user before the host"),
+        "was answered with",
+    ),
+    "clients wait for ever": Mutant(
+        "autoloss.report.page.serving:Server.service_actions",
+        {"if end < now": "if end < 0"},
+        clients("drips bytes"),
+        "takes its time",
+    ),
+    "any number of clients": Mutant(
+        "autoloss.report.page.serving:Server.verify_request",
+        {">= CONNECTIONS": ">= 1000"},
+        clients("opens many connections"),
+        "connections were open",
+    ),
+    "weights that run": Mutant(
+        "autoloss.tasks.training.weights:load_state_dict",
+        {"weights_only=True": "weights_only=False"},
+        data("weights"),
+        "a program",
+    ),
+    "JSON without a bottom": Mutant(
+        "autoloss.conversion:parse_json",
+        {"except RecursionError": "except MemoryError"},
+        data("file beside a run"),
+        "RecursionError",
+    ),
+    "a folder that is gone": Mutant(
+        "autoloss.store.database:Database._check_place",
+        {"self._place is None or": "True or"},
+        folders("moved"),
+        "nobody",
+    ),
+    "rows that are not counted": Mutant(
+        "autoloss.store.database:Database.check_count",
+        {"found < least": "False"},
+        folders("copied without its log"),
+    ),
+    "a folder that is locked": Mutant(
+        "autoloss.store.lock:Ownership.__init__",
+        {"raise RequestError(": "raise OSError("},
+        folders("made read-only"),
+        "ended with 1",
+    ),
+    "trainings keyed by the time": Mutant(
+        "autoloss.run.loop:_Search.train",
+        {'seed, "training")': 'seed, "training", time.time() > 2e9)'},
+        folders("under a clock that jumps"),
+        "another history",
+    ),
 }
 
 
@@ -179,7 +256,7 @@ def test_a_mutant_is_caught(name, tmp_path):
     if mutant.experiment is replayed:
         faults_driver.driven_here(tmp_path / "run", 12)
         assert replayed(tmp_path).kept
-    honest(tmp_path)
+    honest()
     with mutated(mutant.function, mutant.changes):
         shown = mutant.experiment(tmp_path)
     assert not shown.kept

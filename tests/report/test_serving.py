@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import shutil
 import socket
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -129,6 +130,32 @@ def test_two_hosts_are_refused(second, server):
     answer = raw(server, f"GET /main HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 421")
     assert b"best so far" not in answer
+
+
+def test_a_client_that_is_gone_before_its_answer_is_no_traceback(server, capfd):
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            # Closed at once, with what was not read: the server's next write fails.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode() * 20)
+    assert asked(server, "/main")[0].status == 200
+    while server._open:
+        time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_time_that_a_page_takes_is_not_the_clients(server, monkeypatch):
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.2)
+    whole = server.live.whole
+
+    def take_long() -> str:
+        time.sleep(0.6)
+        return whole()
+
+    monkeypatch.setattr(server.live, "whole", take_long)
+    answer, text = asked(server, "/")
+    assert answer.status == 200
+    assert "</html>" in text
 
 
 def drip(client: socket.socket, seconds: float) -> float:

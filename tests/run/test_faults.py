@@ -7,8 +7,10 @@ import json
 import pytest
 
 import faults
+import faults_clients
 import faults_driver
 import faults_file
+import faults_folders
 import faults_sharing
 import toy
 from autoloss.search.guided import LEAST_OBSERVED
@@ -71,3 +73,16 @@ def test_a_full_disk_pauses_the_run_and_changes_nothing(known, tmp_path):
     shown = faults_file.full_disk(tmp_path, known, periods=2)
     assert_kept(shown)
     assert shown.trials >= 2
+
+
+def test_clients_that_mean_harm_disturb_no_search(known, tmp_path, monkeypatch):
+    monkeypatch.setattr(faults_clients, "REQUEST_SECONDS", 0.5)
+    shown = faults_clients.hostile_clients(tmp_path, known, rounds=1)
+    assert_kept(shown)
+    assert shown.trials == len(faults_clients.ATTACKS)
+
+
+def test_folders_that_are_copied_moved_or_locked_under_a_search_lose_nothing(known, tmp_path):
+    shown = faults_folders.folders(tmp_path, known, times=1)
+    assert_kept(shown)
+    assert shown.trials == len(faults_folders.KINDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Split
+from autoloss.tasks.metric import to_float
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.tasks.task import Diverged, Scored, Training
 from autoloss.tasks.training.recipe import Recipe
@@ -53,6 +56,51 @@ def trained(made: SupervisedTask, formula: str = "-y * log(p)", **training: Any)
     outcome = made.train(bind(Loss(formula), made.branches), Training(**{"seed": 0, **training}))
     assert isinstance(outcome, Scored)
     return outcome
+
+
+class Loud(float):
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyboardInterrupt
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0.5,
+        Loud(0.5),
+        Decimal("0.5"),
+        Fraction(1, 2),
+        np.array(0.5),
+        np.float16(0.5),
+        torch.tensor(0.5),
+        np.array(0.5 + 0j),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_metric_returns_a_number_of_any_type(value):
+    found = to_float(value)
+    assert (type(found), found) == (float, 0.5)
+    assert to_float(True) == 1.0
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, 10**400, Decimal("-Infinity"), np.array(math.nan)], ids=lambda value: str(value)[:9]
+)
+def test_a_number_that_is_no_float_is_undefined(value):
+    assert math.isnan(to_float(value))
+
+
+@pytest.mark.parametrize(
+    "value", [1 + 2j, np.array(1 + 2j), torch.tensor(1 + 2j), "good", None, Decimal("sNaN")], ids=repr
+)
+def test_what_is_no_number_is_named(value):
+    with pytest.raises(RequestError, match=f"returned a {type(value).__name__}.*expected one number"):
+        to_float(value)
 
 
 def test_tensors_arrays_and_data_sets_of_the_same_rows_train_alike():

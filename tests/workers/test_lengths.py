@@ -21,7 +21,7 @@ from autoloss.store.store import FILE, Store
 from autoloss.tasks.task import Diverged, Scored, Stopped, Training
 from autoloss.workers.dispatch import Dispatcher, run_jobs
 from autoloss.workers.job_runner import to_record
-from autoloss.workers.messages import Lost, Raised
+from autoloss.workers.messages import Finished, Lost, Raised
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.worker import run_job
 from tests.run.quick import QuickTask
@@ -45,11 +45,48 @@ def fail(error: BaseException | type[BaseException]) -> None:
     raise error
 
 
+class NoCauseError(RuntimeError):
+    @property
+    def __cause__(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise ValueError("no cause")
+
+
+class NoName(type):
+    @property
+    def __mro__(cls) -> tuple[type, ...]:
+        raise ValueError("no name")
+
+
+class NoNameError(Exception, metaclass=NoName):
+    pass
+
+
+class Text(str):
+    """Obeys no limit."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __format__(self, form: str) -> str:
+        raise KeyboardInterrupt
+
+    def encode(self, *arguments: object, **named: object) -> bytes:
+        raise KeyboardInterrupt
+
+
+class OwnTextError(Exception):
+    def __str__(self) -> str:
+        return Text(LONG)
+
+
 ERRORS = {
     "long": ValueError(LONG),
     "many lines": ValueError("line\n" * 1_000_000),
     "no UTF-8": ValueError("\ud800" * 5000),
     "no text": SilentError(),
+    "no cause": NoCauseError(),
+    "no name": NoNameError(),
+    "a text of its own": OwnTextError(),
     "in a group": ExceptionGroup("g" * 100_000, [ValueError(LONG)] * 30),
 }
 
@@ -81,6 +118,20 @@ def test_whatever_train_raises_is_its_own_fault_and_not_the_machines(error: type
         workers.submit(2, ValueError, deadline_seconds=20)
         workers.wait(None)
         assert workers.groups == group
+
+
+def test_an_output_that_raises_costs_nothing():
+    class Loud:
+        def flush(self) -> None:
+            raise KeyboardInterrupt
+
+    def replace_output(_: object) -> None:
+        sys.stdout = Loud()
+
+    with ProcessWorkers(replace_output, 1) as workers:
+        workers.submit(1, None, deadline_seconds=20)
+        (outcome,) = workers.wait(None)
+    assert isinstance(outcome, Finished)
 
 
 def test_an_interrupt_from_outside_is_an_accident_of_the_machine():
@@ -123,6 +174,8 @@ def test_what_a_training_returns_is_limited():
 
 
 def test_a_text_is_cut_once():
+    assert type(keep_text(Text("\ud800" + LONG), 100)) is str
+    assert len(keep_text(Text(LONG), 100)) <= 100
     cut = keep_text("\ud800" + LONG, 100)
     assert len(cut) <= 100
     assert keep_text(cut, 100) == cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import decimal
 import gc
 import multiprocessing
@@ -9,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -17,6 +19,8 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
 from autoloss.search.history import as_text
@@ -47,6 +51,28 @@ def switch_off_cudnn() -> None:
     torch.backends.cudnn.enabled = False
 
 
+def forget_modules() -> None:
+    for name in [name for name in sys.modules if name == "json" or name.startswith("autoloss.space")]:
+        del sys.modules[name]
+
+
+def forget_names() -> None:
+    builtins.__dict__.pop("print")
+    builtins.__dict__["sorted"] = np.array
+
+
+class Doubling(TorchDispatchMode):
+    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        return 2 * operator(*arguments, **(named or {}))
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "modes of operators": Doubling,
+    "modes of functions": BaseTorchFunctionMode,
+    "hooks of saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(torch.neg, torch.neg),
+}
+
+
 RESTORED: dict[str, Callable[[], Any]] = {
     "dtype": lambda: torch.set_default_dtype(torch.float64),
     "device": lambda: torch.set_default_device("meta"),
@@ -72,9 +98,15 @@ RESTORED: dict[str, Callable[[], Any]] = {
     "start method": lambda: multiprocessing.set_start_method("spawn"),
     "streams": lambda: setattr(sys, "stdout", None),
     "warnings": lambda: warnings.simplefilter("ignore"),
+    "modules": forget_modules,
+    "import path": lambda: sys.path.insert(0, "/nowhere"),
+    "temporary folder": lambda: setattr(tempfile, "tempdir", "/nowhere"),
+    "built-in names": forget_names,
+    "switch interval": lambda: sys.setswitchinterval(100.0),
 }
 REPLACED: dict[str, Callable[[], Any]] = {
     "inference mode": enter_inference_mode,
+    "mode of operators": lambda: Doubling().__enter__(),
     "processes": lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
     "priority": lambda: os.nice(5),
     "output": lambda: os.close(1),
@@ -110,14 +142,14 @@ def run(workers: ProcessWorkers, payload: Callable[[], Any]) -> dict[str, Any]:
 def test_what_a_training_sets_is_restored(kind: str, workers: ProcessWorkers):
     before = run(workers, int)
     changed = run(workers, RESTORED[kind])
-    assert changed != before or kind == "streams"
+    assert changed != before or kind in ("streams", "modules")
     assert run(workers, int) == before
 
 
 def test_a_worker_that_cannot_be_restored_is_replaced():
     if os.geteuid() == 0:
         # Root may raise its limits and its priority again.
-        kinds = {name: REPLACED[name] for name in ("inference mode", "output")}
+        kinds = {name: REPLACED[name] for name in ("mode of operators", "output")}
     else:
         kinds = REPLACED
     with ProcessWorkers(work, 1) as workers:
@@ -146,6 +178,34 @@ def test_what_cannot_be_restored_is_named():
     state = read_state()
     assert restore_state({**state, "standard descriptors": []}) == ["standard descriptors"]
     assert restore_state(state) == []
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_that_was_not_left_is_named(name: str):
+    state = read_state()
+    with MODES[name]():
+        assert restore_state(state) == [f"torch: {name}"]
+    assert restore_state(state) == []
+
+
+def test_a_value_that_cannot_be_compared_is_restored():
+    state = read_state()
+    tempfile.tempdir = np.zeros(2)  # pyright: ignore[reportAttributeAccessIssue]
+    assert restore_state(state) == []
+    assert tempfile.tempdir == state["temporary folder"]
+
+
+def test_modules_that_are_forgotten_or_replaced_come_back_and_new_ones_stay():
+    state = read_state()
+    module = sys.modules.pop("autoloss.search.history")
+    sys.modules["autoloss.errors"] = sys.modules["autoloss.a_new_one"] = sys
+    try:
+        assert restore_state(state) == []
+        assert sys.modules["autoloss.search.history"] is module
+        assert sys.modules["autoloss.errors"] is not sys
+        assert "autoloss.a_new_one" in sys.modules
+    finally:
+        del sys.modules["autoloss.a_new_one"]
 
 
 class Poisonous(QuickTask):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,6 +27,10 @@ OPTIONS = {"directory": "--out", "settings": "--set", "options": "--set"}
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong request, 3 owned, 130 or 143 interrupted."""
     signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            # Not every terminal can write every character of a formula; no command ends for that.
+            stream.reconfigure(errors="backslashreplace")
     words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
         app(args=words, obj=words, standalone_mode=True)
@@ -38,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        what = error.filename or "What the command says"
+        _fail(RunError(f"{what} cannot be written: {error.strerror}. Make room, or write it elsewhere."), 1)
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
     sys.exit(0)

@@ -22,6 +22,8 @@ def keep_text(text: str, characters: int) -> str:
     >>> keep_text("a" * 100, 30)
     'aaaaaaa … shortened … aaaaaaa'
     """
+    # A subclass's methods are not ours.
+    text = str.__str__(text)
     # What cannot be written is rare, and long texts are cut before they are copied again.
     if len(text) > characters:
         half = (characters - len(_CUT)) // 2

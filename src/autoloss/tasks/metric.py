@@ -120,11 +120,20 @@ def to_float(value: Any) -> float:
         RequestError: The value is not a single number.
     """
     try:
-        found = float(value)
+        # float() drops the imaginary part of NumPy's numbers.
+        number = complex(value)
+    except OverflowError:
+        return math.nan
     except (TypeError, ValueError, RuntimeError) as error:
-        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-        raise RequestError(
-            f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
-            "is undefined. Average over classes, or pick one of the values."
-        ) from error
-    return found if math.isfinite(found) else math.nan
+        raise _refuse(value) from error
+    if number.imag:
+        raise _refuse(value)
+    return number.real if math.isfinite(number.real) else math.nan
+
+
+def _refuse(value: Any) -> RequestError:
+    shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+    return RequestError(
+        f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
+        "is undefined. Average over classes, or pick one of the values."
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import locale
 import os
 import resource
 import signal
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -45,12 +47,12 @@ def restore_state(state: State) -> list[str]:
     """
     left = []
     for name, setting in _all_settings().items():
-        if name not in state or _read(setting) == state[name]:
+        if name not in state or _is(setting, state[name]):
             continue
         if setting.restore is not None:
             with suppress(Exception):
                 setting.restore(state[name])
-        if _read(setting) != state[name]:
+        if not _is(setting, state[name]):
             left.append(name)
     return left
 
@@ -64,6 +66,14 @@ def restored_state() -> Iterator[None]:
             yield
     finally:
         restore_state(state)
+
+
+def _is(setting: Setting, value: Any) -> bool:
+    try:
+        return bool(_read(setting) == value)
+    except Exception:
+        # Of an array, or of an object of the job's own.
+        return False
 
 
 def _read(setting: Setting) -> Any:
@@ -142,7 +152,39 @@ def _read_descriptors() -> list[tuple[int, int]]:
     return [(one.st_dev, one.st_ino) for one in found]
 
 
+_BUILTINS = tuple(vars(builtins))
+
+
+def _read_builtins() -> Mapping[str, Any]:
+    found = vars(builtins)
+    return {name: found[name] for name in _BUILTINS if name in found}
+
+
+class _Modules:
+    """Modules by name; equal to what holds the same ones, whatever else was imported since."""
+
+    def __init__(self) -> None:
+        self.found = dict(sys.modules)
+
+    def __eq__(self, before: object) -> bool:
+        return isinstance(before, _Modules) and before.found.items() <= self.found.items()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return "modules"
+
+
+def _restore_import_path(before: Sequence[str]) -> None:
+    sys.path[:] = before
+
+
 _PROCESS: Mapping[str, Setting] = {
+    "built-in names": Setting(_read_builtins, lambda before: builtins.__dict__.update(before)),
+    "modules": Setting(_Modules, lambda before: sys.modules.update(before.found)),
+    "import path": Setting(lambda: list(sys.path), _restore_import_path),
+    "temporary folder": Setting(lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
+    "switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
     "environment": Setting(_read_environment, _restore_environment),
     "current folder": Setting(os.getcwd, os.chdir),
     "umask": Setting(_read_mask, os.umask),
@@ -203,6 +245,10 @@ def _torch(torch: ModuleType) -> Mapping[str, Setting]:
         "default device": Setting(read_device, restore_device),
         "gradients": Setting(lambda: torch.is_grad_enabled(), lambda on: torch.set_grad_enabled(on)),
         "inference mode": Setting(lambda: torch.is_inference_mode_enabled(), None),
+        # Entered and not left, they see all that the next job computes.
+        "modes of functions": Setting(lambda: torch._C._len_torch_function_stack(), None),
+        "modes of operators": Setting(lambda: torch._C._len_torch_dispatch_stack(), None),
+        "hooks of saved tensors": Setting(lambda: torch._C._autograd._top_saved_tensors_default_hooks(False), None),
         "determinism": Setting(
             lambda: torch.get_deterministic_debug_mode(), lambda mode: torch.set_deterministic_debug_mode(mode)
         ),

@@ -54,10 +54,17 @@ def run_job(
     except passing:
         raise
     except BaseException as error:
-        cause, seconds = classify_error(error), time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        try:
+            cause, texts = classify_error(error), describe_error(error)
+        except passing:
+            raise
+        except BaseException:
+            # Its type, its causes or its text are the job's code as well, and raise.
+            cause, texts = None, ("An exception that cannot be described.", "")
         if cause is not None:
-            return Lost(job, cause, "\n".join(describe_error(error)), seconds)
-        return Raised(job, *describe_error(error), seconds)
+            return Lost(job, cause, "\n".join(texts), seconds)
+        return Raised(job, *texts, seconds)
     return Finished(job, value, time.perf_counter() - start)
 
 
@@ -148,9 +155,11 @@ def _run_jobs(channel: Channel, threads: int) -> None:
         if os.getpid() != own:
             # A process that user code forked came back out of it: the answer is its parent's to give.
             os._exit(0)
+        faulthandler.cancel_dump_traceback_later()
+        is_last = bool(restore_state(state))
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        channel.send(job, _pickle(outcome, is_last=bool(restore_state(state))))
+        channel.send(job, _pickle(outcome, is_last=is_last))
 
 
 def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:

@@ -7,10 +7,12 @@ at most, and less often where that takes long.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -98,6 +100,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS
     allow_reuse_address = os.name == "posix"
 
     def __init__(self, live: Live, host: str = HOST, port: int = PORT) -> None:
@@ -136,10 +139,15 @@ class Server(ThreadingHTTPServer):
             self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def expect(self, connection: socket.socket) -> None:
-        """Give a connection time for its next request."""
+    def expect(self, connection: socket.socket, seconds: float | None = None) -> None:
+        """Give a connection time for its next step: by default, for reading an answer and sending the next request."""
         with self._guard:
-            self._open[connection] = time.monotonic() + REQUEST_SECONDS
+            self._open[connection] = time.monotonic() + (REQUEST_SECONDS if seconds is None else seconds)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that is gone before its answer."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def port(self) -> int:
@@ -184,6 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_SECONDS
 
     def do_GET(self) -> None:
+        # The time that a page takes is not the client's.
+        self.server.expect(self.connection, math.inf)
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not self.server.knows(hosts[0].strip()):
             self._answer(
@@ -207,6 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, text: str, *, kind: str = "text/html", tag: str | None = None) -> None:
         body = text.encode()
+        self.server.expect(self.connection)
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
