@@ -68,9 +68,9 @@ class Steps:
         self.taken = 0
         run = CompiledEngine.run
 
-        def counted(engine: CompiledEngine, sample, program, z, velocity, span, momentum):
+        def counted(engine: CompiledEngine, sample, program, z, velocity, span):
             self.taken += span[1] - span[0]
-            return run(engine, sample, program, z, velocity, span, momentum)
+            return run(engine, sample, program, z, velocity, span)
 
         monkeypatch.setattr(CompiledEngine, "run", counted)
 
