@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloss.errors import unknown
-from autoloss.settings import Configuration
 from autoloss.space.loss_text import join_branches
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")
@@ -277,8 +276,6 @@ DEFAULT: Mapping[str, Any] = {
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
-    # While one candidate is trained whole, which takes as long as eight short trainings, those after it go on.
-    "evolution.lag": 8,
     "evolution.population": 500,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
@@ -320,21 +317,3 @@ def get_search_settings(task: object, recipe: str | None = None) -> Mapping[str,
     if recipe == "paper":
         return paper
     return {**DEFAULT, **(OWN.get(task, {}) if isinstance(task, str) else {}), **paper}
-
-
-def fill_settings(given: Mapping[str, Any], task: object, recipe: str | None = None) -> dict[str, Any]:
-    """Return what is asked for a search over the settings of its recipe.
-
-    Where the given rungs train every candidate whole, the lag stays the paper's: the default one belongs to short trainings.
-
-    Raises:
-        RequestError: There is no such recipe, or a value is invalid.
-
-    >>> fill_settings({"search.rungs": "1"}, "digits-seg").get("evolution.lag")
-    """
-    usual = dict(get_search_settings(task, recipe))
-    if "search.rungs" in given and Configuration().changed({"search.rungs": given["search.rungs"]}).search.rungs == (
-        1.0,
-    ):
-        usual.pop("evolution.lag", None)
-    return {**usual, **given}

@@ -562,7 +562,7 @@ def test_workers_that_will_never_train_are_told_of():
     # A whole training holds up more of the short ones after it.
     short = whole.changed({"search.rungs": (0.125, 1.0)})
     assert describe_idle_workers(1, short.changed({"evolution.lag": 1})) == []
-    assert "Set evolution.lag=8" in describe_idle_workers(2, short)[0]
+    assert "Set evolution.lag=16" in describe_idle_workers(4, short)[0]
     assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []
 
 

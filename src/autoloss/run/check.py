@@ -181,7 +181,7 @@ def check(
     ('baseline/ce', True)
     """
     inspect_data(refer_to_task(task, metric, options))
-    wanted = {**recipes.fill_settings(settings or {}, task), "seed": seed, "evaluations": evaluations}
+    wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
     request = make_request(task, metric=metric, options=options, settings=wanted)
     loaded, configuration = request.task, request.configuration
     samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)

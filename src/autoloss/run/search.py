@@ -112,7 +112,8 @@ def search(
         metric=metric,
         options=options,
         settings={
-            **recipes.fill_settings(settings or {}, task, recipe),
+            **recipes.get_search_settings(task, recipe),
+            **(settings or {}),
             **{name: value for name, value in given.items() if value is not None},
         },
         start=[start] if isinstance(start, str) else start,

@@ -94,7 +94,7 @@ def describe_idle_workers(workers: int, configuration: Configuration) -> list[st
     """
     lag, short = configuration.evolution.lag, len(configuration.search.rungs) > 1
     # While one candidate is trained whole, those up to `lag` after it are trained shortly.
-    needed = (2 * workers + 1 if short else workers) if workers > 1 else 1
+    needed = 2 * workers if short and workers > 1 else workers
     if lag >= needed:
         return []
     wanted = (4 if short else 2) * workers
