@@ -35,6 +35,8 @@ class OwnedError(RunError):
 
 LONGEST = 80
 """Largest number of characters of a wrong value that a message repeats."""
+LONGEST_TEXT = 1000
+"""Largest number of characters of an exception's text that a message repeats."""
 MOST = 60
 """Largest number of names that a message lists; a table may have thousands of columns."""
 
@@ -72,12 +74,20 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> RequestError:
     )
 
 
-def find_user_line(error: BaseException) -> str:
+def describe_user_error(error: BaseException) -> str:
+    """Return the type, the text and the line of what a user's own code raised, without a full stop at the end."""
+    text = str(error)
+    text = text.rstrip(".") if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+    where = f", in {found}" if (found := _find_user_line(error)) else ""
+    return f"{type(error).__name__}: {text}{where}"
+
+
+def _find_user_line(error: BaseException) -> str:
     """Return file, line and text of the last line of a user's own code that an error came through; empty without one."""
     folders = (os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith((*folders, "<")):
-            return f"{os.path.basename(frame.filename)}, line {frame.lineno}: {frame.line}"
+            return f"{os.path.basename(frame.filename)}, line {frame.lineno}: {(frame.line or '')[: 2 * LONGEST]}"
     return ""
 
 

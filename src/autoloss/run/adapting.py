@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from autoloss import zoo
-from autoloss.errors import RequestError, RunError, find_user_line
+from autoloss.errors import RequestError, RunError, describe_user_error
 from autoloss.search.chance import derive_seed
 from autoloss.search.records import Outcome, State, keep_text
 from autoloss.settings import Configuration
@@ -182,9 +182,8 @@ def explain_failures() -> Iterator[None]:
     except (RequestError, RunError, MemoryError):
         raise
     except Exception as error:
-        where = f", in {found}" if (found := find_user_line(error)) else ""
         raise RunError(
-            f"The training with the standard loss fails: {type(error).__name__}: {str(error).rstrip('.')}{where}. A search would "
+            f"The training with the standard loss fails: {describe_user_error(error)}. A search would "
             "lose every training to it."
         ) from error
 

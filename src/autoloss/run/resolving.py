@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import tasks
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, describe_user_error
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.operators import Operator
@@ -138,7 +138,7 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
         except RequestError:
             raise
         except Exception as error:
-            raise RequestError(f"{name} fails: {type(error).__name__}: {error}") from error
+            raise RequestError(f"{name} fails: {describe_user_error(error)}.") from error
     elif others:
         raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(others)}.")
     if not isinstance(loaded, Task):

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import cloudpickle
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, describe_user_error, unknown
 
 PREFIX = "autoloss_file_"
 """Begins the names of the modules that are made of users' files; the rest tells files of one name apart."""
@@ -113,7 +113,7 @@ def _load_module(file: Path) -> ModuleType:
     except RequestError as error:
         raise RequestError(f"{file.name}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise RequestError(f"{file} fails on import: {type(error).__name__}: {error}") from error
+        raise RequestError(f"{file} fails on import: {describe_user_error(error)}.") from error
     # Workers get what is in this file by value: they do not import it.
     cloudpickle.register_pickle_by_value(module)
     return module

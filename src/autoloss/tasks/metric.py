@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError, find_user_line
+from autoloss.errors import RequestError, describe_user_error
 
 
 @runtime_checkable
@@ -53,9 +53,8 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     except (RequestError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        where, said = find_user_line(error), f"{type(error).__name__}: {error}"
         raise RequestError(
-            f"The metric raises {said.rstrip('.')}{f', in {where}' if where else ''}. It was called with (prediction, target) of "
+            f"The metric raises {describe_user_error(error)}. It was called with (prediction, target) of "
             f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
             "prediction is activated."
         ) from error

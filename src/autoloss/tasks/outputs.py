@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, find_user_line
+from autoloss.errors import RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Sample
 from autoloss.tasks.batches import Inputs, describe_inputs, list_tensors
@@ -67,9 +67,8 @@ def try_building(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     except RequestError:
         raise
     except Exception as error:
-        where = f", in {found}" if (found := find_user_line(error)) else ""
         raise RequestError(
-            f"The network cannot be built: {type(error).__name__}: {str(error).rstrip('.')}{where}. Give a function without "
+            f"The network cannot be built: {describe_user_error(error)}. Give a function without "
             "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
         ) from error
 
