@@ -276,6 +276,7 @@ DEFAULT: Mapping[str, Any] = {
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
+    "search.niche": 0.1,
     "evolution.population": 500,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,

@@ -76,6 +76,10 @@ class SearchSettings:
     are found by the score at the first, winners by that at the last."""
     promote: float = 0.05
     """Share of the candidates with a score at one rung that are trained at the next."""
+    niche: float = 0.0
+    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: a niche takes part
+    in a tournament with one of its best, and every other promotion goes to a niche that has had none. At 0 each candidate counts for
+    itself."""
     scale: bool = False
     """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
     part of the loss that is found, and losses that are equal up to a factor are trained once."""
@@ -93,6 +97,8 @@ class SearchSettings:
             )
         if not 0 < self.promote <= 1:
             raise RequestError(f"search.promote is {self.promote}; a share is in (0, 1].")
+        if not 0 <= self.niche < math.inf:
+            raise RequestError(f"search.niche is {self.niche}; it needs to be at least 0.")
         if not 0 < self.learning_rate < math.inf:
             raise RequestError(f"search.learning_rate is {self.learning_rate}; it needs to be above 0.")
 

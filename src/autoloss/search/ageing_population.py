@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import TypeVar
 
 from autoloss.search.archive import Archive
 from autoloss.search.correction import ScoreCorrection
+from autoloss.search.niches import Niches
 from autoloss.search.records import Candidate, Outcome
+
+Drawn = TypeVar("Drawn")
 
 
 class AgeingPopulation(Archive):
@@ -21,6 +25,7 @@ class AgeingPopulation(Archive):
         lag: Candidate k sees candidates 0 … k − lag.
         fidelity: Share of the schedule at which scores are compared; outcomes at others are left out.
         correction: Corrects these scores by those at larger shares; without it they are compared as they are.
+        niches: With them, a share T of the niches is drawn, and each competes with the best of a share T of its members.
     """
 
     def __init__(
@@ -31,12 +36,14 @@ class AgeingPopulation(Archive):
         lag: int,
         fidelity: float = 1.0,
         correction: ScoreCorrection | None = None,
+        niches: Niches | None = None,
     ) -> None:
         self._size = size
         self._tournament = tournament
         self._lag = lag
         self._fidelity = fidelity
         self._correction = correction
+        self._niches = niches
         self._scores: dict[int, float] = {}
         self._scored: list[int] = []
         """The candidates with a score, in their order."""
@@ -44,6 +51,8 @@ class AgeingPopulation(Archive):
     def observe(self, candidate: Candidate) -> None:
         if self._correction is not None:
             self._correction.add(candidate)
+        if self._niches is not None:
+            self._niches.add(candidate)
 
     def add(self, k: int, outcome: Outcome) -> None:
         if self._correction is not None:
@@ -62,7 +71,20 @@ class AgeingPopulation(Archive):
         members = self.members(k)
         if not members:
             return None
-        contestants = rng.sample(members, max(1, math.ceil(self._tournament * len(members))))
         scores = self._scores if self._correction is None else self._correction.values(k - self._lag)
-        best = max(scores[contestant] for contestant in contestants)
-        return rng.choice([contestant for contestant in contestants if scores[contestant] == best])
+        if self._niches is not None:
+            niches: dict[int, list[int]] = {}
+            for member in members:
+                niches.setdefault(self._niches.find(member), []).append(member)
+            drawn = self._draw_share(list(niches.values()), rng)
+            members = [_find_best(self._draw_share(niche, rng), scores, rng) for niche in drawn]
+            return _find_best(members, scores, rng)
+        return _find_best(self._draw_share(members, rng), scores, rng)
+
+    def _draw_share(self, among: Sequence[Drawn], rng: Random) -> list[Drawn]:
+        return rng.sample(among, max(1, math.ceil(self._tournament * len(among))))
+
+
+def _find_best(contestants: Sequence[int], scores: Mapping[int, float], rng: Random) -> int:
+    best = max(scores[contestant] for contestant in contestants)
+    return rng.choice([contestant for contestant in contestants if scores[contestant] == best])

@@ -9,6 +9,7 @@ from autoloss.search.archive import Archive
 from autoloss.search.chance import derive_generator
 from autoloss.search.correction import ScoreCorrection
 from autoloss.search.mutation import Kind, draw_kind
+from autoloss.search.niches import make_niches
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
@@ -79,6 +80,7 @@ def make_evolution(branches: Sequence[str], configuration: Configuration) -> Evo
         lag=settings.lag,
         fidelity=rungs[0],
         correction=ScoreCorrection(branches, configuration) if len(rungs) > 1 else None,
+        niches=make_niches(branches, configuration),
     )
     return Evolution(
         branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0]

@@ -6,11 +6,12 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autoloss.search.correction import ScoreCorrection
 from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
+from autoloss.search.niches import make_niches
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
@@ -22,8 +23,8 @@ class Promotion(Proposer):
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
     first; scores at the first rung are corrected by those at larger shares (`ScoreCorrection`). Twins and copies are the same loss,
-    and not promoted beside it. A promotion is a candidate of its own, whose parent is the one that is promoted; the larger share is
-    looked at first.
+    and not promoted beside it. Every other promotion goes to a niche that has had none (`search.niche`). A promotion is a candidate
+    of its own, whose parent is the one that is promoted; the larger share is looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -46,8 +47,10 @@ class Promotion(Proposer):
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
         """For each rung, candidate → score of those that are not promoted."""
         self._correction = ScoreCorrection(branches, configuration)
+        self._niches = make_niches(branches, configuration)
         self._scored = [0] * len(self._rungs)
-        self._promoted = [0] * len(self._rungs)
+        self._promoted: list[list[int]] = [[] for _ in self._rungs]
+        """For each rung, the candidates that were promoted to the next."""
 
     def plannable(self, k: int) -> bool:
         known = k < self._initial or self._resolved.includes(k - self._lag)
@@ -70,6 +73,8 @@ class Promotion(Proposer):
         if candidate.source is not None:
             self._repeated.add(candidate.id)
         self._correction.add(candidate)
+        if self._niches is not None:
+            self._niches.add(candidate)
         self._proposer.add(candidate)
 
     def choose(
@@ -98,10 +103,19 @@ class Promotion(Proposer):
         """Return the next promotion by what candidates up to `last` came to, or None where none is due."""
         for rung in reversed(range(len(self._rungs) - 1)):
             waiting = self._waiting[rung]
-            if self._promoted[rung] + 1 <= self._share * self._scored[rung] and waiting:
-                self._promoted[rung] += 1
+            promoted = self._promoted[rung]
+            if len(promoted) + 1 <= self._share * self._scored[rung] and waiting:
                 scores = waiting if rung else self._correction.values(last)
-                best = max(waiting, key=lambda k: (scores[k], -k))
+                best = max(self._eligible(rung), key=lambda k: (scores[k], -k))
                 del waiting[best]
+                promoted.append(best)
                 return best, rung + 1
         return None
+
+    def _eligible(self, rung: int) -> Collection[int]:
+        """Return which candidates may be promoted: every other time those of niches that have had no promotion, if there are any."""
+        waiting, promoted = self._waiting[rung], self._promoted[rung]
+        if self._niches is None or len(promoted) % 2 == 0:
+            return waiting
+        known = {self._niches.find(k) for k in promoted}
+        return [k for k in waiting if self._niches.find(k) not in known] or waiting
