@@ -113,7 +113,7 @@ class Promotion(Proposer):
         return None
 
     def _eligible(self, rung: int) -> Collection[int]:
-        """Return which candidates may be promoted: every other time those of niches that have had no promotion, if there are any."""
+        """Return which candidates may be promoted: every other time those of niches that have had none, if there are any."""
         waiting, promoted = self._waiting[rung], self._promoted[rung]
         if self._niches is None or len(promoted) % 2 == 0:
             return waiting
