@@ -46,8 +46,8 @@ class Niches:
         self._of[candidate.id] = centres.find(candidate.id, np.concatenate(rows), self._radius)
 
     def find(self, k: int) -> int:
-        """Return the niche of a candidate, by the number of its first member."""
-        return self._of[k]
+        """Return the niche of a candidate, by the number of its first member; one that was not added is a niche of its own."""
+        return self._of.get(k, k)
 
 
 def make_niches(branches: Sequence[str], configuration: Configuration) -> Niches | None:
