@@ -6,7 +6,8 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from autoloss.search.correction import ScoreCorrection
 from autoloss.search.jobs import Attempt
@@ -17,14 +18,17 @@ from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration
 
+BEST_NICHES = 0.25
+"""Share of the niches, the best ones, that are trained further for being new: the others are not worth a whole training."""
+
 
 class Promotion(Proposer):
     """Plans a promotion where one is due, and asks another proposer for all other candidates.
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
     first; scores at the first rung are corrected by those at larger shares (`ScoreCorrection`). Twins and copies are the same loss,
-    and not promoted beside it. Every other promotion goes to a niche that has had none (`search.niche`). A promotion is a candidate
-    of its own, whose parent is the one that is promoted; the larger share is looked at first.
+    and not promoted beside it. Every other promotion goes to a good niche that has had none (`search.niche`). A promotion is a
+    candidate of its own, whose parent is the one that is promoted; the larger share is looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -106,16 +110,19 @@ class Promotion(Proposer):
             promoted = self._promoted[rung]
             if len(promoted) + 1 <= self._share * self._scored[rung] and waiting:
                 scores = waiting if rung else self._correction.values(last)
-                best = max(self._eligible(rung), key=lambda k: (scores[k], -k))
+                ranked = sorted(waiting, key=lambda k: (-scores[k], k))
+                best = self._find_new_niche(rung, ranked) if len(promoted) % 2 else None
+                best = ranked[0] if best is None else best
                 del waiting[best]
                 promoted.append(best)
                 return best, rung + 1
         return None
 
-    def _eligible(self, rung: int) -> Collection[int]:
-        """Return which candidates may be promoted: every other time those of niches that have had none, if there are any."""
-        waiting, promoted = self._waiting[rung], self._promoted[rung]
-        if self._niches is None or len(promoted) % 2 == 0:
-            return waiting
-        known = {self._niches.find(k) for k in promoted}
-        return [k for k in waiting if self._niches.find(k) not in known] or waiting
+    def _find_new_niche(self, rung: int, ranked: Sequence[int]) -> int | None:
+        """Return the best candidate of the best niche that has had no promotion, if that is one of the best niches; else None."""
+        if self._niches is None:
+            return None
+        promoted = {self._niches.find(k) for k in self._promoted[rung]}
+        niches = dict.fromkeys([*map(self._niches.find, ranked)])
+        best = list(niches)[: max(1, math.ceil(BEST_NICHES * len(niches)))]
+        return next((k for k in ranked if (niche := self._niches.find(k)) in best and niche not in promoted), None)
