@@ -95,7 +95,11 @@ TASKS = {
     "broken.py:task": ("task = (", "fails on import: SyntaxError", "never closed"),
     "raises.py:task": ("raise OSError('\\x1b[2J no data')", "fails on import: OSError", "no data"),
     "exits.py:task": ("raise SystemExit(0)", "fails on import: SystemExit", "0"),
-    "fails.py:task": ("def task():\n    raise KeyError('x')", "fails: KeyError: 'x'", "in fails.py, line 2: raise KeyError"),
+    "fails.py:task": (
+        "def task():\n    raise KeyError('x')",
+        "fails: KeyError: 'x'",
+        "in fails.py, line 2: raise KeyError",
+    ),
     "binary.py:task": ("\x00\x01", "fails on import", "null bytes"),
 }
 
