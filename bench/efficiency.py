@@ -56,11 +56,12 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "+short": lambda task: {**_small(task), "search.rungs": (0.125, 1.0)},
     "+guided": lambda task: {**_small(task), "search.proposer": "guided"},
     "all": lambda task: recipes.get_search_settings(task.name, "default"),
+    "all, no niches": lambda task: {**recipes.get_search_settings(task.name), "search.niche": 0.0},
     "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
     "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "guided"},
 }
-"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also with
-either proposer: arms with equal settings are one search."""
+"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also without
+niches and with either proposer: arms with equal settings are one search."""
 FIRST = ("random", "paper", "all")
 LEVELS = ("random", "tuned")
 FIGURES = {
