@@ -60,8 +60,8 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
     "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "guided"},
 }
-"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also without
-niches and with either proposer: arms with equal settings are one search."""
+"""Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also
+without niches and with either proposer: arms with equal settings are one search."""
 FIRST = ("random", "paper", "all")
 LEVELS = ("random", "tuned")
 FIGURES = {
