@@ -22,6 +22,7 @@ PAPER = {
     "offspring.fresh": 0.5,
     "search.rungs": (1.0,),
     "search.scale": False,
+    "search.niche": 0.0,
 }
 """What the recipe of the paper stands for, where the recipe itself cannot be named."""
 SETTINGS = {

@@ -35,7 +35,10 @@ QUICK = {
     "evolution.initial": 6,
     "search.promote": 0.2,
 }
-KINDS = {"default": {"search.proposer": "evolution"}, "guided": {"search.proposer": "guided", "search.pool": 3}}
+KINDS = {
+    "default": {"search.proposer": "evolution", "search.niche": 0.1},
+    "guided": {"search.proposer": "guided", "search.pool": 3, "search.niche": 0.1},
+}
 BUDGET = 3
 
 
