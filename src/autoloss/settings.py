@@ -77,9 +77,8 @@ class SearchSettings:
     promote: float = 0.05
     """Share of the candidates with a score at one rung that are trained at the next."""
     niche: float = 0.0
-    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: a niche takes part
-    in a tournament with one of its best, and every other promotion goes to a good one that has had none. At 0 each counts for
-    itself."""
+    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: it takes part in a
+    tournament for parents with one of its best, so that the variants of one loss count once. At 0 each counts for itself."""
     scale: bool = False
     """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
     part of the loss that is found, and losses that are equal up to a factor are trained once."""

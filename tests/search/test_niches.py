@@ -1,10 +1,9 @@
-"""Losses with nearly equal gradients: what is one niche, and how parents and promotions are spread over niches."""
+"""Losses with nearly equal gradients: what is one niche, and how parents are spread over niches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,8 +12,6 @@ from autoloss.errors import RequestError
 from autoloss.search.ageing_population import AgeingPopulation
 from autoloss.search.history import as_text
 from autoloss.search.niches import Niches
-from autoloss.search.promotion import Promotion
-from autoloss.search.random_search import RandomSearch
 from autoloss.search.records import Candidate, Origin
 from autoloss.settings import Configuration
 
@@ -121,28 +118,6 @@ def test_an_archive_with_niches_conforms(claim):
         return population
 
     claim(make)
-
-
-def promoted(niche: float) -> list[int]:
-    settings = {"search.rungs": (0.125, 1.0), "search.promote": 0.1, "search.niche": niche, "evolution.initial": 40}
-    configuration = Configuration().changed({**settings, "evolution.lag": 1})
-    proposer = Promotion(RandomSearch(MAIN, configuration), MAIN, configuration)
-    parents: list[int] = []
-    for k in range(60):
-        plan = proposer.ask(k)
-        if plan.promotes and plan.parent is not None:
-            parents.append(plan.parent)
-        # The first thirty are one loss and the best; each of the others is alone.
-        norm = 1.0 if k < 30 else 2.0**k
-        proposer.add(candidate(k, {"main": gradient(norm)}))
-        score = (0.5 if k < 30 else 0.4) - k / 1e3
-        proposer.tell(k, replace(outcome(None if plan.promotes else score), fidelity=plan.fidelity))
-    return parents
-
-
-def test_every_other_promotion_goes_to_a_niche_that_has_had_none():
-    assert promoted(0.0) == [0, 1, 2, 3, 4]
-    assert promoted(0.1) == [0, 30, 1, 31, 2]
 
 
 @pytest.mark.parametrize("order", [1, 2])

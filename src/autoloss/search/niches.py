@@ -1,7 +1,7 @@
 """Groups of losses whose gradients are nearly equal.
 
 Mutations of one good loss are mostly the same loss with other digits. Where each counted for itself they would soon be most of the
-parents, and all that is trained whole: their scores differ by chance, and the best of many is ahead of any that stands alone.
+parents: their scores differ by chance, and the best of many is ahead of any that stands alone.
 Searches that keep several kinds of solutions therefore compare within such a group first (Mahfoud, Niching Methods for Genetic
 Algorithms, 1995; Mouret and Clune, Illuminating Search Spaces by Mapping Elites, 2015).
 """

@@ -6,20 +6,15 @@ with one difference: ASHA promotes by what has arrived, here a promotion follows
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from autoloss.search.correction import ScoreCorrection
 from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
-from autoloss.search.niches import make_niches
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
 from autoloss.search.resolved import ResolvedCount
 from autoloss.settings import Configuration
-
-BEST_NICHES = 0.25
-"""Share of the niches, the best ones, that are trained further for being new: the others are not worth a whole training."""
 
 
 class Promotion(Proposer):
@@ -27,8 +22,8 @@ class Promotion(Proposer):
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
     first; scores at the first rung are corrected by those at larger shares (`ScoreCorrection`). Twins and copies are the same loss,
-    and not promoted beside it. Every other promotion goes to a good niche that has had none (`search.niche`). A promotion is a
-    candidate of its own, whose parent is the one that is promoted; the larger share is looked at first.
+    and not promoted beside it. A promotion is a candidate of its own, whose parent is the one that is promoted; the larger share is
+    looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -51,10 +46,8 @@ class Promotion(Proposer):
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
         """For each rung, candidate → score of those that are not promoted."""
         self._correction = ScoreCorrection(branches, configuration)
-        self._niches = make_niches(branches, configuration)
         self._scored = [0] * len(self._rungs)
-        self._promoted: list[list[int]] = [[] for _ in self._rungs]
-        """For each rung, the candidates that were promoted to the next."""
+        self._promoted = [0] * len(self._rungs)
 
     def plannable(self, k: int) -> bool:
         known = k < self._initial or self._resolved.includes(k - self._lag)
@@ -77,8 +70,6 @@ class Promotion(Proposer):
         if candidate.source is not None:
             self._repeated.add(candidate.id)
         self._correction.add(candidate)
-        if self._niches is not None:
-            self._niches.add(candidate)
         self._proposer.add(candidate)
 
     def choose(
@@ -107,22 +98,10 @@ class Promotion(Proposer):
         """Return the next promotion by what candidates up to `last` came to, or None where none is due."""
         for rung in reversed(range(len(self._rungs) - 1)):
             waiting = self._waiting[rung]
-            promoted = self._promoted[rung]
-            if len(promoted) + 1 <= self._share * self._scored[rung] and waiting:
+            if self._promoted[rung] + 1 <= self._share * self._scored[rung] and waiting:
+                self._promoted[rung] += 1
                 scores = waiting if rung else self._correction.values(last)
-                ranked = sorted(waiting, key=lambda k: (-scores[k], k))
-                best = self._find_new_niche(rung, ranked) if len(promoted) % 2 else None
-                best = ranked[0] if best is None else best
+                best = max(waiting, key=lambda k: (scores[k], -k))
                 del waiting[best]
-                promoted.append(best)
                 return best, rung + 1
         return None
-
-    def _find_new_niche(self, rung: int, ranked: Sequence[int]) -> int | None:
-        """Return the best candidate of the best niche that has had no promotion, if that is one of the best niches; else None."""
-        if self._niches is None:
-            return None
-        promoted = {self._niches.find(k) for k in self._promoted[rung]}
-        niches = dict.fromkeys([*map(self._niches.find, ranked)])
-        best = list(niches)[: max(1, math.ceil(BEST_NICHES * len(niches)))]
-        return next((k for k in ranked if (niche := self._niches.find(k)) in best and niche not in promoted), None)
