@@ -15,7 +15,9 @@ from autoloss.search import ahead
 from autoloss.search.history import History, as_text
 from autoloss.search.records import Origin, State
 from autoloss.settings import Configuration
+from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
+from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.rejection_tester import make_tester
 
 from .quick import SETTINGS, TASK, QuickTask
@@ -114,6 +116,23 @@ def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
     assert tested._known == {*keys[:3], *keys[4:6]}
     tested.learn(b"".join(keys[2:4]), 16)
     assert tested._known == {*keys[:3], *keys[4:6]}
+
+
+def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known():
+    # The driver may have learnt by now that the key passes, and takes the attempt: whether a worker simulated it decides nothing.
+    configuration = Configuration().changed({**SETTINGS, "search.scale": True})
+    samples = sample_files.draw_samples(TASK, configuration.rejection.samples, 0)
+    tester, informed = (JobRunner(TASK, samples, configuration).get_tester("main") for _ in range(2))
+    trees = [
+        tester.parse(text) for text in ("mul(y, p)", "neg(mul(y, p))", "square(add(y, p))", "mul(exp(y), sqrt(p))")
+    ]
+    alone = tester.test(0, trees)
+    assert {bool(attempt.reason) for attempt in alone} == {True, False}
+    informed.learn(b"".join(attempt.key for attempt in alone), 0)
+    for attempt, known in zip(alone, informed.test(0, trees), strict=True):
+        assert attempt.simulated
+        assert not known.simulated
+        assert (attempt.signature, attempt.factor) == (known.signature, known.factor)
 
 
 def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):

@@ -148,9 +148,9 @@ class RejectionTester:
             reason = verdict.reason.name if verdict.reason else None
             results[i] = replace(results[i], reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
         if self._scale is not None:
-            # Only those that may win: the verdict of a known key is the driver's.
+            # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here.
             for i, attempt in enumerate(results):
-                if attempt.reason is None:
+                if attempt.key:
                     scaled = self._scale.measure(trees[i], gradients[i])
                     results[i] = replace(attempt, signature=scaled.signature, factor=scaled.factor)
         return results
