@@ -6,8 +6,9 @@ import argparse
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from multiprocessing import get_context, parent_process
@@ -92,11 +93,23 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
     return parser.parse_args(argv)
 
 
-def make_pool(processes: int, initializer: Callable[[], object] | None = None) -> Executor:
-    """Return so many processes that share nothing with this one; with 0, a thread of this process."""
+@contextmanager
+def make_pool(processes: int, initializer: Callable[[], object] | None = None) -> Iterator[Executor]:
+    """Return so many processes that share nothing with this one; with 0, a thread of this process.
+
+    What has not begun when an error ends the block is not begun: it would be shown hours later.
+    """
+    pool: Executor
     if processes == 0:
-        return ThreadPoolExecutor(1, initializer=initializer)
-    return ProcessPoolExecutor(processes, get_context("spawn"), _begin, (initializer,))
+        pool = ThreadPoolExecutor(1, initializer=initializer)
+    else:
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (initializer,))
+    with pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _begin(initializer: Callable[[], object] | None) -> None:

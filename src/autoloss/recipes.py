@@ -277,6 +277,7 @@ DEFAULT: Mapping[str, Any] = {
     "search.promote": 0.08,
     "search.scale": True,
     "search.niche": 0.1,
+    "search.promoted_lag": 12,
     "evolution.population": 500,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
@@ -287,10 +288,11 @@ Trained at an eighth first, the budget holds several times as many candidates; a
 losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to
 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's
 half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the time that it takes to
-value its members at each step."""
+value its members at each step. About every twelfth candidate is a promotion: with a lag of 12 for these, each is still decided by
+what the one before came to, and two workers need not wait for it."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
-OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04}
+OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}
 """About one in a hundred losses of raw heatmaps that pass learns anything (measured), and a sixteenth of the schedule shows it."""
 OWN: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("digits-det", "coco-det", "voc-det", "digits-ins", "coco-ins"), OF_DETECTORS),

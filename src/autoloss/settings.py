@@ -76,6 +76,9 @@ class SearchSettings:
     are found by the score at the first, winners by that at the last."""
     promote: float = 0.05
     """Share of the candidates with a score at one rung that are trained at the next."""
+    promoted_lag: int = 0
+    """What a promoted candidate came to is known to candidates so many places later, and at least `evolution.lag`. It trains longer
+    than others, which are not to wait for it."""
     niche: float = 0.0
     """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: it takes part in a
     tournament for parents with one of its best, so that the variants of one loss count once. At 0 each counts for itself."""
@@ -96,6 +99,8 @@ class SearchSettings:
             )
         if not 0 < self.promote <= 1:
             raise RequestError(f"search.promote is {self.promote}; a share is in (0, 1].")
+        if self.promoted_lag < 0:
+            raise RequestError(f"search.promoted_lag is {self.promoted_lag}; it cannot be negative.")
         if not 0 <= self.niche < math.inf:
             raise RequestError(f"search.niche is {self.niche}; it needs to be at least 0.")
         if not 0 < self.learning_rate < math.inf:
@@ -121,7 +126,8 @@ class EvolutionSettings:
     population: int = 2500
     """P, the most recent scored losses among which parents are found."""
     lag: int = 4
-    """Candidate k depends on the outcomes up to candidate k − lag; at most this many trainings run at a time."""
+    """Candidate k depends on the outcomes up to candidate k − lag; at most this many trainings run at a time, besides those of
+    promoted candidates (`search.promoted_lag`)."""
     one_branch: bool = False
     """Change only one random branch of a candidate, instead of drawing for each branch."""
     maximum_operators: int = 64

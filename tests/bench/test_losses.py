@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -88,13 +89,35 @@ def test_an_interrupted_table_has_the_rows_of_an_undisturbed_one(monkeypatch):
     assert [_timeless(kept[number]) for number in range(9)] == [_timeless(whole[number]) for number in range(9)]
 
 
+def test_an_error_ends_a_pool_before_what_has_not_begun():
+    begun: list[int] = []
+    unblocked = threading.Event()
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        raise ValueError(number)
+
+    def run() -> None:
+        with make_pool(0) as pool:
+            first = pool.submit(fail, 0)
+            pool.submit(unblocked.wait, 60)
+            for number in range(1, 20):
+                pool.submit(fail, number)
+            threading.Timer(0.1, unblocked.set).start()
+            first.result()
+
+    with pytest.raises(ValueError, match="0"):
+        run()
+    assert begun == [0]
+
+
 def test_the_processes_of_a_script_that_is_killed_end():
     code = (
         "import os, time, output\n"
         "if __name__ == '__main__':\n"
-        "    pool = output.make_pool(1)\n"
-        "    print(pool.submit(os.getpid).result(), flush=True)\n"
-        "    time.sleep(60)\n"
+        "    with output.make_pool(1) as pool:\n"
+        "        print(pool.submit(os.getpid).result(), flush=True)\n"
+        "        time.sleep(60)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(BENCH)}
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:

@@ -557,12 +557,17 @@ def test_workers_that_will_never_train_are_told_of():
     whole = Configuration().changed({"evolution.lag": 4})
     assert describe_idle_workers(4, whole) == []
     (told,) = describe_idle_workers(8, whole)
-    assert told.startswith("At most 4 candidates are under way at a time")
-    assert "Set evolution.lag=16" in told
-    # A whole training holds up more of the short ones after it.
+    assert told.startswith("With evolution.lag=4, some of the 8 workers will often only test losses")
+    assert "Set evolution.lag=16 to keep" in told
+    # A whole training holds up the short ones after it.
     short = whole.changed({"search.rungs": (0.125, 1.0)})
     assert describe_idle_workers(1, short.changed({"evolution.lag": 1})) == []
-    assert "Set evolution.lag=16" in describe_idle_workers(4, short)[0]
+    (told,) = describe_idle_workers(4, short)
+    assert "With evolution.lag=4 and search.promoted_lag=4," in told
+    assert "Set evolution.lag=8 and search.promoted_lag=32 to keep" in told
+    assert describe_idle_workers(4, short.changed({"evolution.lag": 8, "search.promoted_lag": 32})) == []
+    # A lag for all is one for those that are promoted, too.
+    assert describe_idle_workers(4, short.changed({"evolution.lag": 32})) == []
     assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []
 
 

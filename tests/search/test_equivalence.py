@@ -9,6 +9,8 @@ import torch
 from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.search.equivalence import SignatureIndex, VerdictCache
 from autoloss.search.initialization import initial_expression
+from autoloss.search.visibility import Visibility
+from autoloss.settings import Configuration
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
 from tests.rejection.scenes import BRANCH, samples
@@ -166,7 +168,7 @@ def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
 
 class TestSignatures:
     def test_the_first_with_a_signature_has_later_ones_as_twins_even_while_it_runs(self):
-        known = SignatureIndex(lag=4)
+        known = SignatureIndex(Visibility(Configuration()))
         assert known.find_twin(3, "a") is None
         known.record(3, "a")
         assert known.find_twin(4, "a") == 3
@@ -174,14 +176,14 @@ class TestSignatures:
         assert known.find_twin(4, "b") is None
 
     def test_a_failed_candidate_is_forgotten_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(lag=4)
+        known = SignatureIndex(Visibility(Configuration()))
         known.record(3, "a")
         known.record_outcome(3, failed=True)
         assert known.find_twin(6, "a") == 3
         assert known.find_twin(7, "a") is None
 
     def test_a_diverged_candidate_is_known_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(lag=4)
+        known = SignatureIndex(Visibility(Configuration()))
         known.record(3, "a")
         known.record_outcome(3, diverged=True)
         assert not known.is_known_to_diverge(6, "a")

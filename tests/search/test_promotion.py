@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,6 +11,8 @@ from random import Random
 
 import pytest
 
+from autoloss.errors import RequestError
+from autoloss.search.correction import ScoreCorrection
 from autoloss.search.history import History, as_text
 from autoloss.search.mutation import Kind
 from autoloss.search.promotion import Promotion
@@ -23,7 +26,7 @@ from . import invented
 from .conformance import PROPOSER_CLAIMS, outcome, outcomes
 
 RUNGS = ((0.125, 1.0), (0.1, 0.3, 1.0))
-INITIAL, LAG = 5, 3
+INITIAL, LAG, PROMOTED_LAG = 5, 3, 9
 SETTINGS = {
     "evolution.initial": INITIAL,
     "evolution.lag": LAG,
@@ -34,6 +37,7 @@ SETTINGS = {
     "seed": 7,
 }
 PROMOTING = Configuration().changed({**SETTINGS, "search.rungs": RUNGS[0]})
+LAGS = pytest.mark.parametrize("promoted_lag", [0, PROMOTED_LAG])
 
 
 class TestConformance:
@@ -154,9 +158,9 @@ def test_a_promotion_is_the_parents_tree_on_every_branch():
         assert (plan.pool, plan.drawn) == (1, [])
 
 
-def searched(name: str, rungs: tuple[float, ...], evaluations: int = 12, **options) -> History:
-    changed = PROMOTING.changed({"search.proposer": name, "search.rungs": rungs, "evaluations": evaluations})
-    return invented.run(changed, **options)
+def searched(name: str, rungs: tuple[float, ...], evaluations: int = 12, promoted_lag: int = 0, **options) -> History:
+    settings = {"search.proposer": name, "search.rungs": rungs, "search.promoted_lag": promoted_lag}
+    return invented.run(PROMOTING.changed({**settings, "evaluations": evaluations}), **options)
 
 
 def lines(history: History) -> list[str]:
@@ -192,19 +196,21 @@ class TestHistory:
             assert found.charged <= 12 + 1e-6
             assert len(found.finished) == len(found.candidates)
 
+    @LAGS
     @pytest.mark.parametrize("rungs", RUNGS, ids=str)
     @pytest.mark.parametrize("name", PROPOSERS)
-    def test_the_order_in_which_trainings_end_makes_no_difference(self, name, rungs):
-        alone = lines(searched(name, rungs, 6, losses=60))
-        assert all(lines(searched(name, rungs, 6, losses=60, order=seed)) == alone for seed in range(4))
+    def test_the_order_in_which_trainings_end_makes_no_difference(self, name, rungs, promoted_lag):
+        alone = lines(searched(name, rungs, 6, promoted_lag, losses=60))
+        assert all(lines(searched(name, rungs, 6, promoted_lag, losses=60, order=seed)) == alone for seed in range(4))
 
+    @LAGS
     @pytest.mark.parametrize("rungs", RUNGS, ids=str)
     @pytest.mark.parametrize("name", PROPOSERS)
-    def test_a_smaller_budget_gives_the_beginning_of_a_larger_one(self, name, rungs):
-        longest = lines(searched(name, rungs, 9))
+    def test_a_smaller_budget_gives_the_beginning_of_a_larger_one(self, name, rungs, promoted_lag):
+        longest = lines(searched(name, rungs, 9, promoted_lag))
         lengths = set()
         for budget in range(1, 9):
-            shorter = lines(searched(name, rungs, budget, order=budget))
+            shorter = lines(searched(name, rungs, budget, promoted_lag, order=budget))
             assert shorter == longest[: len(shorter)]
             lengths.add(len(shorter))
         assert len(lengths) == 8
@@ -215,6 +221,55 @@ class TestHistory:
         # Five at an eighth; the next is a whole training, which would cost more than is left.
         assert [one.fidelity for one in found.candidates] == [0.125] * INITIAL
         assert found.end == "0.625 of 1 training equivalents are done"
+
+
+@pytest.mark.parametrize("name", ["evolution", "guided"])
+def test_a_long_search_promotes_to_its_end(name, monkeypatch):
+    """A search of more candidates than the correction values once ended with a KeyError."""
+    monkeypatch.setattr(sys.modules[ScoreCorrection.__module__], "LATEST", 30)
+    settings = {"search.proposer": name, "evolution.population": 30, "evaluations": 60}
+    found = invented.run(PROMOTING.changed(settings), losses=10**6)
+    promoted = [one for one in found.candidates if "promoted" in one.kinds.values()]
+    assert len(found.candidates) > 4 * 30
+    assert promoted[-1].id > len(found.candidates) - 30
+    assert all(one.id - one.parent <= 3 * 30 for one in promoted)
+
+
+class TestPromotedLag:
+    """A whole training under way: how far the history goes on, and what it says then."""
+
+    @staticmethod
+    def until_blocked(configuration: Configuration) -> History:
+        """A history in which every short training ends at once, and no whole one."""
+        history = History(("main",), configuration)
+        while history.can_begin:
+            draft = history.begin()
+            for branch in list(draft.open):
+                while draft.is_open(branch):
+                    draft.decide(branch, invented.invent_attempt(draft.plan, branch, draft.tried[branch], 1000))
+            candidate = history.complete()
+            if candidate.origin is Origin.TRAINED and candidate.fidelity < 1:
+                history.tell(candidate.id, invented.train(candidate))
+        return history
+
+    @pytest.mark.parametrize(("promoted_lag", "expected"), [(0, LAG), (2, LAG), (PROMOTED_LAG, PROMOTED_LAG)])
+    @pytest.mark.parametrize("name", PROPOSERS)
+    def test_candidates_go_on_for_so_many_places_and_the_usual_lag_is_the_least(self, name, promoted_lag, expected):
+        changed = PROMOTING.changed({"search.proposer": name, "search.promoted_lag": promoted_lag})
+        blocked = self.until_blocked(changed)
+        first = next(one.id for one in blocked.candidates if one.fidelity == 1)
+        assert len(blocked.candidates) == first + expected
+
+    def test_with_several_rungs_promotions_wait_for_it_too(self):
+        promoted = []
+        for lag in (0, PROMOTED_LAG):
+            found = searched("random", RUNGS[1], promoted_lag=lag)
+            promoted.append(next(one.id for one in found.candidates if one.fidelity == 1))
+        assert promoted[1] - promoted[0] >= PROMOTED_LAG - LAG
+
+    def test_a_negative_one_is_refused(self):
+        with pytest.raises(RequestError, match=r"search\.promoted_lag is -1; it cannot be negative"):
+            PROMOTING.changed({"search.promoted_lag": -1})
 
 
 class Promotes(RandomSearch):

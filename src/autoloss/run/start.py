@@ -92,14 +92,18 @@ def describe_idle_workers(workers: int, configuration: Configuration) -> list[st
     >>> describe_idle_workers(2, Configuration().changed({"evolution.lag": 4}))
     []
     """
-    lag, short = configuration.evolution.lag, len(configuration.search.rungs) > 1
-    # While one candidate is trained whole, those up to `lag` after it are trained shortly.
-    needed = 2 * workers if short and workers > 1 else workers
-    if lag >= needed:
+    lag = configuration.evolution.lag
+    settings, wanted = {"evolution.lag": lag}, {"evolution.lag": max(lag, 2 * workers)}
+    waits = lag < workers
+    if len(configuration.search.rungs) > 1 and workers > 1:
+        # While one candidate is trained whole, those up to this lag after it are trained shortly.
+        settings["search.promoted_lag"] = max(lag, configuration.search.promoted_lag)
+        wanted["search.promoted_lag"] = 8 * workers
+        waits = waits or settings["search.promoted_lag"] < 6 * workers
+    if not waits:
         return []
-    wanted = (4 if short else 2) * workers
+    now, better = (" and ".join(f"{name}={value}" for name, value in each.items()) for each in (settings, wanted))
     return [
-        f"At most {lag} candidates are under way at a time, since evolution.lag is {lag}: often some of the {workers} workers "
-        f"only test losses, or wait. Set evolution.lag={wanted} to keep nearly all busy; each candidate then knows fewer of the "
-        "latest ones."
+        f"With {now}, some of the {workers} workers will often only test losses, or wait for those that train. Set {better} to "
+        "keep nearly all busy; each candidate then knows fewer of the latest ones."
     ]

@@ -71,7 +71,7 @@ class AgeingPopulation(Archive):
         members = self.members(k)
         if not members:
             return None
-        scores = self._scores if self._correction is None else self._correction.values(k - self._lag)
+        scores = self._scores if self._correction is None else self._correction.values(k)
         if self._niches is not None:
             niches: dict[int, list[int]] = {}
             for member in members:

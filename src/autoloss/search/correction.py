@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from autoloss.search.records import PROMOTED, Candidate, Outcome
 from autoloss.search.score_model import describe_signature
+from autoloss.search.visibility import Visibility
 from autoloss.settings import Configuration
 
 LEAST_PROMOTED = 3
@@ -40,6 +41,7 @@ class ScoreCorrection:
     def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
         self._branches = tuple(branches)
         self._rungs = configuration.search.rungs
+        self._visibility = Visibility(configuration)
         self._latest = max(LATEST, configuration.evolution.population)
         self._features: dict[int, list[float]] = {}
         self._origins: dict[int, int] = {}
@@ -60,15 +62,21 @@ class ScoreCorrection:
         if outcome.score is not None and outcome.fidelity in self._scores:
             self._scores[outcome.fidelity][k] = outcome.score
 
-    def values(self, last: int) -> Mapping[int, float]:
-        """Return the value of each of the latest candidates up to `last` with a score at the first rung; higher is better."""
+    def values(self, k: int) -> Mapping[int, float]:
+        """Return the value of each of the latest candidates with a score at the first rung, as candidate k sees them.
+
+        Higher is better.
+        """
+        last, last_promoted = k - self._visibility.lag, k - self._visibility.promoted_lag
         scores = self._scores[self._rungs[0]]
         numbers = sorted(k for k in scores if k <= last)[-self._latest :]
         values = _normal_scores([scores[k] for k in numbers])
         place = {k: at for at, k in enumerate(numbers)}
         kernel_rows: NDArray[np.float64] | None = None
         for rung in self._rungs[1:]:
-            found = {self._origins.get(k, k): score for k, score in sorted(self._scores[rung].items()) if k <= last}
+            found = {
+                self._origins.get(k, k): score for k, score in sorted(self._scores[rung].items()) if k <= last_promoted
+            }
             promoted = [(place[k], score) for k, score in found.items() if k in place and k in self._features]
             promoted = promoted[-MOST_PROMOTED:]
             if len(promoted) < LEAST_PROMOTED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autoloss.search.visibility import Visibility
+
 
 class VerdictCache:
     """The verdicts of the rejection protocol on one branch, by direction-aware key; losses with equal keys share one.
@@ -52,11 +54,11 @@ class SignatureIndex:
     """The first candidate with each signature, and whether its training gave no score; later ones with the same are its twins.
 
     Args:
-        lag: What candidate m came to is known to candidates from m + lag on.
+        visibility: Says from which candidate on an outcome is known.
     """
 
-    def __init__(self, lag: int) -> None:
-        self._lag = lag
+    def __init__(self, visibility: Visibility) -> None:
+        self._visibility = visibility
         self._first: dict[str, int] = {}
         self._diverged: set[int] = set()
         self._failed: set[int] = set()
@@ -78,14 +80,11 @@ class SignatureIndex:
         A candidate whose training failed is no twin to those that may know of it: the loss was not at fault for sure.
         """
         first = self._first.get(signature)
-        if first is None or (first in self._failed and self._knows(candidate, first)):
+        if first is None or (first in self._failed and self._visibility.sees(candidate, first)):
             return None
         return first
 
     def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
         """Say whether a candidate may know that the training of a loss with this signature diverges."""
         first = self._first.get(signature)
-        return first is not None and first in self._diverged and self._knows(candidate, first)
-
-    def _knows(self, candidate: int, earlier: int) -> bool:
-        return earlier <= candidate - self._lag
+        return first is not None and first in self._diverged and self._visibility.sees(candidate, first)

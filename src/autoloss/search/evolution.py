@@ -12,8 +12,8 @@ from autoloss.search.mutation import Kind, draw_kind
 from autoloss.search.niches import make_niches
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
-from autoloss.search.resolved import ResolvedCount
-from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings
+from autoloss.search.visibility import Visibility
+from autoloss.settings import Configuration
 
 
 class Evolution(Proposer):
@@ -21,28 +21,24 @@ class Evolution(Proposer):
 
     Args:
         archive: Where parents are found.
-        fidelity: Share of the schedule that candidates are trained at.
     """
 
     def __init__(
         self,
         branches: Sequence[str],
         archive: Archive,
-        settings: EvolutionSettings,
-        offspring: OffspringSettings,
-        seed: int,
-        fidelity: float = 1.0,
+        configuration: Configuration,
     ) -> None:
         self._branches = tuple(branches)
         self._archive = archive
-        self._settings = settings
-        self._offspring = offspring
-        self._seed = seed
-        self._fidelity = fidelity
-        self._resolved = ResolvedCount()
+        self._settings = configuration.evolution
+        self._offspring = configuration.offspring
+        self._seed = configuration.seed
+        self._fidelity = configuration.search.rungs[0]
+        self._visibility = Visibility(configuration)
 
     def plannable(self, k: int) -> bool:
-        return k < self._settings.initial or self._resolved.includes(k - self._settings.lag)
+        return k < self._settings.initial or self._visibility.covers(k)
 
     def ask(self, k: int) -> Plan:
         parent = None
@@ -53,10 +49,11 @@ class Evolution(Proposer):
         return Plan(k, parent, self._draw_kinds(k), self._fidelity)
 
     def add(self, candidate: Candidate) -> None:
+        self._visibility.add(candidate)
         self._archive.observe(candidate)
 
     def tell(self, k: int, outcome: Outcome) -> None:
-        self._resolved.add(k)
+        self._visibility.tell(k)
         self._archive.add(k, outcome)
 
     def _draw_kinds(self, k: int) -> Mapping[str, Kind]:
@@ -82,6 +79,4 @@ def make_evolution(branches: Sequence[str], configuration: Configuration) -> Evo
         correction=ScoreCorrection(branches, configuration) if len(rungs) > 1 else None,
         niches=make_niches(branches, configuration),
     )
-    return Evolution(
-        branches, archive, settings, configuration.offspring, configuration.seed, configuration.search.rungs[0]
-    )
+    return Evolution(branches, archive, configuration)

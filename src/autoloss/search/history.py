@@ -18,6 +18,7 @@ from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.proposers import make_proposer
 from autoloss.search.records import Candidate, Individual, Origin, Outcome, State
 from autoloss.search.resolved import ResolvedCount
+from autoloss.search.visibility import Visibility
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
 
@@ -47,7 +48,8 @@ class History:
         self.verdicts = {branch: VerdictCache() for branch in self.branches}
         self.draft: Draft | None = None
         self._proposer = proposer or make_proposer(self.branches, configuration)
-        self._signatures = SignatureIndex(configuration.evolution.lag)
+        self._visibility = Visibility(configuration)
+        self._signatures = SignatureIndex(self._visibility)
         self._resolved = ResolvedCount()
         self._twins: defaultdict[int, list[int]] = defaultdict(list)
         """Candidate under way → those that will share its outcome."""
@@ -94,8 +96,8 @@ class History:
     @property
     def can_begin(self) -> bool:
         """Say whether the next candidate belongs to the run for sure and all that it depends on is known."""
-        visible = len(self.candidates) - self.configuration.evolution.lag
-        if not self._resolved.includes(visible) or self.end is not None:
+        k = len(self.candidates)
+        if not (self._visibility.covers(k) and self.plannable(k)) or self.end is not None:
             return False
         reserved = sum(self.candidates[candidate].fidelity for candidate in self.running)
         return self._cost_of_next <= self._budget_left - reserved
@@ -168,6 +170,7 @@ class History:
 
     def _append(self, candidate: Candidate) -> None:
         self.candidates.append(candidate)
+        self._visibility.add(candidate)
         self._proposer.add(candidate)
         self._plans.pop(candidate.id, None)
         self.totals.update(candidate.counts)
@@ -193,6 +196,7 @@ class History:
         # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
         outcome = replace(outcome, curve=())
         self._resolved.add(k)
+        self._visibility.tell(k)
         self.outcomes[k] = outcome
         individual = Individual(self.candidates[k], outcome)
         if outcome.score is not None and (self.best is None or individual.rank > self.best.rank):

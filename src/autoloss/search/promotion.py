@@ -1,7 +1,7 @@
 """Cheap trainings first: candidates are trained at a small share of the schedule, and the best of them at larger ones.
 
 Successive halving in the asynchronous form of ASHA (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020),
-with one difference: ASHA promotes by what has arrived, here a promotion follows from the outcomes up to k − lag alone.
+with one difference: ASHA promotes by what has arrived, here a promotion follows from the outcomes that candidate k sees alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from autoloss.search.jobs import Attempt
 from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan, Proposer
 from autoloss.search.records import Candidate, Outcome
-from autoloss.search.resolved import ResolvedCount
+from autoloss.search.visibility import Visibility
 from autoloss.settings import Configuration
 
 
@@ -21,9 +21,9 @@ class Promotion(Proposer):
     """Plans a promotion where one is due, and asks another proposer for all other candidates.
 
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
-    first; scores at the first rung are corrected by those at larger shares (`ScoreCorrection`). Twins and copies are the same loss,
-    and not promoted beside it. A promotion is a candidate of its own, whose parent is the one that is promoted; the larger share is
-    looked at first.
+    first; scores at the first rung are corrected by those at larger shares, and the latest of them compete (`ScoreCorrection`).
+    Twins and copies are the same loss, and not promoted beside it. A promotion is a candidate of its own, whose parent is the one
+    that is promoted; the larger share is looked at first.
 
     Args:
         proposer: Plans at the first rung.
@@ -35,8 +35,7 @@ class Promotion(Proposer):
         self._rungs = configuration.search.rungs
         self._share = configuration.search.promote
         self._initial = configuration.evolution.initial
-        self._lag = configuration.evolution.lag
-        self._resolved = ResolvedCount()
+        self._visibility = Visibility(configuration)
         self._outcomes: dict[int, Outcome] = {}
         """Those that no decision has seen yet."""
         self._repeated: set[int] = set()
@@ -50,7 +49,7 @@ class Promotion(Proposer):
         self._promoted = [0] * len(self._rungs)
 
     def plannable(self, k: int) -> bool:
-        known = k < self._initial or self._resolved.includes(k - self._lag)
+        known = k < self._initial or self._visibility.covers(k)
         return known and self._proposer.plannable(k)
 
     def ask(self, k: int) -> Plan:
@@ -61,12 +60,13 @@ class Promotion(Proposer):
         return Plan(k, parent, dict.fromkeys(self._branches, Kind.PROMOTION), self._rungs[rung])
 
     def tell(self, k: int, outcome: Outcome) -> None:
-        self._resolved.add(k)
+        self._visibility.tell(k)
         self._outcomes[k] = outcome
         self._correction.tell(k, outcome)
         self._proposer.tell(k, outcome)
 
     def add(self, candidate: Candidate) -> None:
+        self._visibility.add(candidate)
         if candidate.source is not None:
             self._repeated.add(candidate.id)
         self._correction.add(candidate)
@@ -81,27 +81,34 @@ class Promotion(Proposer):
         """Return what candidate k promotes; those before it are decided first, also where a resumed run never asks for them."""
         if k < self._initial:
             return None
-        while len(self._decided) <= k:
-            visible = len(self._decided) - self._lag
-            if visible >= 0:
-                self._see(visible, self._outcomes.pop(visible))
-            self._decided.append(self._decide(visible) if len(self._decided) >= self._initial else None)
+        while (deciding := len(self._decided)) <= k:
+            for lag, promoted in ((self._visibility.lag, False), (self._visibility.promoted_lag, True)):
+                seen = deciding - lag
+                if seen >= 0 and (self._decided[seen] is not None) == promoted:
+                    self._see(seen)
+            self._decided.append(self._decide(deciding) if deciding >= self._initial else None)
         return self._decided[k]
 
-    def _see(self, k: int, outcome: Outcome) -> None:
+    def _see(self, k: int) -> None:
+        outcome = self._outcomes.pop(k)
         if outcome.score is not None and outcome.fidelity in self._rungs and k not in self._repeated:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
             self._waiting[rung][k] = outcome.score
 
-    def _decide(self, last: int) -> tuple[int, int] | None:
-        """Return the next promotion by what candidates up to `last` came to, or None where none is due."""
+    def _decide(self, k: int) -> tuple[int, int] | None:
+        """Return what candidate k promotes, to which rung, or None where no promotion is due."""
         for rung in reversed(range(len(self._rungs) - 1)):
             waiting = self._waiting[rung]
             if self._promoted[rung] + 1 <= self._share * self._scored[rung] and waiting:
+                scores = waiting if rung else self._correction.values(k)
+                if not rung:
+                    # The correction values the latest alone, and what has dropped out of these never comes back.
+                    waiting = self._waiting[0] = {one: score for one, score in waiting.items() if one in scores}
+                if not waiting:
+                    continue
                 self._promoted[rung] += 1
-                scores = waiting if rung else self._correction.values(last)
-                best = max(waiting, key=lambda k: (scores[k], -k))
+                best = max(waiting, key=lambda one: (scores[one], -one))
                 del waiting[best]
                 return best, rung + 1
         return None
