@@ -6,7 +6,8 @@ python bench/lag.py --part quality --work /tmp/lag.jsonl        can be taken up 
 Child k sees outcomes up to child k − lag. A large lag keeps many workers busy; a small one lets every child learn from all before
 it. The first part is a simulation: the pipeline and its history are the real ones, trainings last as long as measured ones did,
 and the clock is virtual. The second part runs real searches of a table; searches with one seed share their first K children, so
-lags are compared pairwise over seeds.
+lags are compared pairwise over seeds. Where most candidates are trained shortly, those that are promoted have a lag of their own
+(`search.promoted_lag`), and the first part tries several.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from synthetic import BRANCHES, Answers
 from virtual import VirtualWorkers
 
 LAGS = (1, 4, 8, 32)
+PROMOTED_LAGS = (0, 12, 32, 64)
 WORKERS = (2, 4, 8, 32)
 DIGITS = (
     *(3.39, 3.61, 3.71, 3.74, 3.82, 3.89, 3.91, 4.0, 4.1, 4.2, 4.33),
@@ -64,10 +66,14 @@ FIGURES = {
         for lag in (1, 8)
     },
     **{
-        f"busy share with short trainings, 2 workers, lag {lag}": Figure(
-            ("utilisation", {"recipe": "default", "trainings_last": "seconds", "workers": 2, "lag": lag}, "busy")
+        f"busy share with short trainings, 2 workers, lag 4, for promoted candidates {lag or 4}": Figure(
+            (
+                "utilisation",
+                {"recipe": "default", "trainings_last": "seconds", "workers": 2, "lag": 4, "promoted_lag": lag},
+                "busy",
+            )
         )
-        for lag in (1, 8)
+        for lag in (0, 12)
     },
     **{
         f"winner's test score, lag {lag}": Figure(("quality", "rows", {"lag": lag}, "test", "mean"), digits=3)
@@ -116,43 +122,60 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     asked.add_argument("--work", type=Path, help="a file that keeps what each real search came to")
     asked.add_argument("--lags", type=int, nargs="+", default=LAGS)
+    asked.add_argument("--promoted-lags", type=int, nargs="+", default=PROMOTED_LAGS, help="of the simulated searches")
     asked.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="of the simulated searches")
     asked.add_argument("--steps", type=int, help="of a real training; those of the task by default")
-    quick = {"evaluations": 6, "seeds": 1, "trainings": 30, "lags": [1, 8], "workers": [2, 8], "steps": 150}
+    quick = {
+        "evaluations": 6,
+        "seeds": 1,
+        "trainings": 30,
+        "lags": [1, 4, 8],
+        "promoted_lags": [0, 12],
+        "workers": [2, 8],
+        "steps": 150,
+    }
     arguments = parse_arguments(asked, argv, **quick)
     lags, workers = arguments.lags, arguments.workers
     options = {} if arguments.steps is None else {"steps": arguments.steps}
     result: dict[str, Any] = {}
     if arguments.part != "quality":
         result["utilisation"] = [
-            simulated(recipe, name, count, lag, trainings)
-            for recipe, trainings in (("paper", arguments.trainings), ("default", arguments.trainings // 5))
+            simulated(recipe, name, count, lag, promoted_lag, trainings)
+            for recipe, trainings, promoted_lags in (
+                ("paper", arguments.trainings, [0]),
+                ("default", arguments.trainings // 5, arguments.promoted_lags),
+            )
             for name in TRAININGS
             for count in workers
             for lag in lags
+            for promoted_lag in promoted_lags
+            if promoted_lag == 0 or promoted_lag > lag
         ]
     if arguments.part != "utilisation":
         result["quality"] = quality(lags, arguments, options)
     emit(result, arguments, _print)
 
 
-def simulated(recipe: str, name: str, workers: int, lag: int, evaluations: int) -> dict[str, Any]:
+def simulated(recipe: str, name: str, workers: int, lag: int, promoted_lag: int, evaluations: int) -> dict[str, Any]:
     """Return how busy workers are in a whole search, in which every candidate is trained whole, or most are trained shortly."""
     usual = recipes.DEFAULT if recipe == "default" else {}
-    settings = {**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": 1}
+    lags = {"evolution.lag": lag, "search.promoted_lag": promoted_lag}
+    settings = {**usual, **lags, "evaluations": evaluations, "seed": 1}
     configuration = Configuration().changed(settings)
     pool = VirtualWorkers(workers, Answers(configuration).perform, lambda job, found: _seconds(name, job, found))
     history = History(BRANCHES, configuration)
     run_loop(history, Nowhere(), Dispatcher(pool, configuration.limits))
     slots = workers * pool.clock
     tell(
-        f"{recipe}, trainings of {name}, {workers} workers, lag {lag}: {evaluations} in {pool.clock:.0f} virtual seconds"
+        f"{recipe}, trainings of {name}, {workers} workers, lags {lag} and {promoted_lag}: {evaluations} in "
+        f"{pool.clock:.0f} virtual seconds"
     )
     return {
         "recipe": recipe,
         "trainings_last": name,
         "workers": workers,
         "lag": lag,
+        "promoted_lag": promoted_lag,
         "busy": (pool.training_seconds + pool.testing_seconds) / slots,
         "training": pool.training_seconds / slots,
         "speed_up": pool.training_seconds / pool.clock,
@@ -253,7 +276,8 @@ def _print(result: dict[str, Any]) -> None:
     for row in result.get("utilisation", ()):
         print(
             f"{row['recipe']:>8}  {row['trainings_last']:>10}  {row['workers']:>2} workers  lag {row['lag']:>2}  "
-            f"busy {row['busy']:.3f}  training {row['training']:.3f}  {row['speed_up']:.2f}× one worker"
+            f"of promoted ones {row['promoted_lag'] or row['lag']:>2}  busy {row['busy']:.3f}  training {row['training']:.3f}  "
+            f"{row['speed_up']:.2f}× one worker"
         )
     for row in result.get("quality", {}).get("rows", ()):
         print(f"lag {row['lag']:>2}  " + "  ".join(_figure(name, row[name]) for name in ("best", "confirmed", "test")))

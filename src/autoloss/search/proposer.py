@@ -62,7 +62,8 @@ class Proposer(ABC):
       and of its arguments. It does not depend on the order in which
       these were told, on what else was told, or on what was asked before.
     - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan
-      needs none of the outcomes that are missing.
+      needs none of the outcomes that are missing: `Visibility` knows when all but the latest promotions (`search.promoted_lag`)
+      have been told, for a proposer that does not look at these.
     - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag, or None; then no branch is
       copied or mutated.
     - Candidates are compared by scores at one share of the schedule (`Outcome.fidelity`). A proposer plans at the first of
