@@ -238,6 +238,10 @@ class TestAdapting:
         assert adapt(Shortening(least=0.4), **{"search.promote": 0.5})[0].search.promote == 1
         assert adapt(Shortening(), **{"search.promote": 0.08})[0].search.promote == 0.08
 
+    def test_the_lag_of_promoted_candidates_shrinks_with_them(self):
+        assert adapt(Shortening(least=0.4), **{"search.promoted_lag": 10})[0].search.promoted_lag == 3
+        assert adapt(Shortening(), **{"search.promoted_lag": 10})[0].search.promoted_lag == 10
+
     def test_a_share_above_half_is_no_short_training(self):
         found, said = adapt(Shortening(least=0.4), **{"search.rungs": (0.3, 1.0)})
         assert found.search.rungs == (1.0,)

@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
+from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.search.correction import ScoreCorrection
+from autoloss.search.correction import LATEST, ScoreCorrection
 from autoloss.search.history import History, as_text
 from autoloss.search.mutation import Kind
 from autoloss.search.promotion import Promotion
@@ -233,6 +234,15 @@ def test_a_long_search_promotes_to_its_end(name, monkeypatch):
     assert len(found.candidates) > 4 * 30
     assert promoted[-1].id > len(found.candidates) - 30
     assert all(one.id - one.parent <= 3 * 30 for one in promoted)
+
+
+def test_a_night_of_the_default_recipe_comes_to_its_end():
+    """More short trainings than any part of the search keeps."""
+    settings = recipes.get_search_settings("digits-seg")
+    found = invented.run(Configuration().changed({**settings, "evaluations": 110}), losses=10**6)
+    assert len(found.candidates) > LATEST + 100
+    assert found.end is not None
+    assert found.end.endswith("110 training equivalents are done")
 
 
 class TestPromotedLag:

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from autoloss.numbers import figure
 from autoloss.run.results import Search
-from autoloss.search.records import PROMOTED, Candidate, State
+from autoloss.search.records import Candidate, State
 from autoloss.space.loss_text import MAIN, split_branches, split_factor
 
 LARGEST_DENOMINATOR = 64
@@ -79,7 +79,7 @@ def list_charges(search: Search) -> list[float]:
 
 def promoted_from(search: Search, child: Candidate) -> Counterpart | None:
     """Return what a candidate is the promotion of, or None."""
-    if child.parent is None or PROMOTED not in child.kinds.values():
+    if child.parent is None or not child.promoted:
         return None
     for row in search.reader.losses([child.parent]):
         return Counterpart(row["id"], row["fidelity"], row["score"])

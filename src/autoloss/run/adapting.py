@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,9 +56,12 @@ def adapt_configuration(
         rungs, reason, standard = _choose_rungs(task, configuration)
         if rungs != settings.rungs:
             say(f"{reason} {_describe_rungs(rungs)}")
-            # A larger share means fewer candidates: whole trainings keep their part of the budget.
-            promote = min(1.0, settings.promote * rungs[0] / settings.rungs[0]) if len(rungs) > 1 else settings.promote
-            configuration = _change(configuration, rungs=rungs, promote=promote)
+            configuration = _change(configuration, rungs=rungs)
+            if len(rungs) > 1:
+                # A larger share means fewer candidates: whole trainings keep their part of the budget.
+                longer = rungs[0] / settings.rungs[0]
+                promote, lag = min(1.0, settings.promote * longer), math.ceil(settings.promoted_lag / longer)
+                configuration = _change(configuration, promote=promote, promoted_lag=lag)
             # Where nothing is learned in short trainings, a whole one tells whether anything is.
             if len(rungs) == 1 and task.shortens and isinstance(found := _try_standard(task, configuration, 1.0), str):
                 say(

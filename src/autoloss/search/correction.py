@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.search.records import PROMOTED, Candidate, Outcome
+from autoloss.search.records import Candidate, Outcome
 from autoloss.search.score_model import describe_signature
 from autoloss.search.visibility import Visibility
 from autoloss.settings import Configuration
@@ -54,7 +54,7 @@ class ScoreCorrection:
         self._features[candidate.id] = [
             value for branch in self._branches for value in describe_signature(signature.get(branch, ()))
         ]
-        if PROMOTED in candidate.kinds.values() and candidate.parent is not None:
+        if candidate.promoted and candidate.parent is not None:
             self._origins[candidate.id] = self._origins.get(candidate.parent, candidate.parent)
 
     def tell(self, k: int, outcome: Outcome) -> None:

@@ -88,6 +88,11 @@ class Candidate:
         default_factory=dict[str, tuple[tuple[int, tuple[str, ...]], ...]]
     )
 
+    @property
+    def promoted(self) -> bool:
+        """Whether it is an earlier candidate that is trained at a larger share."""
+        return PROMOTED in self.kinds.values()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
