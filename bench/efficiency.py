@@ -69,7 +69,7 @@ FIGURES = {
         f"paper / {arm}, equivalents to the level of {level}": Figure(
             ("ratios", {"arm": arm, "level": level, "unit": "equivalents"}, "ratio"), digits=1
         )
-        for arm in ("random", "small", "all")
+        for arm in ("random", "all")
         for level in LEVELS
     },
     **{
