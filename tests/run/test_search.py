@@ -566,6 +566,11 @@ def test_workers_that_will_never_train_are_told_of():
     assert "With evolution.lag=4 and search.promoted_lag=4," in told
     assert "Set evolution.lag=8 and search.promoted_lag=32 to keep" in told
     assert describe_idle_workers(4, short.changed({"evolution.lag": 8, "search.promoted_lag": 32})) == []
+    # A whole training lasts as long as eight others, or three where the first share is a third: the adapted settings are enough.
+    adapted = {"search.rungs": (1 / 3, 1.0), "search.promoted_lag": 5}
+    assert describe_idle_workers(2, short.changed(adapted)) == []
+    assert "search.promoted_lag=12" in describe_idle_workers(4, short.changed(adapted))[0]
+    assert describe_idle_workers(2, Configuration().changed(recipes.get_search_settings("figures-pose"))) == []
     # A lag for all is one for those that are promoted, too.
     assert describe_idle_workers(4, short.changed({"evolution.lag": 32})) == []
     assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []

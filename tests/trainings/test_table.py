@@ -1,5 +1,8 @@
 """Figures of comparisons against SciPy's."""
 
+import subprocess
+import sys
+
 import pytest
 from scipy import special
 
@@ -11,3 +14,8 @@ from autoloss.trainings.table import find_quantile
 def test_quantiles_of_students_t_are_those_of_scipy(freedom, share):
     # Of one degree of freedom at 1 - 1e-6 the quantile is 318,310, and its last digits depend on the share's.
     assert find_quantile(share, freedom) == pytest.approx(special.stdtrit(freedom, share), rel=1e-9, abs=1e-12)
+
+
+def test_quantiles_need_no_scipy_whose_import_takes_longer_than_all_else_that_top_does():
+    program = "import sys; from autoloss.trainings.table import find_quantile as f; f(0.975, 4); assert 'scipy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

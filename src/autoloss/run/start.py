@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,10 +97,11 @@ def describe_idle_workers(workers: int, configuration: Configuration) -> list[st
     settings, wanted = {"evolution.lag": lag}, {"evolution.lag": max(lag, 2 * workers)}
     waits = lag < workers
     if len(configuration.search.rungs) > 1 and workers > 1:
-        # While one candidate is trained whole, those up to this lag after it are trained shortly.
+        # While one candidate is trained whole, those up to this lag after it are trained shortly. Three quarters of what all
+        # workers train in that time are enough.
         settings["search.promoted_lag"] = max(lag, configuration.search.promoted_lag)
-        wanted["search.promoted_lag"] = 8 * workers
-        waits = waits or settings["search.promoted_lag"] < 6 * workers
+        wanted["search.promoted_lag"] = math.ceil(workers / configuration.search.rungs[0])
+        waits = waits or settings["search.promoted_lag"] < 0.75 * workers / configuration.search.rungs[0]
     if not waits:
         return []
     now, better = (" and ".join(f"{name}={value}" for name, value in each.items()) for each in (settings, wanted))
