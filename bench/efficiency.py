@@ -6,7 +6,7 @@ python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figur
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
 once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
 seeds of the valid split. Two levels are to be reached: (a) what random search has after `--level-budget` training equivalents, the
-mean over its searches, and (b) the best of the hand-made losses, each at its best learning rate. A search that does not reach a
+median over its searches, and (b) the best of the hand-made losses, each at its best learning rate. A search that does not reach a
 level counts with its whole budget (the restricted mean). All arms have the same budget, so this moves ratios towards 1 where the
 slower arm is cut off, and a row says how many of its searches reached the level. Minutes are those of one worker: what was looked
 up counts with the time that it took when it was trained. Intervals are 95 %, from resampling search seeds within each task

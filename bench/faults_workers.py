@@ -21,7 +21,7 @@ from autoloss.settings import Configuration
 from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
-from autoloss.workers.process_table import memory_of_groups
+from autoloss.workers.process_table import measure_groups
 from beside import Measure, beside_clean, row, run_measures
 from output import Figure
 
@@ -72,7 +72,7 @@ def _moment_of_fault(kind: str, group: int) -> Iterator[Callable[[], float]]:
 
     def look() -> None:
         while not ended.wait(0.01):
-            if not passed and memory_of_groups().get(group, 0) > LIMIT_BYTES:
+            if not passed and measure_groups([group], LIMIT_BYTES)[group] > LIMIT_BYTES:
                 passed.append(time.monotonic())
 
     thread = threading.Thread(target=look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,16 @@ def summarise_task(
 ) -> dict[str, Any]:
     """Return the levels of a task and how each arm gets there.
 
+    The level of random search is the median over its searches: half of them reach it. A mean would be set by the few whose loss
+    fails on the new seeds.
+
     Args:
         traces: Arm → seed → search; `random` is among them.
         handmade: The best hand-made loss, with its `score` and the score of the `untrained` network.
     """
     floor = handmade["untrained"] or 0.0
     random = [find_score(trace, level_budget, floor) for trace in traces["random"].values()]
-    levels = {"random": fmean(random), "tuned": handmade["score"]}
+    levels = {"random": median(random), "tuned": handmade["score"]}
     arms = [_summarise_arm(arm, found, levels, budget, floor) for arm, found in traces.items()]
     return {"task": task, "levels": levels, "handmade": dict(handmade), "arms": arms}
 

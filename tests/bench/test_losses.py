@@ -201,3 +201,9 @@ def test_a_search_that_does_not_reach_a_level_counts_with_its_budget():
     assert ratio["low"] <= ratio["ratio"] <= ratio["high"]
     assert compare_arms([one, one], "paper", "all", "random", "equivalents")["ratio"] == pytest.approx(6)
     assert compare_arms([one], "paper", "small", "random", "minutes")["ratio"] is None
+
+
+def test_the_level_of_random_search_does_not_hang_on_one_whose_loss_fails_on_new_seeds():
+    traces = {"random": {0: _trace((1, 0.6)), 1: _trace((1, 0.7)), 2: _trace((1, 0.9), (2, None)), 3: _trace((1, 0.8))}}
+    one = summarise_task("a", traces, {"score": 0.75, "untrained": 0.1}, 10, 10)
+    assert one["levels"]["random"] == pytest.approx(0.65)

@@ -181,6 +181,35 @@ def test_memory_of_a_process_that_hides_counts(tmp_path: Path):
     assert outcome.cause == "memory"
 
 
+@needs_a_reaper
+@pytest.mark.parametrize("own", [0, 400 << 20])
+def test_memory_that_forks_share_counts_once(own: int):
+    """As with loaders that fork: each sees the data of the training, and nothing is held twice."""
+
+    def fork() -> int:
+        data = b"x" * (200 << 20)
+        ready, told = os.pipe()
+        for _ in range(3):
+            if os.fork() == 0:
+                taken = b"y" * (own // 3)
+                os.write(told, b".")
+                time.sleep(600 + len(taken))
+        for _ in range(3):
+            os.read(ready, 1)
+        # Measurements above the limit take longer, and get a fixed share of the driver's time.
+        time.sleep(20 if own else 2)
+        return len(data)
+
+    with ProcessWorkers(call, 1, memory_limit_bytes=500 << 20) as workers:
+        workers.submit(0, fork, deadline_seconds=30)
+        (outcome,) = workers.wait(None)
+    if own:
+        assert isinstance(outcome, Lost)
+        assert outcome.cause == "memory"
+    else:
+        assert isinstance(outcome, Finished)
+
+
 DRIVER = """
 import sys, time
 sys.path[:0] = {path!r}

@@ -31,12 +31,13 @@ from autoloss.tasks.diagnosis import (
 from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe, try_building
-from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Task, Training, check_training
+from autoloss.tasks.task import Diverged, Observe, Picture, Training, check_training
 from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import Curve, seed_generators
 from autoloss.tasks.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
+from autoloss.tasks.training.trainer_task import TrainerTask
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
@@ -67,7 +68,7 @@ class Setup:
 
 
 @final
-class SupervisedTask(Task):
+class SupervisedTask(TrainerTask):
     """A network with one output, trained on pairs of input and target.
 
     Args:
@@ -120,9 +121,6 @@ class SupervisedTask(Task):
     >>> dict(task.standard), task.samples(2, seed=0)["main"][0].prediction.shape
     ({'main': 'baseline/ce'}, torch.Size([16, 2, 1, 1]))
     """
-
-    tunes_learning_rate = True
-    shortens = True
 
     def __init__(
         self,
@@ -210,7 +208,7 @@ class SupervisedTask(Task):
         return shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return self.recipes[schedule].as_values() if self._fit is None else {"trainer": name_function(self._fit)}
+        return super().recipe(schedule) if self._fit is None else {"trainer": name_function(self._fit)}
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         found: list[Sample] = []
@@ -258,22 +256,8 @@ class SupervisedTask(Task):
         ideal = self._branch.ideal(sample.context)
         return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
 
-    def train(
-        self,
-        criterion: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged:
-        check_training(self, criterion, training, self._list_splits(training.schedule))
-        return self._trainer(criterion, training, execution).train(training, observe)
-
     def _list_splits(self, schedule: str) -> Sequence[str]:
-        """Return the splits that a schedule can evaluate."""
         return [label for label in self._splits.get(schedule, self.splits) if label != "train"]
-
-    def untrained(self, seed: int) -> float | None:
-        return self._trainer({}, Training(seed=seed)).untrained(seed)
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None

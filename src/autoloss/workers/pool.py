@@ -17,7 +17,7 @@ from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode, encode_function
 from autoloss.workers.process import WorkerProcess
 from autoloss.workers.process_state import restored_state
-from autoloss.workers.process_table import memory_of_groups
+from autoloss.workers.process_table import measure_groups
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import run_job
 
@@ -188,7 +188,7 @@ class ProcessWorkers(Workers):
             Slot(partial(start_worker, {VARIABLE: gpus[slot]} if gpus else {}), start_seconds, memory_limit_bytes)
             for slot in range(slots)
         ]
-        self._is_memory_limited = memory_limit_bytes is not None
+        self._memory_limit_bytes = memory_limit_bytes
         self._memory_due = 0.0
         self._outcomes: dict[int, JobOutcome] = {}
         self._closed = False
@@ -251,9 +251,10 @@ class ProcessWorkers(Workers):
 
     def _memory(self) -> Mapping[int, int]:
         start = time.monotonic()
-        if not self._is_memory_limited or start < self._memory_due:
+        if self._memory_limit_bytes is None or start < self._memory_due:
             return {}
-        memory = memory_of_groups()
+        workers = [slot.worker.reaper for slot in self._slots if slot.worker is not None]
+        memory = measure_groups(workers, self._memory_limit_bytes)
         # With many thousand processes on a server one measurement takes long: it gets a fixed share of the time.
         self._memory_due = start + max(POLL_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
         return memory

@@ -219,6 +219,20 @@ def mirroring():
     )
 
 
+def test_a_schedule_that_trains_on_what_is_held_out_is_not_evaluated_on_it():
+    task = tiny()
+    data = {split: task._data[split] for split in ("train", "valid", "test")}
+    whole = detection.FullSchedule(
+        network=task._networks["proxy"], recipe=task.recipes["proxy"], train=[*data["train"], *data["valid"]]
+    )
+    task = detection.DetectionTask(
+        task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=whole
+    )
+    with pytest.raises(RequestError, match="no split of the schedule full named 'valid'"):
+        task.train(standard(task), Training(seed=0, schedule="full"))
+    assert isinstance(task.train(standard(task), Training(seed=0, schedule="full", split="test")), Scored)
+
+
 @functools.cache
 def trained():
     return mirroring().train(standard(mirroring()), FULL)

@@ -27,11 +27,12 @@ from autoloss.tasks.detection.metrics.average_precision import (
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.loading import Loading, load_batches
-from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
+from autoloss.tasks.task import Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
+from autoloss.tasks.training.trainer_task import TrainerTask
 
 LEAST_IMAGES = 32
 """Images that also a short training is evaluated on."""
@@ -66,7 +67,7 @@ class FullSchedule:
 
 
 @final
-class DetectionTask(Task):
+class DetectionTask(TrainerTask):
     """Faster R-CNN on images with boxes, or with other heads besides, such as masks.
 
     Args:
@@ -90,9 +91,6 @@ class DetectionTask(Task):
     Raises:
         RequestError: An unknown metric, or a split without images.
     """
-
-    tunes_learning_rate = True
-    shortens = True
 
     def __init__(
         self,
@@ -128,7 +126,9 @@ class DetectionTask(Task):
         self._final = final
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
-        self._full_train = full.train if full else None
+        whole = full.train if full and full.train is not None else None
+        self._training_data = {"proxy": train, "full": train if whole is None else whole}
+        self._trains_on_valid = () if whole is None else ("full",)
         splits = {"train": train, "valid": valid, "test": test}
         self._data = {split: data for split, data in splits.items() if data is not None}
         for split, data in self._data.items():
@@ -145,11 +145,8 @@ class DetectionTask(Task):
         return self._branches
 
     def steps(self, training: Training) -> int:
-        examples = len(self._training_data(training.schedule))
+        examples = len(self._training_data[training.schedule])
         return self.recipes[training.schedule].steps(examples, training.fidelity)
-
-    def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return self.recipes[schedule].as_values()
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         with seed_generators(seed) as generator, torch.no_grad():
@@ -157,19 +154,6 @@ class DetectionTask(Task):
             return draw_samples(
                 network, self._data["train"], self._heads, self._branches, self.settings, count, generator
             )
-
-    def train(
-        self,
-        criterion: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged:
-        check_training(self, criterion, training)
-        return self._trainer(criterion, training, execution).train(training, observe)
-
-    def untrained(self, seed: int) -> float | None:
-        return self._trainer({}, Training(seed=seed)).untrained(seed)
 
     def detections(
         self, network: FasterRCNN, data: Sequence[Example], execution: Execution, examples: Iterable[int] | None = None
@@ -188,7 +172,7 @@ class DetectionTask(Task):
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[FasterRCNN, Sequence[Example]]:
         schedule, execution = training.schedule, execution or self._execution
-        data = self._training_data(schedule)
+        data = self._training_data[schedule]
         examples = TrainingExamples(data, self.flip, collect_targets(self._heads))
 
         def make_loss(network: FasterRCNN) -> Callable[[Sequence[Example]], Tensor]:
@@ -229,10 +213,6 @@ class DetectionTask(Task):
         if split == "test" and self._final is not None:
             figures |= self._final(detections, truths, classes)
         return figures.pop(self.metric), figures
-
-    def _training_data(self, schedule: str) -> Sequence[Example]:
-        full = self._full_train if schedule == "full" else None
-        return self._data["train"] if full is None else full
 
 
 def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -22,11 +21,12 @@ from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.skeleton import MIRRORED
-from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
+from autoloss.tasks.task import Training
 from autoloss.tasks.training.execution import Execution
 from autoloss.tasks.training.loop import seed_generators
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
+from autoloss.tasks.training.trainer_task import TrainerTask
 
 LEAST_IMAGES = 64
 """Images that also a short training is evaluated on."""
@@ -65,7 +65,7 @@ class FullSchedule:
 
 
 @final
-class PoseTask(Task):
+class PoseTask(TrainerTask):
     """A network that predicts heatmaps of 17 joints for a person in a box.
 
     Args:
@@ -88,8 +88,6 @@ class PoseTask(Task):
     """
 
     standard = {MAIN: "baseline/mse"}
-    tunes_learning_rate = True
-    shortens = True
 
     def __init__(
         self,
@@ -119,7 +117,7 @@ class PoseTask(Task):
         self._inference = inference
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
-        self._trains_on_valid = full is not None and full.train is not None
+        self._trains_on_valid = ("full",) if full and full.train is not None else ()
         whole = full.train if full and full.train is not None else train
         self._training = {
             schedule: TrainingCrops(images, crops, augmentation)
@@ -136,9 +134,6 @@ class PoseTask(Task):
 
     def steps(self, training: Training) -> int:
         return self.recipes[training.schedule].steps(len(self._training[training.schedule]), training.fidelity)
-
-    def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return dataclasses.asdict(self.recipes[schedule])
 
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         data, branch = self._training["proxy"], self.branches[MAIN]
@@ -161,23 +156,6 @@ class PoseTask(Task):
             f"Of {len(order)} drawn persons only {len(found)} of {count} can be used as samples. A sample needs a joint in its "
             "crop, and a metric below what the target reaches. Check that joints and areas are in pixels of the image."
         )
-
-    def train(
-        self,
-        criterion: Criterion,
-        training: Training,
-        execution: Execution | None = None,
-        observe: Observe | None = None,
-    ) -> Scored | Diverged:
-        check_training(self, criterion, training, self._list_splits(training.schedule))
-        return self._trainer(criterion, training, execution).train(training, observe)
-
-    def _list_splits(self, schedule: str) -> Sequence[str]:
-        """Return the splits that a schedule can evaluate: not one that it trains on."""
-        return [split for split in self.splits if split != "valid" or schedule != "full" or not self._trains_on_valid]
-
-    def untrained(self, seed: int) -> float | None:
-        return self._trainer({}, Training(seed=seed)).untrained(seed)
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
