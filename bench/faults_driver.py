@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
@@ -191,6 +193,8 @@ def forked(work: Callable[[], None], variables: Mapping[str, str] = {}, output: 
         return process
     status = 1
     try:
+        # The threads of this process, if it had any, are not in the forked one, where OpenMP would wait for them for ever.
+        torch.set_num_threads(1)
         os.environ.update(variables)
         if output is not None:
             sys.stdout = sys.stderr = output.open("a", encoding="utf-8", buffering=1)

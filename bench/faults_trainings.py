@@ -42,6 +42,7 @@ from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
+from not_finite import STEPS, not_finite
 from output import Figure
 from searches import tell
 
@@ -358,10 +359,12 @@ FIGURES = {
     "soak: megabytes of the driver": Figure(("rows", {"name": "soak"}, "megabytes")),
     "soak: milliseconds per child": Figure(("rows", {"name": "soak"}, "milliseconds_per_child"), digits=1),
     "misbehaving: trials": Figure(("rows", {"name": "misbehaving"}, "trials")),
+    "not finite: trials": Figure(("rows", {"name": "not_finite"}, "trials")),
+    "not finite: lost": Figure(("rows", {"name": "not_finite"}, "lost")),
 }
-MEASURES: tuple[Measure, ...] = (soak, misbehaving)
-USUAL = {"evaluations": 4, "tasks": 2, "kinds": len(MISDEEDS), "children": 5000}
-QUICK = {"evaluations": 3, "tasks": 1, "kinds": 5, "children": 100}
+MEASURES: tuple[Measure, ...] = (soak, misbehaving, not_finite)
+USUAL = {"evaluations": 4, "tasks": 2, "kinds": len(MISDEEDS), "children": 5000, "steps": len(STEPS)}
+QUICK = {"evaluations": 3, "tasks": 1, "kinds": 5, "children": 100, "steps": 1}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

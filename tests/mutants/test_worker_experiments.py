@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 import beside
 import faults_trainings
 import faults_workers
+import not_finite
 from autoloss.workers.leases import Cluster, Heartbeat, LeasedWorkers, Request, build
 from autoloss.workers.messages import START, Lost
 from autoloss.workers.pool import InlineWorkers, JobFunction
@@ -95,6 +97,11 @@ def misbehaving(folder: Path) -> Row:
     return {"lost": len(faults_trainings.judge(kind, found, {**found, "bytes": 100_000})), "history_equal": None}
 
 
+def score_not_finite(folder: Path) -> Row:
+    met, wrong = not_finite.search_spoiled("score", math.nan, 1, 2, folder)
+    return {"lost": len(wrong) if met else 1, "history_equal": None}
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A small fault, and the experiment that has to notice; `function` and `changes` as `mutated` takes them."""
@@ -124,6 +131,9 @@ MUTANTS = {
     ),
     "texts of any length": Mutant(
         misbehaving, "autoloss.search.records:keep_text", {"if len(text) > characters:": "if False:"}
+    ),
+    "scores that are no numbers": Mutant(
+        score_not_finite, "autoloss.workers.job_runner:to_record", {"if not math.isfinite(score):": "if False:"}
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 import faults
 import faults_clients
@@ -22,6 +23,17 @@ from promise import Shown
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     return faults_driver.clean(tmp_path_factory.mktemp("known"), faults.EVALUATIONS)
+
+
+def test_a_forked_driver_does_not_wait_for_threads_that_it_does_not_have():
+    threads, inputs = torch.get_num_threads(), torch.zeros(64, 4096)
+    torch.set_num_threads(3)
+    try:
+        inputs.softmax(1)
+        driver = faults_driver.forked(lambda: print(inputs.softmax(1).sum()))
+        assert faults_driver.waited(driver, patience=20) == 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 def assert_kept(shown: Shown) -> None:
