@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -25,8 +25,7 @@ class Race:
     """How far confirming is.
 
     Args:
-        rows: The entrants with their outcomes so far: the finalists by their mean, the others by theirs, then those with a
-            training without a score.
+        rows: The entrants with their outcomes so far, by their mean; then those with a training without a score.
         missing: The trainings of the round under way; empty at the end.
     """
 
@@ -40,9 +39,10 @@ def follow_race(
     """Derive how far confirming is from the trainings that are recorded, and from nothing else.
 
     All entrants are trained on `confirm_seeds` new seeds. The best `finalists` of them then race: in each round those that may
-    be the best get one more seed, the same for all. One that falls out may return when later seeds change the leader. The last
-    one left gets what it lacks of `confirm_seeds + finalist_seeds` seeds. There are at most `finalists × finalist_seeds`
-    trainings after the first round, and a training without a score takes its loss out for good.
+    be the best get one more seed, the same for all. One that falls out may return when later seeds change the leader, and a
+    finalist whose mean sinks below that of another entrant leaves its place to it: a loss that fails one training in five often
+    leads on two. The last one left gets what it lacks of `confirm_seeds + finalist_seeds` seeds. There are at most `finalists ×
+    finalist_seeds` trainings after the first round, and a training without a score takes its loss out for good.
 
     Args:
         entrants: The best candidates of the search.
@@ -51,24 +51,25 @@ def follow_race(
     first, most = settings.confirm_seeds, settings.confirm_seeds + MOST * settings.finalist_seeds
     seeds = training_seeds(seed, CONFIRMATION, most)
     beginning = [entrant.job(one, SPLIT) for one in seeds[:first] for entrant in entrants]
-    begun = sort_by_mean(collect_rows(entrants, seeds[:first], SPLIT, recorded))
-    racing = {row.entrant: row for row in [row for row in begun if row.mean is not None][: settings.finalists]}
-    left, missing = len(racing) * settings.finalist_seeds, []
-    while further := _plan_round(list(racing.values()), settings, left):
+    rows = {row.entrant: row for row in collect_rows(entrants, seeds[:first], SPLIT, recorded)}
+    left = len(_find_finalists(rows.values(), settings)) * settings.finalist_seeds
+    missing: list[Train] = []
+    while further := _plan_round(_find_finalists(rows.values(), settings), settings, left):
         jobs = {
-            entrant: [entrant.job(one, SPLIT) for one in seeds[len(racing[entrant].outcomes) :][:count]]
+            entrant: [entrant.job(one, SPLIT) for one in seeds[len(rows[entrant].outcomes) :][:count]]
             for entrant, count in further.items()
         }
         if missing := [job for turn in jobs.values() for job in turn if job not in recorded]:
             break
         for entrant, turn in jobs.items():
-            row = racing[entrant]
-            racing[entrant] = replace(row, outcomes=(*row.outcomes, *(recorded[job] for job in turn)))
+            row = rows[entrant]
+            rows[entrant] = replace(row, outcomes=(*row.outcomes, *(recorded[job] for job in turn)))
             left -= len(turn)
-    finalists = sort_by_mean(list(racing.values()))
-    others = [row for row in begun if row.entrant not in racing]
-    rows = sorted([*finalists, *others], key=lambda row: row.mean is None)
-    return Race(rows, [job for job in beginning if job not in recorded] or missing)
+    return Race(sort_by_mean(list(rows.values())), [job for job in beginning if job not in recorded] or missing)
+
+
+def _find_finalists(rows: Iterable[Row], settings: FinalSettings) -> list[Row]:
+    return sort_by_mean([row for row in rows if row.mean is not None])[: settings.finalists]
 
 
 def confirmed_rows(
