@@ -26,10 +26,10 @@ SEED ?= 0
 FINALE := --set final.confirm=4 --set final.finalists=2 --set final.compare=1 --set final.compare_seeds=5
 demo: .venv/core
 	@echo "Searching a loss for mIoU on scenes of handwritten digits: about five minutes on two cores."
-	$(BIN)/autoloss search digits-seg --metric miou --evaluations 30 --seed $(SEED) $(FINALE)
+	$(BIN)/autoloss search digits-seg --metric miou --evaluations 50 --seed $(SEED) $(FINALE)
 
 test: .venv/installed
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check .
