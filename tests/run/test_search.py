@@ -451,8 +451,9 @@ def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp
         task, evaluations=9, seed=1, workers=2, directory=tmp_path / "run", settings=settings, final=False
     )
     states = [one.outcome.state for one in found.history if one.child.origin is Origin.TRAINED]
-    assert states[0] is State.SCORED
-    assert set(states[1:]) == {State.FAILED}
+    # The first two begin together, and either may be the first.
+    assert set(states[:2]) == {State.SCORED, State.FAILED}
+    assert set(states[2:]) == {State.FAILED}
 
 
 class Plain(QuickTask):
