@@ -42,7 +42,7 @@ from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
-from not_finite import STEPS, not_finite
+from not_finite import LENIENT, STEPS, not_finite
 from output import Figure
 from searches import tell
 
@@ -53,13 +53,7 @@ EVERY = 3
 MEMORY_GIGABYTES = 1.5
 MARK = "AUTOLOSS_BENCH_MARK"
 LONG = 20_000_000
-QUICK_SETTINGS: Mapping[str, Any] = {
-    "rejection.engine": "reference",
-    "rejection.steps": 20,
-    "rejection.threshold": 0.01,
-    "search.rungs": (1.0,),
-    "limits.memory_gigabytes": MEMORY_GIGABYTES,
-}
+QUICK_SETTINGS: Mapping[str, Any] = {**LENIENT, "limits.memory_gigabytes": MEMORY_GIGABYTES}
 
 
 def leave() -> None:

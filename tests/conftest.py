@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-# One thread for each process of the tests: they share the cores, and what follows from few threads is quicker than from many.
+# The processes of the tests share the cores: one thread each is quickest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A process that was started in the background may have inherited that interrupts are ignored; tests send them.

@@ -126,7 +126,7 @@ class DetectionTask(TrainerTask):
         self._final = final
         self._loaders = loaders
         self._networks = {"proxy": network, "full": full.network if full else network}
-        whole = full.train if full and full.train is not None else None
+        whole = full.train if full else None
         self._training_data = {"proxy": train, "full": train if whole is None else whole}
         self._trains_on_valid = () if whole is None else ("full",)
         splits = {"train": train, "valid": valid, "test": test}
