@@ -2,15 +2,16 @@
 
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 60      keeps each training and search; the same command goes on
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
+python bench/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
 
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
 once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
 seeds of the valid split. Two levels are to be reached: (a) what random search has after `--level-budget` training equivalents, the
 median over its searches, and (b) the best of the hand-made losses, each at its best learning rate. A search that does not reach a
 level counts with its whole budget (the restricted mean). All arms have the same budget, so this moves ratios towards 1 where the
-slower arm is cut off, and a row says how many of its searches reached the level. Minutes are those of one worker: what was looked
-up counts with the time that it took when it was trained. Intervals are 95 %, from resampling search seeds within each task
-(percentiles).
+slower arm is cut off, and a row says how many of its searches reached the level. Where trainings are long, a task has fewer
+searches (`SEARCHES`). Minutes are those of one worker: what was looked up counts with the time that it took when
+it was trained. Intervals are 95 %, from resampling search seeds within each task (percentiles).
 """
 
 from __future__ import annotations
@@ -58,12 +59,24 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "all": lambda task: recipes.get_search_settings(task.name, "default"),
     "all, no niches": lambda task: {**recipes.get_search_settings(task.name), "search.niche": 0.0},
     "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
-    "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "guided"},
+    "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.guided_share": 1.0},
 }
 """Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also
-without niches and with either proposer: arms with equal settings are one search."""
+without niches, without the model, and with the model for every mutation: arms with equal settings are one search."""
 FIRST = ("random", "paper", "all")
+"""What is measured unless other arms are asked for."""
 LEVELS = ("random", "tuned")
+
+
+SEARCHES: Mapping[str, tuple[int, int]] = {
+    "digits-seg-miou": (5, 3),
+    "digits-seg-bf1": (5, 3),
+    "tabular-f1": (10, 10),
+    "worst-digit": (10, 10),
+    "digits-det": (3, 2),
+}
+"""Task → searches of each arm and of random search, which has the budget of its level. A training of digits-seg lasts fifteen to
+forty times as long as one of the two cheap tasks, and one of digits-det six times as long as that."""
 FIGURES = {
     **{
         f"paper / {arm}, equivalents to the level of {level}": Figure(
@@ -99,9 +112,10 @@ class Work:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    asked = make_parser(__doc__, seeds=10, budget=200, level_budget=200, processes=1)
+    asked = make_parser(__doc__, budget=60, level_budget=200, processes=1)
+    asked.add_argument("--seeds", type=int, help="searches of each arm; by default 3 to 10, by task (`SEARCHES`)")
     asked.add_argument("--tasks", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
-    asked.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    asked.add_argument("--arms", nargs="+", choices=ARMS, default=FIRST)
     asked.add_argument(
         "--minutes", type=float, help="begin no training after this time; by default all that is asked for is done"
     )
@@ -160,12 +174,22 @@ def _run(
 
 def _list_work(arguments: Any, path: Path, end: float) -> Iterator[Work]:
     """Return all work, one seed of all tasks and arms after the other: what is done when time is up is paired."""
-    for seed, task in itertools.product(range(arguments.seeds), arguments.tasks):
+    searches = {task: _count_searches(task, arguments.seeds) for task in arguments.tasks}
+    for seed, (task, (arms, random)) in itertools.product(range(max(map(max, searches.values()))), searches.items()):
         if seed == 0:
             yield Work(task, None, seed, 0, arguments.quick, path, end)
-        for arm in dict.fromkeys(("random", *arguments.arms)):
-            budget = max(arguments.budget, arguments.level_budget if arm == "random" else 0)
-            yield Work(task, arm, seed, budget, arguments.quick, path, end)
+        if seed < random:
+            budget = max(arguments.budget, arguments.level_budget)
+            yield Work(task, "random", seed, budget, arguments.quick, path, end)
+        for arm in dict.fromkeys(arguments.arms):
+            if arm != "random" and seed < arms:
+                yield Work(task, arm, seed, arguments.budget, arguments.quick, path, end)
+
+
+def _count_searches(task: str, seeds: int | None) -> tuple[int, int]:
+    """Return how many searches of each arm and of random search are made, at most so many as the command line says."""
+    arms, random = SEARCHES[task]
+    return (arms, random) if seeds is None else (seeds, min(seeds, random))
 
 
 def _perform(work: Work) -> Trace | dict[str, Any] | None:

@@ -273,6 +273,7 @@ def get(name: str) -> PaperRecipe:
 SEARCH_RECIPES = ("default", "paper")
 DEFAULT: Mapping[str, Any] = {
     "search.proposer": "guided",
+    "search.guided_share": 0.5,
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,
@@ -284,12 +285,14 @@ DEFAULT: Mapping[str, Any] = {
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
 
-Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, which tells
-losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants among 20 to
-100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100). With the paper's
-half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the time that it takes to
-value its members at each step. About every twelfth candidate is a promotion: with a lag of 12 for these, each is still decided by
-what the one before came to, and two workers need not wait for it."""
+Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, which
+tells losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants
+among 20 to 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100).
+With the paper's half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the
+time that it takes to value its members at each step. The model chooses the mutations of every other candidate: with all of
+them a search finds a good family of losses on images, and less than the plain evolution does on the two cheap tasks; with
+half it does well on all three. About every twelfth candidate is a promotion: with a lag of 12 for these, each is still
+decided by what the one before came to, and two workers need not wait for it."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}

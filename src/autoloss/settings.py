@@ -71,6 +71,8 @@ class SearchSettings:
     scores; `random` draws every candidate from nothing, as a control. All draw under the same protocol."""
     pool: int = 4
     """Number of passing mutations of which `guided` trains one."""
+    guided_share: float = 1.0
+    """Share of the candidates whose mutations `guided` chooses by its model; it trains those of the others as they are drawn."""
     rungs: tuple[float, ...] = (1.0,)
     """Shares of the proxy's schedule, rising to 1: candidates are trained at the first, and the best of each at the next. Parents
     are found by the score at the first, winners by that at the last."""
@@ -91,6 +93,8 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.pool <= 100:
             raise RequestError(f"search.pool is {self.pool}; it needs to be from 1 to 100.")
+        if not 0 <= self.guided_share <= 1:
+            raise RequestError(f"search.guided_share is {self.guided_share}; a share is in [0, 1].")
         rungs = self.rungs
         if not rungs or rungs[-1] != 1 or not rungs[0] > 0 or any(a >= b for a, b in itertools.pairwise(rungs)):
             raise RequestError(

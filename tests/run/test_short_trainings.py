@@ -37,7 +37,7 @@ QUICK = {
 }
 KINDS = {
     "default": {"search.proposer": "evolution", "search.niche": 0.1},
-    "guided": {"search.proposer": "guided", "search.pool": 3, "search.niche": 0.1},
+    "guided": {"search.proposer": "guided", "search.pool": 3, "search.guided_share": 0.6, "search.niche": 0.1},
 }
 BUDGET = 3
 

@@ -173,6 +173,19 @@ class TestBranches:
             plan = proposer.ask(k)
             assert plan.pool == (POOL if Kind.MUTATION in plan.kinds.values() else 1)
 
+    @pytest.mark.parametrize(("share", "guided"), [(0.0, 0), (0.25, 10), (0.5, 20), (0.9, 36), (1.0, 40)])
+    def test_a_share_of_the_candidates_has_a_pool_spread_evenly(self, share, guided):
+        only_mutations = {"offspring.fresh": 0.0, "offspring.copy": 0.0}
+        proposer = Guided(MAIN, CONFIGURATION.changed({"search.guided_share": share, **only_mutations}))
+        pools = []
+        for k in range(5 + 40):
+            pools.append(proposer.ask(k).pool)
+            proposer.add(candidate(k, MAIN, {"main": signature(1.0 + k)}))
+            proposer.tell(k, Outcome(state=State.SCORED, score=float(k)))
+        assert pools[5:].count(POOL) == guided
+        for begin in range(5, 45, 10):
+            assert abs(pools[begin : begin + 10].count(POOL) - 10 * share) <= 1
+
 
 class TestModel:
     def test_it_prefers_what_is_like_high_scores_on_a_function_of_two_features(self):

@@ -8,6 +8,7 @@ their networks, since the observations are few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from autoloss.search.evolution import make_evolution
@@ -27,12 +28,16 @@ CHOSEN_EVERY = 12
 
 
 class Guided(Proposer):
-    """The paper's evolution, except that a mutation is the best of several by a model of the scores."""
+    """The paper's evolution, except that a mutation is the best of several by a model of the scores, for a share of the candidates.
+
+    What a model prefers is all of one kind, and the others keep it from seeing nothing else (`search.guided_share`).
+    """
 
     def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
         self._branches = tuple(branches)
         self._evolution = make_evolution(branches, configuration)
         self._pool = configuration.search.pool
+        self._share = configuration.search.guided_share
         self._lag = configuration.evolution.lag
         self._fidelity = configuration.search.rungs[0]
         self._signatures: dict[int, Mapping[str, Sequence[str]]] = {}
@@ -45,8 +50,12 @@ class Guided(Proposer):
 
     def ask(self, k: int) -> Plan:
         plan = self._evolution.ask(k)
-        pool = self._pool if Kind.MUTATION in plan.kinds.values() else 1
+        pool = self._pool if Kind.MUTATION in plan.kinds.values() and self._is_guided(k) else 1
         return Plan(plan.candidate, plan.parent, plan.kinds, plan.fidelity, pool)
+
+    def _is_guided(self, k: int) -> bool:
+        """Spread the share evenly over the numbers, so that nothing has to be remembered."""
+        return math.ceil((k + 1) * self._share) > math.ceil(k * self._share)
 
     def add(self, candidate: Candidate) -> None:
         self._evolution.add(candidate)
