@@ -110,21 +110,21 @@ ON_VOC = (
 )
 
 
-def _make_generalisation_rows(
-    ce: str, asl_miou: str, found_miou: str, asl_bf1: str, found_bf1: str
-) -> tuple[Published, ...]:
-    """Return the rows of one network in the table of generalisation; each text is mIoU and BF1."""
+def _carry_over(name: str, task: str, figures: str, **options: str) -> PaperRecipe:
+    """Return the experiment of one network in the table of generalisation; the text has mIoU and BF1 of each loss."""
+    values = list(map(float, figures.split()))
     rows = (
-        ("CE", ce, None, "baseline/ce"),
-        ("ASL", asl_miou, "miou", "baseline/asl_miou"),
-        ("found", found_miou, "miou", "seg/miou"),
-        ("ASL", asl_bf1, "bf1", "baseline/asl_bf1"),
-        ("found", found_bf1, "bf1", "seg/bf1"),
+        ("CE", None, "baseline/ce"),
+        ("ASL", "miou", "baseline/asl_miou"),
+        ("found", "miou", "seg/miou"),
+        ("ASL", "bf1", "baseline/asl_bf1"),
+        ("found", "bf1", "seg/bf1"),
     )
-    return tuple(
-        Published(loss, dict(zip(("miou", "bf1"), map(float, figures.split()), strict=True)), target, name)
-        for loss, figures, target, name in rows
+    published = tuple(
+        Published(loss, {"miou": miou, "bf1": bf1}, target, known)
+        for (loss, target, known), miou, bf1 in zip(rows, values[::2], values[1::2], strict=True)
     )
+    return PaperRecipe(name, task, "full", GENERALISATION, {**FULL_PRETRAINED, **options}, published=published)
 
 
 ON_COCO_POSES = (
@@ -174,29 +174,12 @@ _ROWS = (
         "cityscapes-seg", "cityscapes-seg", "proxy", "Appendix A.1, on the data of Section 4.1", PRETRAINED, ABSOLUTE
     ),
     PaperRecipe("voc-r101-deeplabv3+", "voc-seg", "full", TABLE, FULL_PRETRAINED, published=ON_VOC),
-    PaperRecipe(
-        "cityscapes-r101-deeplabv3+",
-        "cityscapes-seg",
-        "full",
-        GENERALISATION,
-        FULL_PRETRAINED,
-        published=_make_generalisation_rows("80.0 62.2", "80.7 66.5", "80.4 63.8", "6.7 78.0", "9.3 77.7"),
+    _carry_over("cityscapes-r101-deeplabv3+", "cityscapes-seg", "80.0 62.2  80.7 66.5  80.4 63.8  6.7 78.0  9.3 77.7"),
+    _carry_over(
+        "voc-r50-deeplabv3+", "voc-seg", "76.2 61.8  78.4 66.9  78.0 62.8  1.4 70.8  7.2 78.3", full_backbone="resnet50"
     ),
-    PaperRecipe(
-        "voc-r50-deeplabv3+",
-        "voc-seg",
-        "full",
-        GENERALISATION,
-        {**FULL_PRETRAINED, "full_backbone": "resnet50"},
-        published=_make_generalisation_rows("76.2 61.8", "78.4 66.9", "78.0 62.8", "1.4 70.8", "7.2 78.3"),
-    ),
-    PaperRecipe(
-        "voc-r101-pspnet",
-        "voc-seg",
-        "full",
-        GENERALISATION,
-        {**FULL_PRETRAINED, "full_network": "pspnet"},
-        published=_make_generalisation_rows("77.9 64.7", "78.9 65.7", "78.5 64.9", "1.6 71.8", "5.1 71.3"),
+    _carry_over(
+        "voc-r101-pspnet", "voc-seg", "77.9 64.7  78.9 65.7  78.5 64.9  1.6 71.8  5.1 71.3", full_network="pspnet"
     ),
     PaperRecipe("coco-det", "coco-det", "proxy", "Appendix A.2", PRETRAINED, RELATIVE),
     PaperRecipe(
