@@ -66,8 +66,6 @@ without niches, without the model, and with the model for every mutation: arms w
 FIRST = ("random", "paper", "all")
 """What is measured unless other arms are asked for."""
 LEVELS = ("random", "tuned")
-
-
 SEARCHES: Mapping[str, tuple[int, int]] = {
     "digits-seg-miou": (5, 3),
     "digits-seg-bf1": (5, 3),
@@ -187,7 +185,11 @@ def _list_work(arguments: Any, path: Path, end: float) -> Iterator[Work]:
 
 
 def _count_searches(task: str, seeds: int | None) -> tuple[int, int]:
-    """Return how many searches of each arm and of random search are made, at most so many as the command line says."""
+    """Return how many searches of each arm and of random search are made.
+
+    Args:
+        seeds: What the command line says of the arms; random search has no more of them.
+    """
     arms, random = SEARCHES[task]
     return (arms, random) if seeds is None else (seeds, min(seeds, random))
 
