@@ -3,6 +3,7 @@
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 60      keeps each training and search; the same command goes on
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
 python bench/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
+python bench/efficiency.py --tasks digits-det --earlier results/efficiency.json      one task more, beside what was measured before
 
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
 once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
@@ -17,6 +18,7 @@ it was trained. Intervals are 95 %, from resampling search seeds within each tas
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -120,6 +122,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument(
         "--work", type=Path, help="the SQLite file that keeps trainings and searches; without it nothing is kept"
     )
+    asked.add_argument(
+        "--earlier", type=Path, help="a document that --out wrote: its tasks that are not measured now count as well"
+    )
     quick = {
         "seeds": 2,
         "budget": 6,
@@ -136,6 +141,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for task in arguments.tasks
         if task in tuned and traces[task].get("random")
     ]
+    if arguments.earlier:
+        found = add_earlier(json.loads(arguments.earlier.read_text(encoding="utf-8")), found)
     ratios = [
         compare_arms(found, "paper", arm, level, unit)
         for arm, level, unit in itertools.product(arguments.arms, LEVELS, ("equivalents", "minutes"))
@@ -143,6 +150,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     result = {"budget": arguments.budget, "level_budget": arguments.level_budget, "ratios": ratios, "tasks": found}
     emit(result, arguments, _print)
+
+
+def add_earlier(earlier: Mapping[str, Any], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tasks of an earlier document that this run did not measure, whatever their budget, and those that it did."""
+    measured = {one["task"] for one in found}
+    others = [{"budget": earlier["budget"], **one} for one in earlier["tasks"] if one["task"] not in measured]
+    return [*others, *found]
 
 
 def _run(
@@ -237,7 +251,7 @@ def _describe(trace: Trace) -> str:
 def _print(result: dict[str, Any]) -> None:
     for one in result["tasks"]:
         levels = "  ".join(f"{name} {_format(value, 4)}" for name, value in one["levels"].items())
-        print(f"{one['task']}: levels {levels} ({one['handmade']['loss']})")
+        print(f"{one['task']}, budget {one['budget']:g}: levels {levels} ({one['handmade']['loss']})")
         for row in one["arms"]:
             to = "  ".join(
                 f"to {each['level']}: {_interval(each['equivalents'], 1)} equivalents, {_format(each['minutes']['mean'], 1)} min, "

@@ -40,7 +40,7 @@ def summarise_task(
     random = [find_score(trace, level_budget, floor) for trace in traces["random"].values()]
     levels = {"random": median(random), "tuned": handmade["score"]}
     arms = [_summarise_arm(arm, found, levels, budget, floor) for arm, found in traces.items()]
-    return {"task": task, "levels": levels, "handmade": dict(handmade), "arms": arms}
+    return {"task": task, "budget": budget, "levels": levels, "handmade": dict(handmade), "arms": arms}
 
 
 def _summarise_arm(

@@ -106,7 +106,6 @@ class Cache:
         self._task = task
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(self._connect()) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(SCHEMA)
 
     def _connect(self) -> sqlite3.Connection:

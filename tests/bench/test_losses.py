@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import lossbench
+from efficiency import add_earlier
 from losstable import LossRow, append_row, read_rows, write_table
 from output import make_pool
 from problems import PROBLEMS
@@ -167,6 +170,17 @@ def test_a_search_that_is_stopped_goes_on_without_training_anything_twice(tmp_pa
     assert len(trained) - before < needed
 
 
+def test_a_process_that_opens_the_cache_waits_for_one_that_makes_it(tmp_path):
+    path = tmp_path / "trainings.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = threading.Timer(0.2, other.execute, ["COMMIT"])
+        waiting.start()
+        cache = Cache(path, TASK)
+        waiting.join()
+    assert cache.find_search(0, "") is None
+
+
 def _without_minutes(trace: Trace) -> Trace:
     improvements = tuple(dataclasses.replace(each, minutes=0.0) for each in trace.improvements)
     return dataclasses.replace(trace, minutes=0.0, improvements=improvements)
@@ -207,3 +221,13 @@ def test_the_level_of_random_search_does_not_hang_on_one_whose_loss_fails_on_new
     traces = {"random": {0: _trace((1, 0.6)), 1: _trace((1, 0.7)), 2: _trace((1, 0.9), (2, None)), 3: _trace((1, 0.8))}}
     one = summarise_task("a", traces, {"score": 0.75, "untrained": 0.1}, 10, 10)
     assert one["levels"]["random"] == pytest.approx(0.65)
+
+
+def test_tasks_of_an_earlier_document_count_beside_those_of_this_run():
+    traces = {arm: {0: _trace((spent, 0.8))} for arm, spent in (("random", 9), ("paper", 8), ("all", 2))}
+    cheap, dear = (summarise_task(task, traces, {"score": 0.75, "untrained": None}, 10, 10) for task in ("a", "b"))
+    again = {**cheap, "budget": 5}
+    assert add_earlier({"budget": 10, "tasks": [cheap, dear]}, [again]) == [dear, again]
+    both = compare_arms([dear, again], "paper", "all", "random", "equivalents")
+    assert [row["task"] for row in both["tasks"]] == ["b", "a"]
+    assert both["ratio"] == pytest.approx(4)
