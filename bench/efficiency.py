@@ -29,6 +29,8 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
+from autoloss.run.resolving import operator_table
+from autoloss.run.starting_losses import parse_starting_losses
 from autoloss.search.chance import derive_seed
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
@@ -51,6 +53,13 @@ def _small(task: autoloss.Task) -> dict[str, Any]:
     return {"evolution.tournament": 0.25, "offspring.fresh": 0.25, **recipes.OWN.get(task.name, {})}
 
 
+def _list_zoo(task: autoloss.Task) -> tuple[str, ...]:
+    """Return the losses of the zoo that a search of the task can start from."""
+    most = Configuration().evolution.initial
+    losses, _ = parse_starting_losses(["zoo"], task, operator_table(()), most)
+    return tuple(loss.formula for loss in losses)
+
+
 ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "random": lambda task: {"search.proposer": "random"},
     "paper": lambda task: recipes.get_search_settings(task.name, "paper"),
@@ -62,18 +71,20 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "all, no niches": lambda task: {**recipes.get_search_settings(task.name), "search.niche": 0.0},
     "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
     "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.guided_share": 1.0},
+    "all, zoo": lambda task: {**recipes.get_search_settings(task.name), "evolution.start": _list_zoo(task)},
 }
 """Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also
-without niches, without the model, and with the model for every mutation: arms with equal settings are one search."""
+without niches, without the model, with the model for every mutation, and from the losses of the zoo (`--start zoo`): arms with
+equal settings are one search."""
 FIRST = ("random", "paper", "all")
 """What is measured unless other arms are asked for."""
 LEVELS = ("random", "tuned")
 SEARCHES: Mapping[str, tuple[int, int]] = {
     "digits-seg-miou": (5, 3),
-    "digits-seg-bf1": (5, 3),
+    "digits-seg-bf1": (5, 2),
     "tabular-f1": (10, 10),
     "worst-digit": (10, 10),
-    "digits-det": (3, 2),
+    "digits-det": (2, 1),
 }
 """Task → searches of each arm and of random search, which has the budget of its level. A training of digits-seg lasts fifteen to
 forty times as long as one of the two cheap tasks, and one of digits-det six times as long as that."""

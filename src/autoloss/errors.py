@@ -20,8 +20,8 @@ class RequestError(ValueError):
         argument: The argument of the Python function that has to change; the command line prints the matching option.
     """
 
-    def __init__(self, *message: object, argument: str | None = None) -> None:
-        super().__init__(*message)
+    def __init__(self, message: object = "", *, argument: str | None = None) -> None:
+        super().__init__(message)
         self.argument = argument
 
 

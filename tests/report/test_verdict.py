@@ -9,11 +9,14 @@ from rich.console import Console
 from scipy import stats
 
 from autoloss.cli.searching import _conclude
+from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_rows, comparison_table
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import page
+from autoloss.report.readable import Readable
 from autoloss.report.take_home import export_loss
-from autoloss.report.verdict import evidence, headline, next_steps
+from autoloss.report.verdict import HEADLINES, answer, evidence, headline, next_steps
+from autoloss.run.identities import Identity
 from autoloss.run.results import open_run
 from autoloss.search.records import Outcome, State
 from autoloss.store.read import Reader
@@ -159,6 +162,36 @@ def test_where_chance_is_not_ruled_out_more_seeds_are_advised(found, standard, s
     # What is ahead is not given up for the baseline.
     is_ahead = search.judgement.standing in (Standing.AHEAD, Standing.ONE_SEED)
     assert any(each.text.startswith("Use baseline/ce") for each in steps) != is_ahead
+
+
+@pytest.mark.parametrize(("name", "repeats"), [("baseline/ce", True), ("baseline/focal", False)])
+def test_a_loss_that_is_the_best_baseline_up_to_a_factor_is_not_ahead_of_it(name, repeats, tmp_path, monkeypatch):
+    identity = Identity(name, "cross entropy", 2.0)
+    monkeypatch.setattr(
+        verdict,
+        "simplify_formulas",
+        lambda search, formulas: {one: Readable(one, one, {"main": identity}) for one in formulas},
+    )
+    search = open_run(judged(tmp_path, (0.9, 0.7, 0.8), (0.7, 0.72, 0.71)))
+    found, tone = answer(search)
+    advice = " ".join(map(str, next_steps(search)))
+    assert search.judgement.standing is Standing.AHEAD
+    if repeats:
+        assert (found, tone) == ("No: #1 (cross entropy × 2) is the best baseline again, up to a factor.", "bad")
+        assert "Use baseline/ce at the recipe's learning rate" in advice
+        assert "--seeds" not in advice
+    else:
+        assert (found, tone) == (HEADLINES[Standing.AHEAD][0].format(found="#1 (cross entropy × 2)"), "open")
+        assert "--seeds" in advice
+
+
+@pytest.mark.parametrize("start", [(), ("mul(p, y)",)])
+def test_a_search_that_lost_is_told_of_known_losses_unless_it_began_with_some(start, tmp_path):
+    run = searched(tmp_path / "run", **{"evaluations": 3, "evolution.start": start})
+    compared(run, found=LOST[0], standard=LOST[1])
+    advice = " ".join(map(str, next_steps(open_run(run))))
+    assert "A longer search may find a better loss: autoloss resume" in advice
+    assert ("--start zoo" in advice) == (not start)
 
 
 def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):

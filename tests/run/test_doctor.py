@@ -64,7 +64,17 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a metric that is NaN": (
         "def metric(prediction, target):\n    return float('nan')",
         "undefined",
-        "returns NaN",
+        "NaN or infinite for each of them",
+    ),
+    "a metric that is infinite": (
+        "def metric(prediction, target):\n    return float('inf')",
+        "undefined",
+        "NaN or infinite for each of them",
+    ),
+    "training targets of one class": (
+        "train = (train[0], torch.zeros_like(train[1]))\ndef metric(prediction, target):\n    return 1.0 * len(target.unique())",
+        "has the same value, 1, for the network's prediction and for the target itself",
+        "the targets need to differ",
     ),
     "a metric that is text": ("def metric(prediction, target):\n    return 'good'", "returned a str", "one number"),
     "a metric that returns nothing": ("def metric(prediction, target):\n    0.5", "returned a NoneType", "one number"),
@@ -179,7 +189,7 @@ WARNED: dict[str, tuple[str, str, str]] = {
     "a network that ends in sigmoid": (
         MULTI_LABEL + "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())",
         "between 0 and 1",
-        "before its sigmoid",
+        "If it ends in a sigmoid, return what the last layer gives before that: autoloss applies sigmoid.",
     ),
     "a network that ends in a rectifier": (
         "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())",
@@ -195,6 +205,11 @@ WARNED: dict[str, tuple[str, str, str]] = {
         "keep = targets[192:] != 1\nvalid = (inputs[192:][keep], targets[192:][keep])",
         "class 1 is in the train data and not in the valid data",
         "Split",
+    ),
+    "train targets that are all equal": (
+        "train = (train[0], torch.zeros_like(train[1]))",
+        "All train targets are 0",
+        "nothing can be learned from them",
     ),
     "inputs in hundreds": (
         "train, valid = (train[0] * 255, train[1]), (valid[0] * 255, valid[1])",
@@ -243,7 +258,13 @@ REQUESTED: dict[str, tuple[list[str], str, str]] = {
     # What it is called: the arguments, what was found, the way out.
     "a file without the name of the task": (["task.py"], "task.py is a file", "task.py:task"),
     "another name": (["task.py:tusk"], "'tusk'", "Did you mean 'task'?"),
+    "a name of what the file imports": (["task.py:nosuch"], "no task in task.py named 'nosuch'", "Known: "),
     "an option of a task that is no function": (["task.py:task", "--set", "size=3"], "takes no options", "size"),
+    "a setting without its group": (
+        ["task.py:task", "--set", "learning_rate=3"],
+        "found learning_rate",
+        "search.learning_rate",
+    ),
     "a setting that is text": (["task.py:task", "--set", "rejection.steps=many"], "'many'", "a whole number"),
 }
 
@@ -256,6 +277,8 @@ def test_a_mistake_of_the_request_is_named(command, mistake, elsewhere, capsys):
     said = screen(capsys, command, *arguments)
     assert found in said
     assert advice in said
+    # What a file only imports is no task.
+    assert "torch" not in said
 
 
 def test_more_than_forty_mistakes_are_known():
@@ -301,7 +324,15 @@ def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
     )
     with pytest.raises(SystemExit):
         main(["check", "task.py:task", "--rates", *QUICK])
-    assert "The recipe's learning rate is not the best of these" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The recipe's learning rate is not the best of these; a small difference is chance." in said
+    assert "To search at 10 times the recipe's, at the end of the grid: --set search.learning_rate=10" in said
+    for followed, advised in (("10", None), ("2", "2 times the recipe's is not the best of these")):
+        with pytest.raises(SystemExit):
+            main(["check", "task.py:task", "--rates", *QUICK, "--set", f"search.learning_rate={followed}"])
+        said = capsys.readouterr().out
+        assert f"× {followed}: " in said
+        assert advised in said if advised else "is not the best of these" not in said
 
 
 def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsys):

@@ -186,8 +186,13 @@ def test_score_repeats_a_search_exactly(run_directory):
 
 
 def test_a_run_is_never_overwritten(run_directory):
-    with pytest.raises(RequestError, match=f"already holds a run. Go on with it: autoloss resume {run_directory}"):
+    with pytest.raises(
+        RequestError, match=f"already holds a run. Go on with it: autoloss resume {run_directory}"
+    ) as refused:
         autoloss.search(QuickTask(), evaluations=5, workers=0, directory=run_directory)
+    # One text, and the argument beside it.
+    assert str(refused.value).startswith(str(run_directory))
+    assert refused.value.argument == "directory"
 
 
 def test_a_threshold_out_of_reach_is_refused_before_anything_is_drawn(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import autoloss
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.recipes import DEFAULT
 from autoloss.run.adapting import FEW_LOSSES, adapt_configuration, describe_budget, describe_prospects
 from autoloss.run.results import Search, open_run
@@ -231,7 +231,7 @@ class TestAdapting:
         found, said = adapt(rows(epochs))
         assert found.search.rungs == rungs
         steps = 5 * epochs
-        assert said == [f"At a share of 0.125, a training of supervised has fewer than 32 of its {steps} steps. {end}"]
+        assert said == [f"A training of supervised has {steps} steps; a share of 0.125 is fewer than 32. {end}"]
 
     def test_whole_trainings_keep_their_part_of_the_budget(self):
         assert adapt(Shortening(least=0.4), **{"search.promote": 0.08})[0].search.promote == pytest.approx(0.08 * 4)
@@ -267,6 +267,17 @@ class TestAdapting:
         # Said before the search, not found out after it.
         assert "The standard loss learns nothing in a whole training" in said[1]
         assert "autoloss check" in said[1]
+
+    def test_a_metric_that_raises_for_the_untrained_network(self, monkeypatch):
+        def raise_error(self, seed):
+            raise ValueError("one class only")
+
+        monkeypatch.setattr(Shortening, "untrained", raise_error)
+        with pytest.raises(
+            RunError, match=r"^Measuring the untrained network fails: ValueError: one class only"
+        ) as failed:
+            adapt(Shortening())
+        assert str(failed.value).endswith("Return NaN from the metric where it is undefined.")
 
     def test_a_number_of_steps_that_nobody_knows_is_no_obstacle(self):
         assert adapt(Shortening(steps=None))[0].search.rungs == (0.125, 1.0)

@@ -6,11 +6,14 @@ import os
 import signal
 import time
 
-from autoloss.search.jobs import Train
+import pytest
+
+from autoloss.errors import RequestError, RunError
+from autoloss.search.jobs import RejectionBatch, Train
 from autoloss.search.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.tasks.task import Training
-from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher
+from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher, run_jobs
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 
 
@@ -73,3 +76,17 @@ def test_workers_that_never_start_are_given_up():
             found = dispatcher.wait(None)
     assert found[0].result.state is State.FAILED
     assert dispatcher.losses == {"killed": STARTS + TRIES - 1}
+
+
+def test_samples_that_no_longer_serve_are_told_without_a_traceback():
+    def refuse(job):
+        raise RequestError("No sample can gain anything.")
+
+    with InlineWorkers(refuse) as workers:
+        dispatcher = Dispatcher(workers, LimitSettings())
+        with pytest.raises(RunError) as failed:
+            list(run_jobs([RejectionBatch(0, "main", "fresh", None, 0, 1)], dispatcher))
+    assert str(failed.value) == (
+        "Losses cannot be tested. No sample can gain anything. If the task has changed since the run began, restore it, or begin "
+        "another run."
+    )

@@ -117,7 +117,8 @@ def top_table(
             for row in rows
         ),
         "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
-        "found: number of times found, with twins and copies · formula: simplified, and below it the original"
+        "found: number of times found, with twins and copies · formula: simplified, and below it the original; √x is sign(x)·√|x|, "
+        "likewise log"
         + (" · =: has the same gradient on this task" if any(row["identity"] for row in rows) else "")
         + (" · trained: share of the schedule; scores compare at one share only" if shares else "")
         + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")

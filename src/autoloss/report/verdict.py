@@ -38,6 +38,8 @@ HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
     Standing.NOT_COMPARED: ("Not known yet: nothing was compared with the baselines.", "open"),
 }
 NOTHING = "Nothing yet: no loss has a score."
+REPEATED: tuple[str, Tone] = ("No: {found} is the best baseline again, up to a factor.", "bad")
+"""In place of `Standing.AHEAD`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,32 @@ class Step:
         return f"{self.text}: {self.command}" if self.command else f"{self.text}."
 
 
-def headline(judgement: Judgement, identity: str = "") -> str:
-    """Answer in a sentence whether the search found something better than the baselines.
+def answer(search: Search) -> tuple[str, Tone]:
+    """Answer in a sentence whether the search found something better than the baselines."""
+    judgement = search.judgement
+    form = REPEATED if _repeats_baseline(search) else HEADLINES[judgement.standing]
+    return headline(judgement, identify_best(search), form[0]), form[1]
+
+
+def headline(judgement: Judgement, identity: str = "", form: str = "") -> str:
+    """Answer in a sentence.
 
     Args:
         identity: What the loss found is on the task, such as `cross entropy × 2`.
+        form: The sentence, if it is not that of the standing.
     """
     label = judgement.found and judgement.found.entrant.label
-    return HEADLINES[judgement.standing][0].format(found=f"{label} ({identity})" if identity else label)
+    found = f"{label} ({identity})" if identity else label
+    return (form or HEADLINES[judgement.standing][0]).format(found=found)
+
+
+def _repeats_baseline(search: Search) -> bool:
+    """Say whether a loss that is ahead by chance has the gradient of the very baseline that it is ahead of."""
+    judgement, formula = search.judgement, search.best.formula
+    if judgement.standing is not Standing.AHEAD or judgement.rival is None:
+        return False
+    identities = simplify_formulas(search, [formula])[formula].identities or {}
+    return [one.name for one in identities.values()] == [judgement.rival.entrant.loss]
 
 
 def identify_best(search: Search) -> str:
@@ -107,8 +127,7 @@ def sentences(search: Search) -> list[str]:
     """Return the answer and what it rests on, for a terminal."""
     if not search.top(1):
         return [NOTHING]
-    judgement = search.judgement
-    return [headline(judgement, identify_best(search)), *evidence(judgement), *explain_identity(search)]
+    return [answer(search)[0], *evidence(search.judgement), *explain_identity(search)]
 
 
 def next_steps(search: Search) -> list[Step]:
@@ -121,19 +140,25 @@ def next_steps(search: Search) -> list[Step]:
     if judgement.is_win and found is not None:
         return [Step(f"Train with #{best.id} {_at(found.entrant)}"), Step("Export it", export)]
     steps = []
-    is_lost = judgement.standing in (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE)
+    repeats = _repeats_baseline(search)
+    lost = (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE)
+    is_lost = repeats or judgement.standing in lost
     if is_lost and rival is not None:
         steps.append(
             Step(f"Use {_name(rival.entrant)} {_at(rival.entrant)}: on the {TEST} split it has {_mean(rival)}")
         )
     if judgement.standing is Standing.NOT_COMPARED:
         steps.append(Step("Compare it with the baselines", _command("compare", search.directory)))
-    elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND):
+    elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND) and not repeats:
         more = ("--seeds", str(max(MORE_SEEDS, 2 * len(found.scores) if found else 0)))
         steps.append(Step("More training seeds tell more", _command("compare", search.directory, *more)))
     if is_lost:
         more = ("--evaluations", f"+{search.configuration.evaluations}")
         steps.append(Step("A longer search may find a better loss", _command("resume", search.directory, *more)))
+        if not search.configuration.evolution.start:
+            steps.append(
+                Step("So may one that starts from known losses: search again with --start zoo and another --out")
+            )
     return [*steps, Step(f"Export the best loss found, #{best.id}", export)]
 
 

@@ -140,9 +140,7 @@ def _choose_rungs(task: Task, configuration: Configuration) -> tuple[tuple[float
     steps = task.steps(Training(seed=0))
     if steps is not None and steps * rungs[0] < LEAST_STEPS:
         least = LEAST_STEPS / steps
-        reason = (
-            f"At a share of {rungs[0]:g}, a training of {task.name} has fewer than {LEAST_STEPS} of its {steps} steps."
-        )
+        reason = f"A training of {task.name} has {steps} steps; a share of {rungs[0]:g} is fewer than {LEAST_STEPS}."
         rungs = tuple(rung for rung in rungs if rung > least)
         rungs = (least, *rungs) if least <= LARGEST_SHARE else (1.0,)
     else:
@@ -165,9 +163,11 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     seed = derive_seed(configuration.seed, "training")
     training = Training(seed=seed, fidelity=fidelity, learning_rate=configuration.search.learning_rate)
-    with explain_failures(), restored_state(), one_thread():
-        outcome = task.train(criterion, training)
-        untrained = task.untrained(seed)
+    with restored_state(), one_thread():
+        with explain_failures():
+            outcome = task.train(criterion, training)
+        with explain_failures("Measuring the untrained network", "Return NaN from the metric where it is undefined."):
+            untrained = task.untrained(seed)
     at = f"at a share of {fidelity:g} of the schedule" if fidelity < 1 else "in a whole training"
     if not isinstance(outcome, Scored):
         return f"The standard loss has no score {at}: {outcome.reason}."
@@ -179,17 +179,16 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
 
 
 @contextmanager
-def explain_failures() -> Iterator[None]:
-    """Turn what a task's own code raises in a training into one sentence that names the line."""
+def explain_failures(
+    what: str = "The training with the standard loss", advice: str = "A search would lose every training to it."
+) -> Iterator[None]:
+    """Turn what a task's own code raises into sentences that name the line."""
     try:
         yield
     except (RequestError, RunError, MemoryError):
         raise
     except Exception as error:
-        raise RunError(
-            f"The training with the standard loss fails: {describe_user_error(error)}. A search would "
-            "lose every training to it."
-        ) from error
+        raise RunError(f"{what} fails: {describe_user_error(error)}. {advice}") from error
 
 
 def _describe_rungs(rungs: tuple[float, ...]) -> str:

@@ -83,6 +83,7 @@ class TaskCheck:
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
         rungs: Shares of the schedule that candidates are trained at.
+        learning_rate: Factor on the recipe's at which they are.
         notes: What a search would change of its settings, since the task cannot do it, and how its workers share GPUs.
         doubts: What looks wrong with data or network.
     """
@@ -99,6 +100,7 @@ class TaskCheck:
     unit: str
     rates: Mapping[float, float | None] = field(default_factory=dict)
     rungs: tuple[float, ...] = (1.0,)
+    learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -140,10 +142,16 @@ class TaskCheck:
         )
         yield f"  the standard loss at factors on the learning rate, one seed: {scores}"
         best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
-        if _worth(self.rates[best]) > _worth(self.rates[1.0]):
+        if best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
+            mine = (
+                "The recipe's learning rate"
+                if self.learning_rate == 1
+                else f"{self.learning_rate:g} times the recipe's"
+            )
+            beyond = "" if min(self.rates) < best < max(self.rates) else ", at the end of the grid"
             yield (
-                f"    The recipe's learning rate is not the best of these. To search at {best:g} times it: "
-                f"--set search.learning_rate={best:g}"
+                f"    {mine} is not the best of these; a small difference is chance. To search at {best:g} times the "
+                f"recipe's{beyond}: --set search.learning_rate={best:g}"
             )
 
 
@@ -201,7 +209,7 @@ def check(
             full_seconds.append(full)
         outcome, training = _try_training(loaded)
         tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
-        scores = _try_rates(loaded) if tried else {}
+        scores = _try_rates(loaded, configuration.search.learning_rate) if tried else {}
     per_candidate = sum(usual_seconds)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full_seconds)
@@ -218,6 +226,7 @@ def check(
         configuration.rejection.unit,
         scores,
         configuration.search.rungs,
+        configuration.search.learning_rate,
         tuple(notes),
         tuple(doubts),
     )
@@ -343,10 +352,11 @@ def _train(
         return task.train(criterion, training, observe=observe)
 
 
-def _try_rates(task: Task) -> dict[float, float | None]:
-    """Train with the standard loss at each learning rate of the grid; return the scores."""
+def _try_rates(task: Task, searched: float) -> dict[float, float | None]:
+    """Train with the standard loss at each learning rate of the grid, and at that of the search; return the scores."""
     if set(task.standard) != set(task.branches) or not task.tunes_learning_rate:
         return {}
     criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
-    outcomes = {rate: _train(task, criterion, Training(seed=0, learning_rate=rate)) for rate in LEARNING_RATES}
+    rates = sorted({*LEARNING_RATES, searched})
+    outcomes = {rate: _train(task, criterion, Training(seed=0, learning_rate=rate)) for rate in rates}
     return {rate: outcome.score if isinstance(outcome, Scored) else None for rate, outcome in outcomes.items()}

@@ -140,7 +140,10 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
         except Exception as error:
             raise RequestError(f"{name} fails: {describe_user_error(error)}.") from error
     elif others:
-        raise RequestError(f"{attribute} in {file} is no function, so it takes no options; found {', '.join(others)}.")
+        raise RequestError(
+            f"{attribute} in {file} is no function, so it takes no options; found {', '.join(others)}. The name of a setting has "
+            "its group in front, such as search.learning_rate; the budget is --evaluations, in Python evaluations=…."
+        )
     if not isinstance(loaded, Task):
         raise RequestError(
             f"{attribute} in {file} is a {type(loaded).__name__}; expected a Task or a function that returns one."

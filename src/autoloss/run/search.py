@@ -134,7 +134,7 @@ def search(
         if stores.exists(path):
             raise RequestError(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
-                "directory",
+                argument="directory",
             )
         for note in request.notes:
             (say or _ignore)(note)

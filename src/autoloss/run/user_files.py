@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, final
 
 import cloudpickle
@@ -95,8 +95,15 @@ def load_object(name: str, kind: str) -> Any:
     module = _load_module(file)
     public = [key for key in vars(module) if not key.startswith("_")]
     if attribute not in public:
-        raise unknown(f"{kind} in {file.name}", attribute, public)
+        own = [key for key in public if not _is_imported(getattr(module, key), module)]
+        raise unknown(f"{kind} in {file.name}", attribute, own)
     return getattr(module, attribute)
+
+
+def _is_imported(value: object, module: ModuleType) -> bool:
+    if isinstance(value, type | FunctionType):
+        return value.__module__ != module.__name__
+    return isinstance(value, ModuleType)
 
 
 def _load_module(file: Path) -> ModuleType:

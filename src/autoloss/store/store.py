@@ -66,9 +66,7 @@ class Store:
     def __init__(self, directory: Path, *, write: bool = False, say: Say = warn) -> None:
         self.path = directory / FILE
         if not write and not self.path.exists():
-            raise RequestError(
-                f"There is no run in {directory}: it holds no {FILE}. A search with this directory starts one."
-            )
+            raise RequestError(f"There is no run in {directory}: it holds no {FILE}. Give the folder of a search.")
         self.database = Database(self.path, write=write, say=say)
 
     def close(self) -> None:

@@ -163,15 +163,13 @@ def describe_unusable_samples(
         )
     reason, values = "", {round(value, 9) for pair in known for value in pair}
     if not known:
-        reason = " It returns NaN for each of them."
+        reason = " It is NaN or infinite for each of them."
     elif len(values) == 1:
-        reason = (
-            f" It has the same value, {values.pop():.4g}, for the network's prediction and for the target itself: it needs to "
-            "depend on the prediction."
-        )
+        same = f" It has the same value, {values.pop():.4g}, for the network's prediction and for the target itself"
+        reason, advice = f"{same}: it needs to depend on the prediction, and the targets need to differ.", ""
     return RequestError(
         f"{found} undefined on {len(drawn) - len(known)} and already at its best on {len(known) - usable}.{reason} The metric of "
-        f"an untrained network needs to be defined, and lower than that of the target used as prediction. {advice}"
+        f"an untrained network needs to be defined, and lower than that of the target used as prediction. {advice}".rstrip()
     )
 
 
@@ -186,6 +184,8 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
             continue
         inputs, target = whole
         sizes = [max(map(abs, _find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
+        if name == "train" and target.numel() and bool((target == target.flatten()[0]).all()):
+            doubts.append(f"All train targets are {float(target.flatten()[0]):g}: nothing can be learned from them.")
         if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
             doubts.append(
                 f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
@@ -214,7 +214,7 @@ def _compare_classes(classes: Mapping[str, set[int]]) -> list[str]:
                 verb = "are" if len(missing) > 1 else "is"
                 doubts.append(
                     f"{listed} {verb} in the {mine} data and not in the {theirs} data. Split the data so that each part has all "
-                    "classes, or the metric judges what nothing can be learned of."
+                    "classes."
                 )
     return doubts
 
@@ -239,7 +239,7 @@ def _find_ending(raw: Sequence[Tensor]) -> str | None:
     if least >= 0 and several and all(bool((one.sum(dim=1) - 1).abs().max() < 1e-4) for one in raw):
         return "are never negative and add up to 1: it ends in a softmax. Return what the last layer gives before its softmax;"
     if least > 0 and most < 1:
-        return "are all between 0 and 1: it seems to end in a sigmoid. Return what the last layer gives before its sigmoid;"
+        return "are all between 0 and 1. If it ends in a sigmoid, return what the last layer gives before that:"
     if least == 0 and sum(int((one == 0).sum()) for one in raw) > sum(one.numel() for one in raw) / 20:
         return "are never negative, and many are 0: it seems to end in a ReLU. Return its last layer without an activation;"
     return None

@@ -67,7 +67,8 @@ class Judgement:
             "difference": None if self.paired is None else self.paired.difference,
             "interval": None if self.paired is None else self.paired.interval,
             "p_value": self.p_value,
-            "test": f"paired t-test, two-sided, Holm-corrected for {self.baselines} baselines",
+            "test": f"paired t-test, two-sided, Holm-corrected for {self.baselines} baseline"
+            + "s" * (self.baselines != 1),
         }
 
 

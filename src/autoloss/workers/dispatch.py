@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from autoloss.errors import RunError
+from autoloss.errors import RequestError, RunError
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.records import REASON_CHARACTERS, Outcome, State, keep_text
 from autoloss.settings import LimitSettings
@@ -173,6 +173,13 @@ class Dispatcher:
     def _fail(self, ticket: int, reason: str, traceback: str, seconds: float) -> Outcome:
         self.failed += 1
         if isinstance(self._jobs[ticket], RejectionBatch):
+            request = reason.removeprefix(f"{RequestError.__name__}: ")
+            if request != reason:
+                # The samples of a run that began with them no longer serve.
+                raise RunError(
+                    f"Losses cannot be tested. {request} If the task has changed since the run began, restore it, or "
+                    "begin another run."
+                )
             raise RunError(f"Testing losses failed: {reason}\n{traceback}".rstrip())
         text = keep_text(f"{reason}\n{traceback}".rstrip(), REASON_CHARACTERS)
         return Outcome(state=State.FAILED, reason=text, seconds=seconds)

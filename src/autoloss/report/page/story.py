@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from autoloss.numbers import figure
 from autoloss.report.shares import at_share, list_charges, trains_short
 from autoloss.report.verdict import (
-    HEADLINES,
     NOTHING,
     Step,
     Tone,
+    answer,
     evidence,
     explain_identity,
-    headline,
-    identify_best,
     next_steps,
 )
 from autoloss.run.results import Search
@@ -126,9 +124,9 @@ def story_of(search: Search, state: State) -> Story:
     sentences, steps = tuple(evidence(judgement)), () if state.going else tuple(next_steps(search))
     if judgement.standing is Standing.NOT_COMPARED:
         sentences, steps = (*_describe_best(search), *_so_far(state)), () if state.command else steps
-    tone = HEADLINES[judgement.standing][1]
+    headline, tone = answer(search)
     sentences = (*sentences, *explain_identity(search))
-    return Story(headline(judgement, identify_best(search)), tone, sentences, best.id, judgement.is_win, steps)
+    return Story(headline, tone, sentences, best.id, judgement.is_win, steps)
 
 
 def _describe_best(search: Search) -> tuple[str, str]:
