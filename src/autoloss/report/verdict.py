@@ -135,7 +135,7 @@ def next_steps(search: Search) -> list[Step]:
     if not search.top(1):
         return [Step("Look at why", _command("failures", search.directory))]
     best, judgement = search.best, search.judgement
-    export = _command("export", search.directory, str(best.id))
+    export = _command("export", search.directory, str(best.id), "--out", "my_loss.py")
     found, rival = judgement.found, judgement.rival
     if judgement.is_win and found is not None:
         return [Step(f"Train with #{best.id} {_at(found.entrant)}"), Step("Export it", export)]
