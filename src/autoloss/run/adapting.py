@@ -168,7 +168,7 @@ def _try_standard(task: Task, configuration: Configuration, fidelity: float) -> 
             outcome = task.train(criterion, training)
         with explain_failures("Measuring the untrained network", "Return NaN from the metric where it is undefined."):
             untrained = task.untrained(seed)
-    at = f"at a share of {fidelity:g} of the schedule" if fidelity < 1 else "in a whole training"
+    at = f"at a share of {fidelity:.3g} of the schedule" if fidelity < 1 else "in a whole training"
     if not isinstance(outcome, Scored):
         return f"The standard loss has no score {at}: {outcome.reason}."
     if untrained is not None and not outcome.score > untrained:
@@ -194,4 +194,4 @@ def explain_failures(
 def _describe_rungs(rungs: tuple[float, ...]) -> str:
     if len(rungs) == 1:
         return "Every candidate is trained whole."
-    return f"Candidates are trained at a share of {rungs[0]:g} first."
+    return f"Candidates are trained at a share of {rungs[0]:.3g} first."

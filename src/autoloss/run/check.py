@@ -127,7 +127,7 @@ class TaskCheck:
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
-        shares = ", ".join(f"{rung:g}" for rung in self.rungs[:-1])
+        shares = ", ".join(f"{rung:.3g}" for rung in self.rungs[:-1])
         if self.search_seconds is not None:
             how = f", at {shares} of the schedule first" if shares else ""
             yield f"  a search of {self.evaluations} trainings{how}: about {duration(self.search_seconds)}"
