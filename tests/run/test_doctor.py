@@ -325,7 +325,7 @@ def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
     with pytest.raises(SystemExit):
         main(["check", "task.py:task", "--rates", *QUICK])
     said = capsys.readouterr().out
-    assert "The recipe's learning rate is not the best of these; a small difference is chance." in said
+    assert "The recipe's learning rate is not the best of these; a small difference may be chance." in said
     assert "To search at 10 times the recipe's, at the end of the grid: --set search.learning_rate=10" in said
     for followed, advised in (("10", None), ("2", "2 times the recipe's is not the best of these")):
         with pytest.raises(SystemExit):

@@ -150,7 +150,7 @@ class TaskCheck:
             )
             beyond = "" if min(self.rates) < best < max(self.rates) else ", at the end of the grid"
             yield (
-                f"    {mine} is not the best of these; a small difference is chance. To search at {best:g} times the "
+                f"    {mine} is not the best of these; a small difference may be chance. To search at {best:g} times the "
                 f"recipe's{beyond}: --set search.learning_rate={best:g}"
             )
 
