@@ -3,7 +3,7 @@
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 60      keeps each training and search; the same command goes on
 python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
 python bench/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
-python bench/efficiency.py --tasks digits-det --earlier results/efficiency.json      one task more, beside what was measured before
+python bench/efficiency.py --tasks digits-det --earlier bench/results/efficiency.json      one task more, beside earlier ones
 
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
 once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training

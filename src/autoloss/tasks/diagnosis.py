@@ -184,8 +184,9 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
             continue
         inputs, target = whole
         sizes = [max(map(abs, _find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
-        if name == "train" and target.numel() and bool((target == target.flatten()[0]).all()):
-            doubts.append(f"All train targets are {float(target.flatten()[0]):g}: nothing can be learned from them.")
+        least, most = _find_extremes(target)
+        if name == "train" and least == most:
+            doubts.append(f"All train targets are {least:g}: nothing can be learned from them.")
         if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
             doubts.append(
                 f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
