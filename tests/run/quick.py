@@ -23,6 +23,7 @@ PAPER = {
     "search.rungs": (1.0,),
     "search.scale": False,
     "search.niche": 0.0,
+    "rejection.admit_standard": False,
 }
 """What the recipe of the paper stands for, where the recipe itself cannot be named."""
 SETTINGS = {

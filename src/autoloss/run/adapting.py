@@ -24,6 +24,8 @@ MANY_FAILED, FAILED_SHARE = 5, 0.2
 """A search says that trainings fail when so many did, and this share of all."""
 LEAST_STEPS = 32
 """Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
+NEAR, SHARE_OF_STANDARD = 0.5, 0.9
+"""η is lowered where the standard loss has such a share of it, to such a share of what the standard loss has."""
 LARGEST_SHARE = 0.5
 """Of a schedule; a longer training is no cheap trial of a whole one."""
 Say = Callable[[str], None]
@@ -48,6 +50,8 @@ def adapt_configuration(
             "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
             argument="settings",
         )
+    if configuration.rejection.admit_standard:
+        configuration = _lower_threshold(task, configuration, runner, say)
     if settings.scale and (obstacle := _find_obstacle_of_scale(task, runner)):
         say(f"Losses are trained at the scale that they are drawn with: {obstacle}.")
         configuration = _change(configuration, scale=False)
@@ -117,6 +121,28 @@ def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | N
 
 def _change(configuration: Configuration, **settings: object) -> Configuration:
     return replace(configuration, search=replace(configuration.search, **settings))  # type: ignore[arg-type]
+
+
+def _lower_threshold(task: Task, configuration: Configuration, runner: JobRunner, say: Say) -> Configuration:
+    """Return the configuration with an η that the standard loss reaches on the branches where it comes near."""
+    settings = configuration.rejection
+    rejected: dict[str, float] = {}
+    for branch in task.branches:
+        with one_thread():
+            verdict = runner.judge_standard(branch)
+        score = None if verdict is None else verdict.score
+        # Far below η the standard loss is slow on these samples, and what is as slow is no better for it (docs/results.md).
+        if score is not None and NEAR * settings.threshold <= score < settings.threshold:
+            rejected[branch] = score
+    if not rejected:
+        return configuration
+    branch = min(rejected, key=lambda name: rejected[name])
+    threshold = float(f"{SHARE_OF_STANDARD * rejected[branch]:.3g}")
+    say(
+        f"The standard loss of the branch {branch} has g {rejected[branch]:.3g} on the samples, just below rejection.threshold = "
+        f"{settings.threshold:g}. The threshold is lowered to {threshold:g}, so that losses like it pass."
+    )
+    return replace(configuration, rejection=replace(settings, threshold=threshold))
 
 
 def _find_obstacle_of_scale(task: Task, runner: JobRunner) -> str | None:

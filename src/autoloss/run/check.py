@@ -197,13 +197,15 @@ def check(
     doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
     notes: list[str] = []
     configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
+    if configuration.rejection != runner.configuration.rejection:
+        runner = JobRunner(loaded, samples, configuration, operators=request.operators)
     notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = []
     usual_seconds, full_seconds = [], []
     with one_thread():
         for name in loaded.branches:
             tester = runner.get_tester(name)
-            branches.append(_test_standard_loss(name, loaded, tester))
+            branches.append(_test_standard_loss(name, runner))
             usual, full = _time_candidates(tester, configuration)
             usual_seconds.append(usual)
             full_seconds.append(full)
@@ -275,16 +277,15 @@ def advise(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _test_standard_loss(name: str, task: Task, tester: RejectionTester) -> BranchCheck:
-    reference = tester.engine.reference
+def _test_standard_loss(name: str, runner: JobRunner) -> BranchCheck:
+    reference = runner.get_tester(name).engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
-    text = task.standard.get(name)
+    text = runner.task.standard.get(name)
     if text is None:
         return BranchCheck(name, "(no standard loss)", None, initial, best, None)
-    loss = zoo.resolve(text, {name: tester.engine.branch})[1][name]
-    if not isinstance(loss, Expression):
+    verdict = runner.judge_standard(name)
+    if verdict is None:
         return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
-    (verdict,) = tester.engine.verdicts([loss])
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 

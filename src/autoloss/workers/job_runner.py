@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autoloss import zoo
-from autoloss.rejection.protocol import measure_reference
+from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.search.attempts import draw_attempt
 from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.search.mutation import Kind
@@ -64,17 +64,26 @@ class JobRunner:
         """Return what tests losses on a branch; it is made at the first call."""
         if branch not in self._testers:
             reference = measure_reference(self.task.branches[branch], self.samples[branch])
-            standard = self._find_standard(branch) if self.configuration.search.scale else None
+            standard = self.find_standard(branch) if self.configuration.search.scale else None
             tester = make_tester(self.task.branches[branch], reference, self.configuration, self.operators, standard)
             tester.learn(self._known.get(branch, b""), 0)
             self._testers[branch] = tester
         return self._testers[branch]
 
-    def _find_standard(self, branch: str) -> Expression | BranchLoss | None:
+    def find_standard(self, branch: str) -> Expression | BranchLoss | None:
+        """Return the task's standard loss on a branch; None where it has none."""
         if branch not in self.task.standard:
             return None
         one = {branch: self.task.branches[branch]}
         return zoo.resolve({branch: self.task.standard[branch]}, one, self.operators)[1][branch]
+
+    def judge_standard(self, branch: str) -> Verdict | None:
+        """Run all steps of the protocol with the standard loss on a branch; None where it has none, or one written by hand."""
+        loss = self.find_standard(branch)
+        if not isinstance(loss, Expression):
+            return None
+        (verdict,) = self.get_tester(branch).engine.verdicts([loss])
+        return verdict
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         tester = self.get_tester(job.branch)
