@@ -38,8 +38,8 @@ class ProtocolSettings:
     unit: Threshold = "relative"
     """`absolute`: g in the metric's unit, the paper's; `relative`: as a share of what the samples can gain."""
     admit_standard: bool = False
-    """Where the task's standard loss has a g below η and at least half of it, lower η before the search to 0.9 of that g: losses
-    like it then pass."""
+    """Where the standard loss of a softmax or sigmoid has a g below η and at least half of it, lower η before the search to 0.9 of
+    that g: losses like it then pass."""
     steps: int = 500
     learning_rate: float = 0.001
     """Step of SGD on the *sum* over all elements; Appendix A normalises nothing here."""

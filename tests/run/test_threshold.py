@@ -81,6 +81,15 @@ def test_in_the_units_of_the_metric_it_is_a_share_of_the_same_g():
     assert f"has g {gain:.3g} on the samples, just below rejection.threshold = 90. " in said
 
 
+def test_without_an_activation_it_stays_since_g_depends_on_the_unit_of_the_targets():
+    task = Standard(main="square(add(p, neg(y)))")
+    task._branches = {"main": ActivatedBranch(activation="none", measure=accuracy, channels=CLASSES)}
+    _, _, runner = adapt(task)
+    threshold = 1.2 * gain_of(runner, "main", task.standard["main"])
+    assert threshold > 0
+    assert adapt(task, **{"rejection.threshold": threshold})[:2] == (threshold, [])
+
+
 def test_the_branch_whose_standard_loss_gains_least_decides():
     found, (said,), runner = adapt(Standard(cls=CE, reg=STEEPER))
     gains = {"cls": gain_of(runner, "cls", CE), "reg": gain_of(runner, "reg", STEEPER)}

@@ -12,6 +12,7 @@ from autoloss.errors import RequestError, RunError, describe_user_error
 from autoloss.search.chance import derive_seed
 from autoloss.search.records import Outcome, State, keep_text
 from autoloss.settings import Configuration
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.tasks.task import Scored, Task, Training
 from autoloss.tasks.training.threads import one_thread
@@ -127,7 +128,10 @@ def _lower_threshold(task: Task, configuration: Configuration, runner: JobRunner
     """Return the configuration with an η that the standard loss reaches on the branches where it comes near."""
     settings = configuration.rejection
     rejected: dict[str, float] = {}
-    for branch in task.branches:
+    for branch, form in task.branches.items():
+        if not (isinstance(form, ActivatedBranch) and form.activation != "none"):
+            # There g depends on the unit of the targets, and a low one says nothing of other losses.
+            continue
         with one_thread():
             verdict = runner.judge_standard(branch)
         score = None if verdict is None else verdict.score
