@@ -135,7 +135,7 @@ def _lower_threshold(task: Task, configuration: Configuration, runner: JobRunner
         with one_thread():
             verdict = runner.judge_standard(branch)
         score = None if verdict is None else verdict.score
-        # Far below η the standard loss is slow on these samples, and what is as slow is no better for it (docs/results.md).
+        # Far below η it is no measure of the losses that are wanted.
         if score is not None and NEAR * settings.threshold <= score < settings.threshold:
             rejected[branch] = score
     if not rejected:
