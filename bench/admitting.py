@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import recipes
-from autoloss.run.adapting import NEAR, SHARE_OF_STANDARD
+from autoloss.run.adapting import NEAR, lower_to
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.workers.job_runner import JobRunner
@@ -96,19 +96,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(asked, argv, tasks=["regression / 16"], processes=0)
     with TemporaryDirectory() as folder, make_pool(arguments.processes) as pool:
         path = arguments.work or Path(folder) / "trainings.sqlite"
-        rows = list(pool.map(search, _list_work(arguments.tasks, arguments.quick, path)))
-    emit({"threshold": THRESHOLD, "rows": rows}, arguments, _print)
+        standard = {task: measure_seeds(task, arguments.quick) for task in arguments.tasks}
+        rows = list(pool.map(search, _list_work(standard, arguments.quick, path)))
+    emit({"threshold": THRESHOLD, "standard": standard, "rows": rows}, arguments, _print)
 
 
-def _list_work(tasks: Sequence[str], quick: bool, path: Path) -> Iterator[Work]:
+def measure_seeds(task: str, quick: bool) -> list[float]:
+    """Return g of the standard loss for each search seed of a task."""
+    return [measure_standard(task, seed) for seed in range(1 if quick else TASKS[task][1])]
+
+
+def _list_work(standard: Mapping[str, Sequence[float]], quick: bool, path: Path) -> Iterator[Work]:
     """Return both searches of each seed in which the standard loss misses η by a little."""
-    for task in tasks:
-        _, seeds, budget = TASKS[task]
-        for seed in range(1 if quick else seeds):
-            g = measure_standard(task, seed)
+    for task, values in standard.items():
+        for seed, g in enumerate(values):
             if NEAR * THRESHOLD <= g < THRESHOLD:
                 for admits in (True, False):
-                    yield Work(task, seed, g, admits, 3 if quick else budget, quick, path)
+                    yield Work(task, seed, g, admits, 3 if quick else TASKS[task][2], quick, path)
 
 
 def measure_standard(name: str, seed: int) -> float:
@@ -130,7 +134,7 @@ def search(work: Work) -> dict[str, Any]:
         "rejection.admit_standard": False,
     }
     if work.admits:
-        settings["rejection.threshold"] = float(f"{SHARE_OF_STANDARD * work.g:.3g}")
+        settings["rejection.threshold"] = lower_to(work.g)
     trace = run_search(task, settings, work.seed, Cache(work.path, f"{work.task}, few" if work.quick else work.task))
     last = trace.improvements[-1] if trace.improvements else None
     row = {

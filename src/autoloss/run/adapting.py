@@ -141,12 +141,21 @@ def _lower_threshold(task: Task, configuration: Configuration, runner: JobRunner
     if not rejected:
         return configuration
     branch = min(rejected, key=lambda name: rejected[name])
-    threshold = float(f"{SHARE_OF_STANDARD * rejected[branch]:.3g}")
+    threshold = lower_to(rejected[branch])
     say(
         f"The standard loss of the branch {branch} has g {rejected[branch]:.3g} on the samples, just below rejection.threshold = "
         f"{settings.threshold:g}. The threshold is lowered to {threshold:g}, so that losses like it pass."
     )
     return replace(configuration, rejection=replace(settings, threshold=threshold))
+
+
+def lower_to(g: float) -> float:
+    """Return the threshold that admits a standard loss with this g, and losses like it.
+
+    >>> lower_to(0.573)
+    0.516
+    """
+    return float(f"{SHARE_OF_STANDARD * g:.3g}")
 
 
 def _find_obstacle_of_scale(task: Task, runner: JobRunner) -> str | None:

@@ -197,8 +197,7 @@ def check(
     doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
     notes: list[str] = []
     configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
-    if configuration.rejection != runner.configuration.rejection:
-        runner = JobRunner(loaded, samples, configuration, operators=request.operators)
+    runner = runner.changed(configuration)
     notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
     branches = []
     usual_seconds, full_seconds = [], []

@@ -42,9 +42,7 @@ def start_run(
     sample_files.save(directory, samples)
     runner = JobRunner(task, samples, configuration, operators=request.operators)
     configuration, standard = adapt_configuration(task, configuration, runner, say)
-    if configuration.rejection != runner.configuration.rejection:
-        runner = JobRunner(task, samples, configuration, operators=request.operators)
-    start = check_starting_losses(request.start, runner)
+    start = check_starting_losses(request.start, runner.changed(configuration))
     for text in (
         *describe_idle_workers(machines.workers, configuration),
         *map(describe_start, start),

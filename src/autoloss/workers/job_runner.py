@@ -52,6 +52,12 @@ class JobRunner:
         self._known = dict(known)
         self._testers: dict[str, RejectionTester] = {}
 
+    def changed(self, configuration: Configuration) -> JobRunner:
+        """Return a runner of the same task and samples that decides by another configuration; this one where it decides alike."""
+        if configuration.rejection == self.configuration.rejection:
+            return self
+        return JobRunner(self.task, self.samples, configuration, self._known, self.operators)
+
     def perform(self, job: Job) -> list[Attempt] | Outcome:
         with one_thread():
             match job:
