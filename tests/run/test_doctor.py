@@ -320,7 +320,7 @@ def test_a_task_without_mistakes_raises_no_doubts(elsewhere, capsys):
 
 def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
     (elsewhere / "task.py").write_text(
-        TASK.format(change="recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.001)")
+        TASK.format(change="recipe = Recipe(epochs=2, batch_size=16, learning_rate=0.01)")
     )
     with pytest.raises(SystemExit):
         main(["check", "task.py:task", "--rates", *QUICK])
@@ -333,6 +333,22 @@ def test_a_learning_rate_far_from_the_best_is_named(elsewhere, capsys):
         said = capsys.readouterr().out
         assert f"× {followed}: " in said
         assert advised in said if advised else "is not the best of these" not in said
+
+
+@pytest.mark.parametrize(("rate", "learns"), [(0.1, True), (1e4, False)])
+def test_a_recipe_that_learns_nothing_is_named_and_none_of_its_rates_advised(elsewhere, capsys, rate, learns):
+    change = (
+        f"recipe = Recipe(epochs=5, learning_rate={rate})\ndef network():\n"
+        "    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))"
+    )
+    (elsewhere / "task.py").write_text(TASK.format(change=change))
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--rates", *QUICK])
+    said = capsys.readouterr().out
+    assert (
+        "The network learns next to nothing at any of these: of as many untrained networks the best has 0." in said
+    ) is not learns
+    assert learns or "is not the best of these" not in said
 
 
 def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsys):

@@ -49,6 +49,8 @@ SIMULATED_SHARE = 0.11
 """Approximate share of random trees that hold a prediction and a target; only these are simulated."""
 PASSING_SHARE = 0.01
 """Approximate share of random trees that pass (measured on several tasks)."""
+LITTLE = 0.05
+"""A training that gains no more of the way from the untrained network's score to the ideal one has learned next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class TaskCheck:
         search_seconds: Estimated time of a search with this budget and number of workers.
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
+        untrained: The best score of as many untrained networks; None where no rate was tried or the task cannot tell.
         rungs: Shares of the schedule that candidates are trained at.
         learning_rate: Factor on the recipe's at which they are.
         notes: What a search would change of its settings, since the task cannot do it, and how its workers share GPUs.
@@ -99,6 +102,7 @@ class TaskCheck:
     threshold: float
     unit: str
     rates: Mapping[float, float | None] = field(default_factory=dict)
+    untrained: float | None = None
     rungs: tuple[float, ...] = (1.0,)
     learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
@@ -142,7 +146,13 @@ class TaskCheck:
         )
         yield f"  the standard loss at factors on the learning rate, one seed: {scores}"
         best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
-        if best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
+        if self.untrained is not None and self._learns_little(_worth(self.rates[best]), self.untrained):
+            yield (
+                "    The network learns next to nothing at any of these: of as many untrained networks the best has "
+                f"{self.untrained:.4f}. A search could hardly tell losses apart. First try learning rates beyond these, or more "
+                "steps, in the recipe."
+            )
+        elif best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
             mine = (
                 "The recipe's learning rate"
                 if self.learning_rate == 1
@@ -153,6 +163,10 @@ class TaskCheck:
                 f"    {mine} is not the best of these; a small difference may be chance. To search at {best:g} times the "
                 f"recipe's{beyond}: --set search.learning_rate={best:g}"
             )
+
+    def _learns_little(self, best: float, untrained: float) -> bool:
+        """Say so where the ideal score is known: of one branch, whose samples have the metric of the task."""
+        return len(self.branches) == 1 and best <= untrained + LITTLE * max(0.0, self.branches[0].best - untrained)
 
 
 def _worth(score: float | None) -> float:
@@ -226,6 +240,7 @@ def check(
         configuration.rejection.threshold,
         configuration.rejection.unit,
         scores,
+        _try_untrained(loaded, len(scores)),
         configuration.search.rungs,
         configuration.search.learning_rate,
         tuple(notes),
@@ -360,3 +375,9 @@ def _try_rates(task: Task, searched: float) -> dict[float, float | None]:
     rates = sorted({*LEARNING_RATES, searched})
     outcomes = {rate: _train(task, criterion, Training(seed=0, learning_rate=rate)) for rate in rates}
     return {rate: outcome.score if isinstance(outcome, Scored) else None for rate, outcome in outcomes.items()}
+
+
+def _try_untrained(task: Task, count: int) -> float | None:
+    """Return the best score of some untrained networks: the best of as many trainings is to be better."""
+    scores = [task.untrained(seed) for seed in range(count)]
+    return max((score for score in scores if score is not None), default=None)
