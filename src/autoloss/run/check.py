@@ -282,8 +282,8 @@ def advise(branch: BranchCheck, unit: str) -> str:
         return "The metric cannot rise by η in absolute units; set rejection.unit=relative."
     if branch.score > 0:
         return (
-            "It improves the metric too slowly: scale targets to about 1, raise rejection.learning_rate, "
-            "or lower rejection.threshold."
+            "It improves the metric too slowly: scale targets to about 1, or raise rejection.learning_rate; if neither helps, "
+            "lower rejection.threshold."
         )
     return (
         "Descending it does not raise the metric: check that higher is better, that the activation fits the network, "
