@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from autoloss import recipes
 from autoloss.errors import RequestError
 from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
+from autoloss.run.changes import describe_changes
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, make_request, restore_request
@@ -220,6 +221,9 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        if history.candidates and history.end is None:
+            for text in describe_changes(task, self.samples, self.store.settings()):
+                self.say(text)
         for text in describe_gpus(gpus_of_workers(task, self.machines)):
             self.say(text)
         with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:

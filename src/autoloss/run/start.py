@@ -11,6 +11,7 @@ from autoloss.errors import RequestError
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import bound_gains
 from autoloss.run.adapting import adapt_configuration, describe_budget
+from autoloss.run.changes import read_recipe
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
 from autoloss.search.chance import derive_seed
@@ -61,6 +62,7 @@ def start_run(
         untrained=untrained,
         standard=standard,
         standard_loss=dict(task.standard),
+        recipe=read_recipe(task),
         start=start,
         also=request.also,
     )

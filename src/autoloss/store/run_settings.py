@@ -78,6 +78,7 @@ class RunSettings:
         untrained: Score of the network with which the trainings begin, where the task tells it.
         standard: Score of the standard loss at the first of several rungs.
         standard_loss: Branch → formula or name in the zoo of the task's standard loss; empty in older runs.
+        recipe: Of the proxy trainings, as plain values; empty in older runs and where the task does not tell.
         start: What became of the losses to start from.
         also: Further metrics that tables show.
         comparison: The only one that is changed when the search is over.
@@ -94,6 +95,7 @@ class RunSettings:
     untrained: float | None = None
     standard: float | None = None
     standard_loss: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     start: Sequence[StartVerdict] = ()
     also: Sequence[str] = ()
     comparison: Comparison = Comparison()
@@ -179,6 +181,7 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "untrained": (json.dumps, parse_json),
     "standard": (json.dumps, parse_json),
     "standard_loss": (json.dumps, parse_json),
+    "recipe": (json.dumps, parse_json),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
         lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),

@@ -1,0 +1,103 @@
+"""A run that is resumed with another task than it began with says so; with the same one it says nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss import Recipe
+
+from .quick import SETTINGS
+
+QUICK = {**SETTINGS, "rejection.engine": "reference", "rejection.threshold": 0.01, "final.confirm": 0}
+EXPECTED = "The task is not the one that the run began with: "
+
+
+def hits(prediction: Tensor, target: Tensor) -> float:
+    return (prediction.argmax(dim=1) == target).double().mean().item()
+
+
+def hits_of_first(prediction: Tensor, target: Tensor) -> float:
+    return (prediction.argmax(dim=1) == target)[target == 0].double().mean().item()
+
+
+def failing(prediction: Tensor, target: Tensor) -> float:
+    raise ValueError("no such column")
+
+
+def make(
+    metric: Callable[[Tensor, Tensor], float] = hits,
+    data: int = 0,
+    valid: int = 0,
+    width: int = 8,
+    standard: str | None = None,
+    epochs: int = 3,
+) -> autoloss.SupervisedTask:
+    def draw(count: int, seed: int) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+        return inputs, inputs[:, :3].argmax(dim=1)
+
+    return autoloss.SupervisedTask(
+        lambda: nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3)),
+        train=draw(96, data),
+        valid=draw(64, 100 + valid),
+        activation="softmax",
+        metric=metric,
+        recipe=Recipe(epochs=epochs, batch_size=32, learning_rate=0.3),
+        standard=standard,
+    )
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("changes") / "run"
+    autoloss.search(make(), evaluations=2, workers=0, final=False, settings=QUICK, directory=directory)
+    return directory
+
+
+@pytest.fixture
+def run(begun: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(begun, tmp_path / "run")
+
+
+def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> list[str]:
+    """Return what a longer search says of its task."""
+    said: list[str] = []
+    autoloss.resume(run, task, evaluations=evaluations, workers=0, final=False, say=said.append)
+    return [text for text in said if text.startswith(EXPECTED)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"metric": hits_of_first}, "the untrained network has a score of 0."),
+        ({"data": 1}, "the data or the network of the branch main give other samples"),
+        ({"width": 9}, "the data or the network of the branch main give other samples"),
+        ({"valid": 1}, "the untrained network has a score of 0."),
+        ({"standard": "baseline/dice"}, "its standard loss is another one"),
+        ({"epochs": 4}, "its recipe has epochs 4 and had 3"),
+    ],
+)
+def test_another_task_is_named(run: Path, changed, expected):
+    (text,) = resume(run, make(**changed))
+    assert expected in text
+    assert "Restore the task, or begin a new run" in text
+
+
+def test_a_metric_that_fails_now_is_told_by_the_tests_of_losses(run: Path):
+    with pytest.raises(autoloss.errors.RunError, match="no such column"):
+        resume(run, make(metric=failing))
+
+
+def test_the_same_task_says_nothing(run: Path):
+    assert resume(run, make()) == []
+
+
+def test_a_finished_search_does_not_look_at_its_task(run: Path):
+    assert resume(run, make(data=1), evaluations=2) == []
