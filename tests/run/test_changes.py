@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import Recipe
+from autoloss.run.changes import read_recipe
 
 from .quick import SETTINGS
 
@@ -101,3 +102,27 @@ def test_the_same_task_says_nothing(run: Path):
 
 def test_a_finished_search_does_not_look_at_its_task(run: Path):
     assert resume(run, make(data=1), evaluations=2) == []
+
+
+class Moved:
+    """As in a file that was the script of one process and is imported by another."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def recipe(self, schedule: str) -> dict[str, object]:
+        return {"optimizer": f"{self.module}.make", "trainer": f"partial(fit, model={object()!r})", "rate": 0.5}
+
+
+def test_neither_addresses_nor_modules_count_as_a_recipe():
+    found = read_recipe(Moved("__main__"))
+    assert found == read_recipe(Moved("package.train"))
+    assert found == {"optimizer": "make", "trainer": "partial(fit, model=<object object>)", "rate": 0.5}
+
+
+def test_a_recipe_that_json_cannot_hold_is_left_out():
+    class Odd:
+        def recipe(self, schedule: str) -> dict[str, object]:
+            return {"network": nn.ReLU()}
+
+    assert read_recipe(Odd()) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,14 +20,16 @@ from autoloss.tasks.task import Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.workers.process_state import restored_state
 
+NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
+"""Addresses of objects, and modules of functions: the file that was `__main__` may be imported now."""
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Differences up to these are left to another processor or GPU, which rounds otherwise."""
 
 
 def read_recipe(task: Task) -> dict[str, Any]:
-    """Return the recipe of a task's proxy trainings; nothing where it does not tell one that JSON can hold."""
+    """Return the recipe of a task's proxy trainings, without `NOT_COMPARED`; nothing where it tells none that JSON can hold."""
     with suppress(Exception):
-        return json.loads(json.dumps(dict(task.recipe("proxy"))))
+        return json.loads(NOT_COMPARED.sub("", json.dumps(dict(task.recipe("proxy")))))
     return {}
 
 
