@@ -71,6 +71,7 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "all, no niches": lambda task: {**recipes.get_search_settings(task.name), "search.niche": 0.0},
     "all, evolution": lambda task: {**recipes.get_search_settings(task.name), "search.proposer": "evolution"},
     "all, guided": lambda task: {**recipes.get_search_settings(task.name), "search.guided_share": 1.0},
+    "all, rate 1": lambda task: {**recipes.get_search_settings(task.name), "search.learning_rate": 1.0},
     "all, standard": lambda task: {
         **recipes.get_search_settings(task.name),
         "evolution.start": _list_zoo(task)[:1],
@@ -78,8 +79,8 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
     "all, zoo": lambda task: {**recipes.get_search_settings(task.name), "evolution.start": _list_zoo(task)},
 }
 """Arm → what it changes of the paper's settings. `+…` adds one part to `small`; `all` is what a search does by default, also
-without niches, without the model, with the model for every mutation, and from the standard loss or the losses of the zoo
-(`--start zoo`): arms with equal settings are one search."""
+without niches, without the model, with the model for every mutation, at the recipe's learning rate, and from the standard loss or
+the losses of the zoo (`--start zoo`): arms with equal settings are one search."""
 FIRST = ("random", "paper", "all")
 """What is measured unless other arms are asked for."""
 LEVELS = ("random", "tuned")
