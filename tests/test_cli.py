@@ -302,7 +302,7 @@ def test_top_of_formulas_that_were_shown_before_imports_neither_torch_nor_scipy(
 def test_an_interrupted_search_says_how_to_resume(number, code, tmp_path):
     arguments = ["search", "tabular", "--workers", "1", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "autoloss.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "autoloss", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while not (tmp_path / "run" / "run.sqlite").exists():
         assert process.poll() is None, process.stderr.read()

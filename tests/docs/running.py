@@ -150,8 +150,8 @@ def served_once(serve: Callable[[Server], None]) -> Callable[[Server], None]:
 def torchrun(words: list[str], folder: Folder) -> None:
     """One process trains: torchrun must know its options. tests/tasks/training/test_distribution.py trains with several."""
     asked = parse_args(words)
-    if (asked.module, asked.training_script) != (True, "autoloss.cli"):
-        raise Untrue(f"`torchrun {shlex.join(words)}` does not start autoloss.cli")
+    if (asked.module, asked.training_script) != (True, "autoloss"):
+        raise Untrue(f"`torchrun {shlex.join(words)}` does not start autoloss")
     autoloss(asked.training_script_args, folder)
 
 

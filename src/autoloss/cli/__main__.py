@@ -1,4 +1,4 @@
-"""`python -m autoloss.cli`, for torchrun."""
+"""`python -m autoloss.cli`, which earlier pages name for torchrun."""
 
 from autoloss.cli import main
 
