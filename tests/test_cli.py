@@ -317,6 +317,7 @@ def test_an_interrupted_search_says_how_to_resume(number, code, tmp_path):
 
 def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
     arguments = ["retrain", tabular_directory, 0, "--seeds", 1, "--baselines", "ce", "--set", "steps=24"]
+    arguments += ["--learning-rate", 1]
     assert run(*arguments, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert {row["label"] for row in printed["rows"]} == {"#0", "baseline/ce"}

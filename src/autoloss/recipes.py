@@ -287,7 +287,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "digits-det": {**OF_DETECTORS, "search.learning_rate": 3.0},
     "figures-pose": OF_FIGURES,
 }
-"""On `digits-det` the standard loss and two of the other three hand-made ones do best at three times the recipe's learning rate."""
+"""On `digits-det` the standard loss does best at three times the recipe's learning rate (docs/results.md)."""
 
 
 def get_search_settings(task: object, recipe: str | None = None) -> Mapping[str, Any]:

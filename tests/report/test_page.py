@@ -9,6 +9,7 @@ import math
 import re
 import sqlite3
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from html.parser import HTMLParser
 from random import Random
 
@@ -35,8 +36,9 @@ from autoloss.space.parsing import parse
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import FILE, Store
+from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
-from autoloss.trainings.entrant import COMPARISON, training_seeds
+from autoloss.trainings.entrant import COMPARISON, Entrant, training_seeds
 from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
 
 
@@ -232,6 +234,28 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
     assert len(said) == 2
     add(directory, (candidate(6, CE), scored(0.95)))
     assert "data:image/png" not in text_of(directory)
+
+
+def test_scenes_are_those_of_the_learning_rates_that_the_losses_were_compared_at(tmp_path, monkeypatch):
+    directory = searched(tmp_path / "run", task=TaskReference("digits-seg", SMALL))
+    best = open_run(directory).best
+    entrants = [
+        Entrant(f"#{best.id} (lr × 0.3)", best.formula, learning_rate=0.3),
+        Entrant("baseline/ce", "baseline/ce", baseline=True),
+        Entrant("baseline/ce (lr × 3)", "baseline/ce", learning_rate=3.0, baseline=True),
+    ]
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(0, [asdict(entrant) for entrant in entrants]))
+    seen: list[Training] = []
+    draw = SupervisedTask.pictures
+
+    def pictures(self, criterion, training, count):
+        seen.append(training)
+        return draw(self, criterion, training, count)
+
+    monkeypatch.setattr(SupervisedTask, "pictures", pictures)
+    write_report(directory, scenes=True)
+    assert [(training.learning_rate, training.split) for training in seen] == [(0.3, "test"), (3.0, "test")]
 
 
 def test_scenes_show_what_a_training_predicts():

@@ -21,7 +21,7 @@ from autoloss.report.page.story import state_of
 from autoloss.run import search as searches
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.progress import Finale
-from autoloss.run.results import NeverTrained, open_run, rank_history
+from autoloss.run.results import NeverTrained, open_run, rank_history, training_command
 from autoloss.run.scoring import compare, score
 from autoloss.run.start import describe_idle_workers
 from autoloss.search.chance import derive_seed
@@ -183,6 +183,27 @@ def test_score_repeats_a_search_exactly(run_directory):
     best = open_run(run_directory).top(1)[0]
     (row,) = score(QuickTask(), [best.formula], seed=1, workers=0)
     assert row.scores == (best.score,)
+
+
+def test_score_and_the_command_of_show_train_at_the_learning_rate_of_the_search(tmp_path):
+    table = {"data": "iris", "steps": 20}
+    settings = {**SETTINGS, "rejection.threshold": 0.01, "search.learning_rate": 0.5}
+    found = autoloss.search(
+        "tabular", options=table, evaluations=3, seed=2, workers=0, directory=tmp_path, settings=settings, final=False
+    )
+    best = found.top(1)[0]
+    at_half = {"search.learning_rate": 0.5}
+    (row,) = score("tabular", [best.formula], options=table, settings=at_half, seed=2, workers=0)
+    assert row.scores == (best.score,)
+    assert row.entrant.label.endswith(" (lr × 0.5)")
+    assert " --set search.learning_rate=0.5 --seed 2" in training_command(found, best.formula)
+
+
+def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
+    rate = recipes.get_search_settings("digits-det")["search.learning_rate"]
+    small = {"train": 2, "valid": 1, "test": 1, "size": 64, "epochs": 1}
+    (row,) = score("digits-det", ["det"], options=small, workers=0)
+    assert (row.entrant.learning_rate, row.entrant.label) == (rate, f"det (lr × {rate:g})")
 
 
 def test_a_run_is_never_overwritten(run_directory):

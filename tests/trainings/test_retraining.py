@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -21,13 +22,15 @@ from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
 from autoloss.search.records import State
 from autoloss.store.lock import Ownership
-from autoloss.store.run_settings import TaskReference
+from autoloss.store.run_settings import Comparison, TaskReference
+from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Training
 from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
 from autoloss.tasks.training.recipe import Recipe
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.baselines import baselines
+from autoloss.trainings.entrant import Entrant
 from autoloss.trainings.retrain import Pace, choose_baselines
 from autoloss.trainings.retraining import RESULT, PublishedRow, Retraining
 from tests.run.quick import SETTINGS, QuickTask
@@ -100,6 +103,57 @@ def test_each_training_is_that_of_the_task_with_the_full_schedule(done):
             expected = task.train(criterion, Training(seed=seed, split="test", schedule="full"))
         assert (outcome.score, outcome.also, outcome.curve) == (expected.score, expected.also, expected.curve)
         assert len(outcome.curve) == STEPS
+
+
+@pytest.fixture
+def compared(run, tmp_path) -> Path:
+    """A run whose comparison chose another learning rate for its best loss, and one for the standard loss."""
+    directory = tmp_path / "compared"
+    shutil.copytree(run, directory)
+    best = open_run(directory).best
+    entrants = [
+        Entrant(f"#{best.id} (lr × 0.3)", best.formula, learning_rate=0.3),
+        Entrant("baseline/ce", "baseline/ce", baseline=True),
+        Entrant("baseline/ce (lr × 3)", "baseline/ce", learning_rate=3.0, baseline=True),
+    ]
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(2, [asdict(entrant) for entrant in entrants]))
+    return directory
+
+
+def test_each_loss_is_retrained_at_the_learning_rate_that_it_was_compared_at(compared, tmp_path):
+    best, task = open_run(compared).best, small_task()
+    found = retrain(compared, task=task, out=tmp_path / "out", training_seeds=1, against=["ce", "dice"])
+    rates = {row.entrant.label: row.entrant.learning_rate for row in found.rows}
+    assert rates == {f"#{best.id} (lr × 0.3)": 0.3, "baseline/ce (lr × 3)": 3.0, "baseline/dice": 1.0}
+    for row in found.rows:
+        criterion = autoloss.bind(autoloss.zoo.resolve(row.entrant.loss, task.branches)[1], task.branches)
+        rate = row.entrant.learning_rate
+        with one_thread():
+            expected = task.train(
+                criterion, Training(seed=found.seeds[0], split="test", schedule="full", learning_rate=rate)
+            )
+        assert row.scores == (expected.score,)
+        assert row.outcomes[0].curve == expected.curve
+
+
+def test_all_losses_are_retrained_at_the_learning_rate_that_is_asked_for(compared, run, done, tmp_path):
+    best = open_run(compared).best
+    same = retrain(compared, task=small_task(), out=tmp_path / "a", training_seeds=2, against=["ce"], learning_rate=1.0)
+    assert same.rows == done.rows
+    twice = retrain(compared, task=small_task(), out=tmp_path / "b", training_seeds=1, against=["ce"], learning_rate=2)
+    assert {row.entrant.label for row in twice.rows} == {f"#{best.id} (lr × 2)", "baseline/ce (lr × 2)"}
+    assert twice.to_dict()["rows"][0]["learning_rate"] == 2
+
+
+def test_a_loss_that_was_not_compared_is_retrained_at_the_learning_rate_of_the_search(tmp_path):
+    settings = {**SETTINGS, "search.learning_rate": 0.5}
+    found = autoloss.search(
+        small_task(), evaluations=2, workers=0, directory=tmp_path / "run", settings=settings, final=False
+    )
+    again = retrain(tmp_path / "run", task=small_task(), training_seeds=1, against=["ce"])
+    rates = {row.entrant.label: row.entrant.learning_rate for row in again.rows}
+    assert rates == {f"#{found.best.id} (lr × 0.5)": 0.5, "baseline/ce": 1.0}
 
 
 def test_the_threads_of_the_process_change_no_training(run, done, tmp_path):
@@ -200,6 +254,7 @@ def test_a_folder_has_one_owner(run, done):
         ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
         ({"split": "tset"}, "Did you mean 'test'"),
         ({"training_seeds": 0}, "expected at least 1"),
+        ({"learning_rate": 0.0}, "factor on the learning rate is 0; it needs to be above 0"),
         ({"precision": "float8"}, "no precision named 'float8'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),

@@ -128,6 +128,12 @@ def retrain(
             help="Names of the zoo, with commas; all that fit; or none. The standard loss and Dice when left out."
         ),
     ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Factor on the schedule's learning rate, for all losses; that at which each was compared when left out."
+        ),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings per loss (3).")] = None,
     split: Annotated[str, typer.Option(help="Split that is evaluated: test or valid.")] = "test",
     out: Annotated[Path | None, typer.Option(help="Folder of the trainings; DIR/retraining by default.")] = None,
@@ -160,6 +166,7 @@ def retrain(
             recipe=recipe,
             options=options,
             against=None if baselines is None else parse_list(baselines),
+            learning_rate=learning_rate,
             training_seeds=seeds,
             split=split,
             out=out,

@@ -65,6 +65,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
     confirmed = found.losses([number])[0].confirmed
     short = "" if fidelity == 1 else f" {at_share(fidelity)}"
     compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
+    searched = found.configuration.search.learning_rate
     facts = {
         "warning": _warn(found, number),
         "task": found.settings.title,
@@ -73,6 +74,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
         **_promotions(found, number),
         "mean over new training seeds, valid split": figure(confirmed),
         "best learning rate": "–" if compared is None else f"{compared.learning_rate:g} × the recipe's",
+        "learning rate of the search": "–" if compared or searched == 1 else f"{searched:g} × the recipe's",
         "judgement": found.judgement.standing.value if number == found.best.id else "–",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",

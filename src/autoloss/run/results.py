@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autoloss import recipes
 from autoloss.search.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
@@ -275,6 +276,23 @@ def read_run(directory: Path, end: str, own: Sequence[Operator], branches: Mappi
     return found
 
 
+def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
+    """Return a loss at the learning rate that it was compared at in a run.
+
+    Where it was not compared, a found loss has that of the search, and a baseline the recipe's own.
+    """
+    compared: dict[int | str, Entrant] = {}
+    # The standard loss at its best learning rate is listed after the one at the recipe's.
+    for values in search.settings.comparison.entrants:
+        one = Entrant(**values)
+        compared[one.loss if one.number is None else one.number] = one
+    known = compared.get(entrant.loss if entrant.number is None else entrant.number)
+    if known is not None:
+        return known
+    rate = 1.0 if entrant.baseline else search.configuration.search.learning_rate
+    return replace(entrant, learning_rate=rate).name_factor()
+
+
 def training_command(search: Search, loss: str) -> str:
     """Return the command that trains with a loss as this run did."""
     task = search.settings.task
@@ -284,6 +302,9 @@ def training_command(search: Search, loss: str) -> str:
         if name in options:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
+    rate = search.configuration.search.learning_rate
+    if rate != recipes.get_search_settings(task.name).get("search.learning_rate", 1.0):
+        parts.append(f"--set search.learning_rate={rate:g}")
     parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
     parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
     return " ".join([*parts, f"--seed {search.configuration.seed}"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError, unknown
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
-from autoloss.run.results import FoundLoss, Search, open_run
+from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
@@ -37,6 +39,7 @@ def retrain(
     recipe: str | None = None,
     options: Mapping[str, Any] | None = None,
     against: Sequence[str] | None = None,
+    learning_rate: float | None = None,
     training_seeds: int | None = None,
     split: str = "test",
     out: str | Path | None = None,
@@ -59,6 +62,9 @@ def retrain(
         options: Options of the task to change.
         against: Names of the zoo to train too, or `["all"]` for every baseline that fits; the task's standard loss and what else
             always applies when left out.
+        learning_rate: Factor on the learning rate of the full schedule, for all losses. When left out, each has the one that it was
+            compared at in the run; where it was not compared, the found loss that of the search, and a baseline 1. On another task
+            than the run's, all have 1.
         training_seeds: Trainings per loss, 3 when left out.
         split: What is measured.
         out: Where trainings are kept; a folder of the run by default.
@@ -95,7 +101,13 @@ def retrain(
         observe=observe,
         say=say or (lambda text: None),
     )
-    entrants = [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)]
+    if learning_rate is not None and not 0 < learning_rate < math.inf:
+        raise RequestError(f"The factor on the learning rate is {learning_rate:g}; it needs to be above 0.")
+    if learning_rate is None and name.name != found.settings.task.name:
+        learning_rate = 1.0
+    entrants = _choose_learning_rates(
+        [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)], found, learning_rate
+    )
     seeds = entrant.training_seeds(found.configuration.seed, RETRAINING, count)
     rows = retrainer.train(entrants, seeds)
     beside = [PublishedRow.of(row) for row in published]
@@ -143,6 +155,13 @@ def _chosen(found: Search, individual: int | None) -> FoundLoss:
     raise RequestError(
         f"#{individual} is no loss with a score of its own in {found.directory}. The best that are: {listed}."
     )
+
+
+def _choose_learning_rates(entrants: Sequence[Entrant], found: Search, asked_for: float | None) -> list[Entrant]:
+    """Return the losses at the learning rate that is asked for, or those that they were compared at in the run."""
+    if asked_for is None:
+        return [find_learning_rate(found, entrant) for entrant in entrants]
+    return [replace(entrant, learning_rate=asked_for).name_factor() for entrant in entrants]
 
 
 def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options: Mapping[str, Any] | None) -> Task:

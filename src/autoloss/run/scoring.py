@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from autoloss import zoo
+from autoloss import recipes, zoo
 from autoloss.errors import RequestError, unknown
 from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import open_run
@@ -50,10 +50,12 @@ def score(
 ) -> list[Row]:
     """Train a task with given losses.
 
-    The first training uses the seed of a search with the same `seed`, so it repeats a score of that search exactly.
+    The first training uses the seed and the learning rate of a search with the same `seed` and settings, so it repeats a score of
+    that search exactly.
 
     Args:
         losses: Formulas, names of the zoo, or files.
+        settings: Changes of those of a search of the task.
         seeds: Trainings per loss.
         frozen: Branch → the loss that it keeps, as for a search; likewise `operators`.
         also: Further metrics that the task has to measure; each row holds all of them.
@@ -68,15 +70,17 @@ def score(
         task,
         metric=metric,
         options=options,
-        settings={**(settings or {}), "seed": seed},
+        settings={**recipes.get_search_settings(task), **(settings or {}), "seed": seed},
         frozen=frozen,
         operators=operators,
         also=also,
     )
+    rate = request.configuration.search.learning_rate
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
-        entrants.append(Entrant(label, _text(loss, resolved), baseline=label in zoo.names()))
+        entrant = Entrant(label, _text(loss, resolved), rate, baseline=label in zoo.names())
+        entrants.append(entrant.name_factor())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     first = derive_seed(seed, "training")

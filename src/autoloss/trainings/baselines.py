@@ -62,11 +62,7 @@ def tune_learning_rates(
         rows = compare_losses([one for grid in grids for one in grid], seeds[:count], "valid", dispatcher, record)
         ranked = iter(rows)
         grids = [[row.entrant for row in sort_by_mean([next(ranked) for _ in grid])[:CLOSE]] for grid in grids]
-    best: list[Entrant] = []
-    for choice, *_ in grids:
-        factor = choice.learning_rate * choice.scale
-        best.append(choice if factor == 1 else replace(choice, label=f"{choice.label} ({short} × {factor:g})"))
-    return best
+    return [choice.name_factor(short) for choice, *_ in grids]
 
 
 def count_tuning_trainings(entrants: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoloss.search.chance import derive_seed
 from autoloss.search.jobs import Train
@@ -44,6 +44,15 @@ class Entrant:
         """
         found = None if self.baseline else re.match(r"#(\d+)\b", self.label)
         return int(found[1]) if found else None
+
+    def name_factor(self, short: str = "lr") -> Entrant:
+        """Return it with a label that says at which factor it is trained, where that is not 1.
+
+        >>> Entrant("#39", "mul(y, p)", learning_rate=3.0).name_factor().label
+        '#39 (lr × 3)'
+        """
+        factor = self.learning_rate * self.scale
+        return self if factor == 1 else replace(self, label=f"{self.label} ({short} × {factor:g})")
 
     def job(self, seed: int, split: str, schedule: str = "proxy") -> Train:
         """Return its training with a seed."""

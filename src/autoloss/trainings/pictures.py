@@ -7,32 +7,35 @@ from collections.abc import Callable, Mapping, Sequence
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.space.loss import bind
-from autoloss.tasks.task import Diverged, Picture, Stopped, Task, Training
+from autoloss.tasks.task import Diverged, Picture, Stopped, Task
 from autoloss.tasks.training.threads import one_thread
+from autoloss.trainings.entrant import Entrant
 
 
 def train_pictures(
     task: Task,
-    losses: Mapping[str, str | Mapping[str, str]],
-    training: Training,
+    losses: Mapping[str, Entrant],
+    seed: int,
+    split: str,
     count: int,
     say: Callable[[str], None],
 ) -> list[Sequence[Picture]]:
     """Train once with each loss, and return the first images of the split with what each network predicts.
 
     Args:
-        losses: What a message calls it → the loss, as `zoo.resolve` reads it.
+        losses: What a message calls it → the loss.
+        seed: Training seed.
         say: Called with a sentence before each training.
 
     Raises:
         RequestError: The task has no pictures, or a training has no score.
     """
     found: list[Sequence[Picture]] = []
-    for name, loss in losses.items():
+    for name, entrant in losses.items():
         say(f"Training once with {name}, for the pictures of the report.")
-        criterion = bind(zoo.resolve(loss, task.branches)[1], task.branches)
+        criterion = bind(zoo.resolve(entrant.loss, task.branches)[1], task.branches)
         with one_thread():
-            pictures = task.pictures(criterion, training, count)
+            pictures = task.pictures(criterion, entrant.job(seed, split).training, count)
         if isinstance(pictures, Diverged | Stopped):
             ended = "diverged" if isinstance(pictures, Diverged) else "was stopped"
             raise RequestError(

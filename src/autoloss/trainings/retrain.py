@@ -124,7 +124,7 @@ class Retrainer:
 
     def _train(self, entrant: Entrant, seed: int, number: int, label: str) -> Outcome:
         folder = self._folder(entrant, number)
-        training = Training(seed=seed, split=self.split, schedule=self.schedule)
+        training = entrant.job(seed, self.split, self.schedule).training
         criterion = bind(zoo.resolve(entrant.loss, self.task.branches, self.operators)[1], self.task.branches)
         execution = self.execution
         if execution is not None:

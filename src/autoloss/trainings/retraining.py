@@ -102,6 +102,8 @@ class Retraining:
             "label": row.entrant.label,
             "loss": row.entrant.loss,
             "baseline": row.entrant.baseline,
+            "learning_rate": row.entrant.learning_rate,
+            "scale": row.entrant.scale,
             "seeds": list(self.seeds),
             "reasons": list(row.reasons),
             "figures": {

@@ -17,11 +17,10 @@ from typing import Any
 
 from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
-from autoloss.run.results import Search
+from autoloss.run.results import Search, find_learning_rate
 from autoloss.run.user_files import importable_files
-from autoloss.tasks.task import Training
 from autoloss.tasks.training.atomic_files import write_text
-from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
+from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 
 FILE = "scenes.json"
 COUNT = 6
@@ -89,10 +88,13 @@ def kept(search: Search, formula: str) -> Scenes | None:
 def made(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
     """Train twice, with the found loss and with the standard one, and keep the scenes beside the run.
 
+    Each is trained at the learning rate at which it was compared.
+
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
     from autoloss.run.resolving import load_task
+    from autoloss.trainings.baselines import baselines
     from autoloss.trainings.pictures import train_pictures
 
     task = load_task(search.settings.task)
@@ -100,8 +102,9 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
         raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
     seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
-    losses = {"the found loss": formula, standard: task.standard}
-    drawn = train_pictures(task, losses, Training(seed=seed, split=TEST), COUNT, say)
+    entrants = {"the found loss": Entrant(f"#{search.best.id}", formula), standard: baselines(task)[0]}
+    losses = {name: find_learning_rate(search, entrant) for name, entrant in entrants.items()}
+    drawn = train_pictures(task, losses, seed, TEST, COUNT, say)
     pairs = zip(*drawn, strict=True)
     found = Scenes(formula, standard, seed, tuple(_scene(ours, theirs) for ours, theirs in pairs))
     _keep(search.directory / FILE, found)
