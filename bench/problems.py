@@ -41,7 +41,8 @@ def _measure_worst_recall(prediction: Tensor, target: Tensor) -> float:
     return min(hit[target == digit].mean().item() for digit in target.unique())
 
 
-def _make_segmentation(metric: str) -> Callable[[bool], autoloss.Task]:
+def make_segmentation(metric: str) -> Callable[[bool], autoloss.Task]:
+    """Return what makes digits-seg with a metric, with few steps if told so."""
     return lambda few: autoloss.tasks.get("digits-seg", metric=metric, **(FEW if few else {}))
 
 
@@ -54,8 +55,8 @@ def _make_detection(few: bool) -> autoloss.Task:
 
 
 PROBLEMS: Mapping[str, Callable[[bool], autoloss.Task]] = {
-    "digits-seg-miou": _make_segmentation("miou"),
-    "digits-seg-bf1": _make_segmentation("bf1"),
+    "digits-seg-miou": make_segmentation("miou"),
+    "digits-seg-bf1": make_segmentation("bf1"),
     "tabular-f1": _make_table,
     "worst-digit": make_worst_digit,
     "digits-det": _make_detection,

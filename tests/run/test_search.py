@@ -206,6 +206,19 @@ def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
     assert (row.entrant.learning_rate, row.entrant.label) == (rate, f"det (lr × {rate:g})")
 
 
+def test_a_search_ends_with_its_best_loss_beside_the_baselines_on_eight_seeds(tmp_path):
+    said: list[str] = []
+    task = QuickTask(diverging=10**9)
+    found = autoloss.search(
+        task, evaluations=12, seed=1, workers=0, directory=tmp_path, settings=SETTINGS, say=said.append
+    )
+    assert any(line.startswith("Comparing the best with the baselines: ") for line in said)
+    (mine,) = [row for row in found.comparison if not row.entrant.baseline]
+    assert mine.entrant.number == found.best.id
+    assert {len(row.scores) for row in found.comparison} == {8}
+    assert len(found.judgement.p_values) == found.judgement.baselines > 0
+
+
 def test_a_run_is_never_overwritten(run_directory):
     with pytest.raises(
         RequestError, match=f"already holds a run. Go on with it: autoloss resume {run_directory}"

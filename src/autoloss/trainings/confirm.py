@@ -49,8 +49,9 @@ def confirm_and_compare(
         say("The task has no test split, so nothing is compared with the baselines.")
         return
     best = best[: settings.compare]
+    compared = "best" if len(best) == 1 else f"top {len(best)}"
     say(
-        f"Comparing the top {len(best)} with the baselines: each at the best learning rate of a small grid, then "
+        f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
     compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record=record)
