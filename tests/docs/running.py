@@ -123,6 +123,8 @@ def autoloss(words: list[str], folder: Folder) -> None:
             main(asked)
     if ended.value.code:
         raise Untrue(f"`autoloss {shlex.join(asked)}` ended with {ended.value.code}:\n{folder.captured()}")
+    if words[0] == "score" and "failed: " in (said := folder.captured()):
+        raise Untrue(f"`autoloss {shlex.join(asked)}` has trainings that failed:\n{said}")
 
 
 def served_once(serve: Callable[[Server], None]) -> Callable[[Server], None]:

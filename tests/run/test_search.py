@@ -206,6 +206,21 @@ def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
     assert (row.entrant.learning_rate, row.entrant.label) == (rate, f"det (lr × {rate:g})")
 
 
+def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path):
+    small = {"train": 2, "valid": 1, "test": 1, "size": 64, "epochs": 1}
+    names = "rpn_cls: baseline/ce; rpn_reg: baseline/l1; rcnn_cls: baseline/ce; rcnn_reg: baseline/giou"
+    mixed = "rpn_cls: baseline/ce; rpn_reg: sqrt(e); rcnn_cls: baseline/ce; rcnn_reg: det/rcnn_reg"
+    path = tmp_path / "four.txt"
+    path.write_text("rpn_cls: -y*log(p); rpn_reg: sqrt(e); rcnn_cls: -y*log(p); rcnn_reg: -log(i/e)\n")
+    settings = {"search.learning_rate": 0.001}
+    rows = score("digits-det", [names, mixed, str(path)], options=small, settings=settings, workers=0)
+    assert {row.entrant.label: (row.entrant.baseline, row.failed) for row in rows} == {
+        f"{names} (lr × 0.001)": (True, 0),
+        f"{mixed} (lr × 0.001)": (False, 0),
+        "four.txt (lr × 0.001)": (False, 0),
+    }
+
+
 def test_a_search_ends_with_its_best_loss_beside_the_baselines_on_eight_seeds(tmp_path):
     said: list[str] = []
     task = QuickTask(diverging=10**9)

@@ -13,7 +13,7 @@ from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
 from autoloss.search.chance import derive_seed
-from autoloss.space.loss_text import join_branches
+from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
@@ -79,8 +79,10 @@ def score(
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
-        entrant = Entrant(label, _text(loss, resolved), rate, baseline=label in zoo.names())
-        entrants.append(entrant.name_factor())
+        # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
+        text = label if label == loss.strip() else join_branches(resolved)
+        known = all(part in zoo.names() for part in split_branches(label).values())
+        entrants.append(Entrant(label, text, rate, baseline=known).name_factor())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     first = derive_seed(seed, "training")
@@ -90,13 +92,6 @@ def score(
     with start_workers(runner, machines) as pool:
         dispatcher = Dispatcher(pool, request.configuration.limits)
         return sort_by_mean(compare_losses(entrants, [first, *more], split, dispatcher, Memory()))
-
-
-def _text(loss: str, resolved: Mapping[str, Any]) -> str:
-    """Return a loss as workers read it: a file is read here, since workers may run elsewhere."""
-    if loss.strip() in zoo.names():
-        return loss.strip()
-    return join_branches(resolved)
 
 
 @importable_files()
