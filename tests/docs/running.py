@@ -20,6 +20,7 @@ from torch.distributed.run import parse_args
 from autoloss.cli import main
 from autoloss.report.page.serving import Server
 from autoloss.run.results import open_run
+from autoloss.search.records import State
 from tests.docs import smaller
 from tests.docs.pages import ROOT, SHELL, Block
 
@@ -123,6 +124,10 @@ def autoloss(words: list[str], folder: Folder) -> None:
             main(asked)
     if ended.value.code:
         raise Untrue(f"`autoloss {shlex.join(asked)}` ended with {ended.value.code}:\n{folder.captured()}")
+    if words[0] == "search":
+        outcomes = (one.outcome for run in folder.path.rglob("run.sqlite") for one in open_run(run.parent).history)
+        if failed := [outcome.reason for outcome in outcomes if outcome.state is State.FAILED]:
+            raise Untrue(f"`autoloss {shlex.join(asked)}` has trainings that failed:\n{failed[0]}")
     if words[0] == "score" and "failed: " in (said := folder.captured()):
         raise Untrue(f"`autoloss {shlex.join(asked)}` has trainings that failed:\n{said}")
 
