@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,14 +207,15 @@ def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
     assert (row.entrant.learning_rate, row.entrant.label) == (rate, f"det (lr × {rate:g})")
 
 
-def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path):
+def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path, monkeypatch):
     small = {"train": 2, "valid": 1, "test": 1, "size": 64, "epochs": 1}
     names = "rpn_cls: baseline/ce; rpn_reg: baseline/l1; rcnn_cls: baseline/ce; rcnn_reg: baseline/giou"
     mixed = "rpn_cls: baseline/ce; rpn_reg: sqrt(e); rcnn_cls: baseline/ce; rcnn_reg: det/rcnn_reg"
-    path = tmp_path / "four.txt"
-    path.write_text("rpn_cls: -y*log(p); rpn_reg: sqrt(e); rcnn_cls: -y*log(p); rcnn_reg: -log(i/e)\n")
+    monkeypatch.chdir(tmp_path)
+    Path("four.txt").write_text("rpn_cls: -y*log(p); rpn_reg: sqrt(e); rcnn_cls: -y*log(p); rcnn_reg: -log(i/e)\n")
     settings = {"search.learning_rate": 0.001}
-    rows = score("digits-det", [names, mixed, str(path)], options=small, settings=settings, workers=0)
+    rows = score("digits-det", [names, mixed, "four.txt"], options=small, settings=settings, workers=0)
+    assert not [row.entrant.loss for row in rows if "four.txt" in row.entrant.loss]
     assert {row.entrant.label: (row.entrant.baseline, row.failed) for row in rows} == {
         f"{names} (lr × 0.001)": (True, 0),
         f"{mixed} (lr × 0.001)": (False, 0),

@@ -79,10 +79,10 @@ def score(
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
+        named = [part in zoo.names() for part in split_branches(label).values()]
         # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
-        text = label if label == loss.strip() else join_branches(resolved)
-        known = all(part in zoo.names() for part in split_branches(label).values())
-        entrants.append(Entrant(label, text, rate, baseline=known).name_factor())
+        text = label if any(named) else join_branches(resolved)
+        entrants.append(Entrant(label, text, rate, baseline=all(named)).name_factor())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     first = derive_seed(seed, "training")
