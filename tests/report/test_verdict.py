@@ -150,9 +150,9 @@ def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("found", "standard", "step"),
     [
-        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "--top 1 --seeds 10"),
-        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "--top 1 --seeds 10"),
-        ((0.9,), (0.7,), "--top 1 --seeds 10"),
+        ((0.9, 0.7, 0.8), (0.7, 0.72, 0.71), "--seeds 10"),
+        ((0.6, 0.8, 0.6), (0.7, 0.72, 0.71), "--seeds 10"),
+        ((0.9,), (0.7,), "--seeds 10"),
         ((0.7, 0.7, 0.7), (0.7, 0.7, 0.7), "--evaluations +3"),
     ],
 )

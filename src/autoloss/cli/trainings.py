@@ -77,8 +77,8 @@ def score(
 @app.command()
 def compare(
     directory: Directory,
-    top: Annotated[int, typer.Option(min=1, help="Number of best losses.")] = 3,
-    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Number of best losses; the judgement is about the first.")] = 1,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = 8,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: Also = None,
     workers: Workers = 2,

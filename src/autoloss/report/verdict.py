@@ -150,9 +150,7 @@ def next_steps(search: Search) -> list[Step]:
     if judgement.standing is Standing.NOT_COMPARED:
         steps.append(Step("Compare it with the baselines", _command("compare", search.directory)))
     elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND) and not repeats:
-        compared = sum(not row.entrant.baseline for row in search.comparison)
-        seeds = max(MORE_SEEDS, 2 * len(found.scores) if found else 0)
-        more = ("--top", str(compared), "--seeds", str(seeds))
+        more = ("--seeds", str(max(MORE_SEEDS, 2 * len(found.scores) if found else 0)))
         steps.append(Step("More training seeds tell more", _command("compare", search.directory, *more)))
     if is_lost:
         more = ("--evaluations", f"+{search.configuration.evaluations}")

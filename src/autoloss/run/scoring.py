@@ -99,8 +99,8 @@ def compare(
     directory: Path,
     *,
     task: Task | None = None,
-    top: int = 3,
-    seeds: int = 5,
+    top: int = 1,
+    seeds: int = 8,
     workers: int = 2,
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
@@ -110,6 +110,8 @@ def compare(
     What was trained before under the same seeds is not trained again.
 
     Args:
+        top: Number of the best losses; the judgement is about the first of them.
+        seeds: Training seeds of each loss and baseline.
         baselines: One of `BASELINES`.
         operators: Those of a run that was started with objects.
 
