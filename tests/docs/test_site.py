@@ -85,7 +85,7 @@ def test_defaults_and_meanings_come_from_the_code():
     )
     assert "| `limits.explored` | `none` | whole number or none |" in settings.page()
     assert "| `voc-seg` | `rejection.threshold=0.6`, `rejection.unit=absolute` |" in settings.page()
-    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new training seeds. \| `5` \|", commands.page())
+    assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new training seeds. \| `8` \|", commands.page())
     assert "| `side` | `128` | `512` |" in catalogue.page()
     assert "| `tail` | `1` | Exponent of the class frequencies: how much rarer each digit is" in catalogue.page()
 
