@@ -102,7 +102,7 @@ def retrain(
         say=say or (lambda text: None),
     )
     if learning_rate is not None and not 0 < learning_rate < math.inf:
-        raise RequestError(f"The factor on the learning rate is {learning_rate:g}; it needs to be above 0.")
+        raise RequestError(f"The factor on the learning rate is {learning_rate:g}; it needs to be above 0 and finite.")
     if learning_rate is None and name.name != found.settings.task.name:
         learning_rate = 1.0
     entrants = _choose_learning_rates(
