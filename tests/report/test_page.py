@@ -256,6 +256,12 @@ def test_scenes_are_those_of_the_learning_rates_that_the_losses_were_compared_at
     monkeypatch.setattr(SupervisedTask, "pictures", pictures)
     write_report(directory, scenes=True)
     assert [(training.learning_rate, training.split) for training in seen] == [(0.3, "test"), (3.0, "test")]
+    write_report(directory, scenes=True)
+    assert len(seen) == 2
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(0, [asdict(entrant) for entrant in entrants[:2]]))
+    write_report(directory, scenes=True)
+    assert [training.learning_rate for training in seen[2:]] == [0.3, 1.0]
 
 
 def test_scenes_show_what_a_training_predicts():

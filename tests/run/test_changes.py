@@ -81,7 +81,7 @@ def resume(run: Path, task: autoloss.SupervisedTask, evaluations: int = 4) -> li
         ({"data": 1}, "the data or the network of the branch main give other samples"),
         ({"width": 9}, "the data or the network of the branch main give other samples"),
         ({"valid": 1}, "the untrained network has a score of 0."),
-        ({"standard": "baseline/dice"}, "its standard loss is another one"),
+        ({"standard": "baseline/dice"}, "its standard loss is baseline/dice and was baseline/ce"),
         ({"epochs": 4}, "its recipe has epochs 4 and had 3"),
     ],
 )
@@ -104,6 +104,12 @@ def test_a_finished_search_does_not_look_at_its_task(run: Path):
     assert resume(run, make(data=1), evaluations=2) == []
 
 
+def test_what_is_still_to_be_compared_looks_at_the_task(run: Path):
+    said: list[str] = []
+    autoloss.resume(run, make(data=1), evaluations=2, workers=0, final=True, say=said.append)
+    assert [text for text in said if text.startswith(EXPECTED)]
+
+
 class Moved:
     """As in a file that was the script of one process and is imported by another."""
 
@@ -111,13 +117,23 @@ class Moved:
         self.module = module
 
     def recipe(self, schedule: str) -> dict[str, object]:
-        return {"optimizer": f"{self.module}.make", "trainer": f"partial(fit, model={object()!r})", "rate": 0.5}
+        return {
+            "optimizer": f"{self.module}.make",
+            "trainer": f"partial(fit, model={object()!r})",
+            "optimizer.lr": 0.5,
+            "scheduler.lr": 0.1,
+        }
 
 
 def test_neither_addresses_nor_modules_count_as_a_recipe():
     found = read_recipe(Moved("__main__"))
     assert found == read_recipe(Moved("package.train"))
-    assert found == {"optimizer": "make", "trainer": "partial(fit, model=<object object>)", "rate": 0.5}
+    assert found == {
+        "optimizer": "make",
+        "trainer": "partial(fit, model=<object object>)",
+        "optimizer.lr": 0.5,
+        "scheduler.lr": 0.1,
+    }
 
 
 def test_a_recipe_that_json_cannot_hold_is_left_out():

@@ -346,9 +346,18 @@ def test_a_recipe_that_learns_nothing_is_named_and_none_of_its_rates_advised(els
         main(["check", "task.py:task", "--rates", *QUICK])
     said = capsys.readouterr().out
     assert (
-        "The network learns next to nothing at any of these: of as many untrained networks the best has 0." in said
+        "The network learns next to nothing at any of these: the best of 5 untrained networks scores 0." in said
     ) is not learns
     assert learns or "is not the best of these" not in said
+
+
+def test_a_recipe_at_which_every_training_diverges_is_not_told_to_learn_nothing(elsewhere, capsys):
+    (elsewhere / "task.py").write_text(TASK.format(change="recipe = Recipe(epochs=5, learning_rate=1e30)"))
+    with pytest.raises(SystemExit):
+        main(["check", "task.py:task", "--rates", *QUICK])
+    said = capsys.readouterr().out
+    assert "No training had a score at any of these. First try lower learning rates in the recipe." in said
+    assert "learns next to nothing" not in said
 
 
 def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsys):

@@ -42,7 +42,7 @@ from autoloss.trainings.baselines import (
     baselines,
     count_tuning_trainings,
 )
-from autoloss.trainings.entrant import training_seeds
+from autoloss.trainings.entrant import Entrant, training_seeds
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import start_workers
 
@@ -204,7 +204,22 @@ def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
     rate = recipes.get_search_settings("digits-det")["search.learning_rate"]
     small = {"train": 2, "valid": 1, "test": 1, "size": 64, "epochs": 1}
     (row,) = score("digits-det", ["det"], options=small, workers=0)
-    assert (row.entrant.learning_rate, row.entrant.label) == (rate, f"det (lr × {rate:g})")
+    assert (row.entrant.learning_rate, row.entrant.label, row.failed) == (rate, f"det (lr × {rate:g})", 0)
+
+
+def test_score_refuses_a_learning_rate_that_the_task_does_not_follow():
+    with pytest.raises(RequestError, match=r"search\.learning_rate is 3, and the task quick trains at 1 only"):
+        score(QuickTask(), ["baseline/ce"], settings={"search.learning_rate": 3.0}, workers=0)
+
+
+def test_the_scale_of_a_loss_is_used_on_a_branch_of_any_name():
+    task = QuickTask(branches=("cls",), diverging=10**9)
+    runner = JobRunner(task, {}, Configuration())
+    one, ten = (
+        Entrant("baseline/ce", "baseline/ce", scale=scale, baseline=True).job(0, "valid") for scale in (1.0, 10.0)
+    )
+    named = Entrant("cls: baseline/ce", "cls: baseline/ce", scale=10.0, baseline=True).job(0, "valid")
+    assert runner.train(ten).curve == runner.train(named).curve != runner.train(one).curve
 
 
 def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path, monkeypatch):

@@ -137,6 +137,42 @@ def test_each_loss_is_retrained_at_the_learning_rate_that_it_was_compared_at(com
         assert row.outcomes[0].curve == expected.curve
 
 
+def test_a_loss_is_retrained_at_the_scale_that_it_was_compared_at(run, tmp_path):
+    best, task = open_run(run).best, small_task()
+    entrants = [
+        Entrant(f"#{best.id} (scale × 10)", best.formula, scale=10.0),
+        Entrant("baseline/ce", "baseline/ce", baseline=True),
+    ]
+    directory = tmp_path / "compared"
+    shutil.copytree(run, directory)
+    with Store(directory, write=True) as store:
+        store.change_setting("comparison", Comparison(2, [asdict(entrant) for entrant in entrants]))
+    found = retrain(directory, task=task, out=tmp_path / "out", training_seeds=1, against=["ce"])
+    (row,) = [row for row in found.rows if row.entrant.number == best.id]
+    bound = autoloss.bind(autoloss.Loss(best.formula), task.branches)["main"]
+    with one_thread():
+        expected = task.train(
+            {"main": lambda prediction, context: 10 * bound(prediction, context)},
+            Training(seed=found.seeds[0], split="test", schedule="full"),
+        )
+    assert row.scores == (expected.score,)
+    assert row.outcomes[0].curve == expected.curve
+
+
+def test_a_loss_that_the_run_did_not_compare_is_named_beside_those_that_it_did(compared, tmp_path):
+    said: list[str] = []
+    retrain(compared, task=small_task(), out=tmp_path / "a", training_seeds=1, against=["ce"], say=said.append)
+    assert not [text for text in said if "not known" in text]
+    retrain(compared, task=small_task(), out=tmp_path / "b", training_seeds=1, against=["dice"], say=said.append)
+    assert [text for text in said if text.startswith("The best learning rate of baseline/dice is not known")]
+
+
+def test_factors_that_differ_in_the_sign_of_their_exponent_have_their_own_folders(run, tmp_path):
+    for rate in (1e6, 1e-6):
+        retrain(run, task=small_task(), out=tmp_path, training_seeds=1, against=["ce"], learning_rate=rate)
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 4
+
+
 def test_all_losses_are_retrained_at_the_learning_rate_that_is_asked_for(compared, run, done, tmp_path):
     best = open_run(compared).best
     same = retrain(compared, task=small_task(), out=tmp_path / "a", training_seeds=2, against=["ce"], learning_rate=1.0)
@@ -153,7 +189,7 @@ def test_a_loss_that_was_not_compared_is_retrained_at_the_learning_rate_of_the_s
     )
     again = retrain(tmp_path / "run", task=small_task(), training_seeds=1, against=["ce"])
     rates = {row.entrant.label: row.entrant.learning_rate for row in again.rows}
-    assert rates == {f"#{found.best.id} (lr × 0.5)": 0.5, "baseline/ce": 1.0}
+    assert rates == {f"#{found.best.id} (lr × 0.5)": 0.5, "baseline/ce (lr × 0.5)": 0.5}
 
 
 def test_the_threads_of_the_process_change_no_training(run, done, tmp_path):

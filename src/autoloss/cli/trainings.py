@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,9 @@ from autoloss.cli.arguments import (
 )
 from autoloss.cli.interruption import interruptible
 from autoloss.errors import RequestError
+from autoloss.settings import FinalSettings
+
+FINAL = FinalSettings()
 
 
 @app.command()
@@ -77,8 +81,10 @@ def score(
 @app.command()
 def compare(
     directory: Directory,
-    top: Annotated[int, typer.Option(min=1, help="Number of best losses; the judgement is about the first.")] = 1,
-    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = 8,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of best losses; the judgement is about the first.")
+    ] = FINAL.compare,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings per loss, on new training seeds.")] = FINAL.compare_seeds,
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: Also = None,
     workers: Workers = 2,
@@ -91,8 +97,9 @@ def compare(
     from autoloss.run.scoring import compare as compared
 
     further = columns_of(None if also is None else parse_list(also), open_run(directory))
+    say = partial(console_of(to_stderr=True).print, soft_wrap=True)
     with interruptible():
-        rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines)
+        rows = compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, say=say)
     found = open_run(directory)
     if as_json:
         print_json(

@@ -74,6 +74,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
         **_promotions(found, number),
         "mean over new training seeds, valid split": figure(confirmed),
         "best learning rate": "–" if compared is None else f"{compared.learning_rate:g} × the recipe's",
+        "best scale": "–" if compared is None or compared.scale == 1 else f"{compared.scale:g} × the loss",
         "learning rate of the search": "–" if compared or searched == 1 else f"{searched:g} × the recipe's",
         "judgement": found.judgement.standing.value if number == found.best.id else "–",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",

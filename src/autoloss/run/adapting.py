@@ -32,6 +32,24 @@ LARGEST_SHARE = 0.5
 Say = Callable[[str], None]
 
 
+def check_learning_rate(task: Task, rate: float, name: str, argument: str) -> None:
+    """Refuse a factor on the learning rate that a task does not follow.
+
+    Args:
+        name: What a message calls the factor.
+        argument: Argument of the caller that holds it.
+
+    Raises:
+        RequestError: It is not 1, and the task trains at 1 only.
+    """
+    if rate != 1 and not task.tunes_learning_rate:
+        raise RequestError(
+            f"{name} is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
+            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
+            argument=argument,
+        )
+
+
 def adapt_configuration(
     task: Task, configuration: Configuration, runner: JobRunner, say: Say
 ) -> tuple[Configuration, float | None]:
@@ -45,12 +63,7 @@ def adapt_configuration(
         RequestError: The task does not follow the learning rate that was asked for.
     """
     settings = configuration.search
-    if settings.learning_rate != 1 and not task.tunes_learning_rate:
-        raise RequestError(
-            f"search.learning_rate is {settings.learning_rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
-            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
-            argument="settings",
-        )
+    check_learning_rate(task, settings.learning_rate, "search.learning_rate", "settings")
     if configuration.rejection.admit_standard:
         configuration = _lower_threshold(task, configuration, runner, say)
     if settings.scale and (obstacle := _find_obstacle_of_scale(task, runner)):

@@ -29,8 +29,16 @@ RELATIVE, ABSOLUTE = 1e-2, 1e-3
 def read_recipe(task: Task) -> dict[str, Any]:
     """Return the recipe of a task's proxy trainings, without `NOT_COMPARED`; nothing where it tells none that JSON can hold."""
     with suppress(Exception):
-        return json.loads(NOT_COMPARED.sub("", json.dumps(dict(task.recipe("proxy")))))
+        return _clean(json.loads(json.dumps(dict(task.recipe("proxy")))))
     return {}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _clean(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return NOT_COMPARED.sub("", value) if isinstance(value, str) else value
 
 
 def describe_changes(task: Task, samples: sample_files.Samples, settings: RunSettings) -> list[str]:
@@ -52,20 +60,24 @@ def describe_changes(task: Task, samples: sample_files.Samples, settings: RunSet
         before, now = settings.untrained, task.untrained(derive_seed(configuration.seed, "training"))
         if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
             score = "no score" if now is None else f"a score of {now:.4f}"
-            found.append(f"the untrained network has {score} and had {before:.4f}")
+            found.append(
+                f"the untrained network has {score} and had {before:.4f}: the metric, the network or the valid split is another one"
+            )
     if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
-        found.append("its standard loss is another one")
+        now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
+        found.append(f"its standard loss is {now or 'none'} and was {before}")
     recipe = read_recipe(task)
     found += [
         f"its recipe has {name} {recipe[name]} and had {settings.recipe[name]}"
         for name in sorted(settings.recipe.keys() & recipe.keys())
-        if recipe[name] != settings.recipe[name]
+        # As text, a NaN is the same NaN.
+        if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
     ]
     if not found:
         return []
     return [
         f"The task is not the one that the run began with: {'; '.join(found)}. Scores from before and after do not compare. "
-        "Restore the task, or begin a new run; if the data are split at random, give the split a seed."
+        "Restore the task, or begin a new run with another --out; if the data are split at random, give the split a seed."
     ]
 
 

@@ -146,11 +146,13 @@ class TaskCheck:
         )
         yield f"  the standard loss at factors on the learning rate, one seed: {scores}"
         best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
-        if self.untrained is not None and self._learns_little(_worth(self.rates[best]), self.untrained):
+        if all(score is None for score in self.rates.values()):
+            yield "    No training had a score at any of these. First try lower learning rates in the recipe."
+        elif self.untrained is not None and self._learns_little(_worth(self.rates[best]), self.untrained):
             yield (
-                "    The network learns next to nothing at any of these: of as many untrained networks the best has "
-                f"{self.untrained:.4f}. A search could hardly tell losses apart. First try learning rates beyond these, or more "
-                "steps, in the recipe."
+                f"    The network learns next to nothing at any of these: the best of {len(self.rates)} untrained networks "
+                f"scores {self.untrained:.4f}. A search could hardly tell losses apart. First try learning rates beyond these, or "
+                "more steps, in the recipe."
             )
         elif best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
             mine = (
@@ -379,5 +381,6 @@ def _try_rates(task: Task, searched: float) -> dict[float, float | None]:
 
 def _try_untrained(task: Task, count: int) -> float | None:
     """Return the best score of some untrained networks: the best of as many trainings is to be better."""
-    scores = [task.untrained(seed) for seed in range(count)]
+    with explain_failures("The measurement of an untrained network"), one_thread():
+        scores = [task.untrained(seed) for seed in range(count)]
     return max((score for score in scores if score is not None), default=None)

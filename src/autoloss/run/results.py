@@ -279,7 +279,7 @@ def read_run(directory: Path, end: str, own: Sequence[Operator], branches: Mappi
 def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
     """Return a loss at the learning rate that it was compared at in a run.
 
-    Where it was not compared, a found loss has that of the search, and a baseline the recipe's own.
+    Where it was not compared, that of the search.
     """
     compared: dict[int | str, Entrant] = {}
     # The standard loss at its best learning rate is listed after the one at the recipe's.
@@ -289,8 +289,7 @@ def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
     known = compared.get(entrant.loss if entrant.number is None else entrant.number)
     if known is not None:
         return known
-    rate = 1.0 if entrant.baseline else search.configuration.search.learning_rate
-    return replace(entrant, learning_rate=rate).name_factor()
+    return replace(entrant, learning_rate=search.configuration.search.learning_rate).name_factor()
 
 
 def training_command(search: Search, loss: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError, unknown
+from autoloss.run.adapting import check_learning_rate
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
@@ -63,8 +64,7 @@ def retrain(
         against: Names of the zoo to train too, or `["all"]` for every baseline that fits; the task's standard loss and what else
             always applies when left out.
         learning_rate: Factor on the learning rate of the full schedule, for all losses. When left out, each has the one that it was
-            compared at in the run; where it was not compared, the found loss that of the search, and a baseline 1. On another task
-            than the run's, all have 1.
+            compared at in the run, and that of the search where it was not compared. On another task than the run's, all have 1.
         training_seeds: Trainings per loss, 3 when left out.
         split: What is measured.
         out: Where trainings are kept; a folder of the run by default.
@@ -103,10 +103,11 @@ def retrain(
     )
     if learning_rate is not None and not 0 < learning_rate < math.inf:
         raise RequestError(f"The factor on the learning rate is {learning_rate:g}; it needs to be above 0 and finite.")
+    check_learning_rate(loaded, learning_rate or 1, "The factor on the learning rate", "learning_rate")
     if learning_rate is None and name.name != found.settings.task.name:
         learning_rate = 1.0
     entrants = _choose_learning_rates(
-        [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)], found, learning_rate
+        [Entrant(f"#{loss.id}", loss.formula), *choose_baselines(against, loaded)], found, learning_rate, retrainer.say
     )
     seeds = entrant.training_seeds(found.configuration.seed, RETRAINING, count)
     rows = retrainer.train(entrants, seeds)
@@ -157,10 +158,20 @@ def _chosen(found: Search, individual: int | None) -> FoundLoss:
     )
 
 
-def _choose_learning_rates(entrants: Sequence[Entrant], found: Search, asked_for: float | None) -> list[Entrant]:
+def _choose_learning_rates(
+    entrants: Sequence[Entrant], found: Search, asked_for: float | None, say: Callable[[str], None]
+) -> list[Entrant]:
     """Return the losses at the learning rate that is asked for, or those that they were compared at in the run."""
     if asked_for is None:
-        return [find_learning_rate(found, entrant) for entrant in entrants]
+        chosen = [find_learning_rate(found, entrant) for entrant in entrants]
+        compared = found.settings.comparison.entrants
+        others = [one.label for one in chosen if one.label not in {values["label"] for values in compared}]
+        if compared and others:
+            say(
+                f"The best learning rate of {', '.join(others)} is not known, since the run did not compare it; training at that "
+                "of the search. `autoloss compare --top N` finds it for the N best losses; --learning-rate trains all at one."
+            )
+        return chosen
     return [replace(entrant, learning_rate=asked_for).name_factor() for entrant in entrants]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from autoloss import recipes, zoo
 from autoloss.errors import RequestError, unknown
+from autoloss.run.adapting import check_learning_rate
+from autoloss.run.changes import describe_changes
 from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
 from autoloss.search.chance import derive_seed
+from autoloss.settings import FinalSettings
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
@@ -28,6 +31,7 @@ from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.machines import Machines, start_workers
 
+FINAL = FinalSettings()
 BASELINES = ("usual", "all")
 """Those that close a search too, and all that fit the task."""
 
@@ -64,7 +68,7 @@ def score(
         One row per loss, the best first.
 
     Raises:
-        RequestError: A loss is none of these, or does not fit the task.
+        RequestError: A loss is none of these, or does not fit the task; or the task does not follow `search.learning_rate`.
     """
     request = make_request(
         task,
@@ -76,6 +80,7 @@ def score(
         also=also,
     )
     rate = request.configuration.search.learning_rate
+    check_learning_rate(request.task, rate, "search.learning_rate", "settings")
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
@@ -99,11 +104,12 @@ def compare(
     directory: Path,
     *,
     task: Task | None = None,
-    top: int = 1,
-    seeds: int = 8,
+    top: int = FINAL.compare,
+    seeds: int = FINAL.compare_seeds,
     workers: int = 2,
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
+    say: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Train a run's best losses and the baselines on new seeds, each at its best learning rate, and measure them on the test split.
 
@@ -114,6 +120,7 @@ def compare(
         seeds: Training seeds of each loss and baseline.
         baselines: One of `BASELINES`.
         operators: Those of a run that was started with objects.
+        say: Called with a sentence where the task is not the one that the run began with.
 
     Raises:
         RequestError: There is no run, or none of its losses has a score.
@@ -133,6 +140,9 @@ def compare(
                 f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
             )
         samples = sample_files.load(directory, found.settings.samples_digest)
+        if say is not None:
+            for text in describe_changes(request.task, samples, found.settings):
+                say(text)
         runner = JobRunner(request.task, samples, request.configuration, operators=request.operators)
         with start_workers(runner, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, request.configuration.limits)

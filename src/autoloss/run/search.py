@@ -221,7 +221,7 @@ class _Driver:
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
         runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
-        if history.candidates and history.end is None:
+        if history.candidates and (final or history.end is None):
             for text in describe_changes(task, self.samples, self.store.settings()):
                 self.say(text)
         for text in describe_gpus(gpus_of_workers(task, self.machines)):

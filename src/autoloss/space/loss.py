@@ -224,6 +224,22 @@ def bind(loss: Mapping[str, Expression | BranchLoss | Loss | HandWritten], branc
     return {name: _bind_branch(name, loss[name], branches[name]) for name in branches}
 
 
+def scale_criterion(criterion: Criterion, scale: Mapping[str, float]) -> Criterion:
+    """Multiply the losses of the branches that `scale` names; `main` stands for the only branch, whatever its name.
+
+    >>> scaled = scale_criterion({"cls": lambda prediction, context: prediction.sum()}, {"main": 10.0})
+    >>> scaled["cls"](torch.ones(2), {})
+    tensor(20.)
+    """
+    if len(criterion) == 1 and MAIN in scale:
+        scale = dict.fromkeys(criterion, scale[MAIN])
+    return {name: _times(loss, scale[name]) if name in scale else loss for name, loss in criterion.items()}
+
+
+def _times(loss: BranchLoss, factor: float) -> BranchLoss:
+    return lambda prediction, context: factor * loss(prediction, context)
+
+
 def _bind_branch(name: str, loss: Expression | BranchLoss | Loss | HandWritten, branch: Branch) -> BranchLoss:
     if isinstance(loss, HandWritten):
         return loss.make(branch)

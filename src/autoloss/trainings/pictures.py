@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.space.loss import bind
+from autoloss.space.loss import bind, scale_criterion
 from autoloss.tasks.task import Diverged, Picture, Stopped, Task
 from autoloss.tasks.training.threads import one_thread
 from autoloss.trainings.entrant import Entrant
@@ -33,9 +33,10 @@ def train_pictures(
     found: list[Sequence[Picture]] = []
     for name, entrant in losses.items():
         say(f"Training once with {name}, for the pictures of the report.")
-        criterion = bind(zoo.resolve(entrant.loss, task.branches)[1], task.branches)
+        training = entrant.job(seed, split).training
+        criterion = scale_criterion(bind(zoo.resolve(entrant.loss, task.branches)[1], task.branches), training.scale)
         with one_thread():
-            pictures = task.pictures(criterion, entrant.job(seed, split).training, count)
+            pictures = task.pictures(criterion, training, count)
         if isinstance(pictures, Diverged | Stopped):
             ended = "diverged" if isinstance(pictures, Diverged) else "was stopped"
             raise RequestError(

@@ -16,7 +16,7 @@ from typing import Any
 from autoloss import zoo
 from autoloss.errors import RequestError, RunError, unknown
 from autoloss.search.records import Outcome
-from autoloss.space.loss import bind
+from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
 from autoloss.tasks.task import Task, Training
@@ -116,7 +116,8 @@ class Retrainer:
         )
 
     def _folder(self, entrant: Entrant, number: int) -> Path:
-        name = re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-")).strip("-")
+        # Without its plus 1e+06 does not become 1e-06.
+        name = re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-").replace("+", "")).strip("-")
         return self.directory / name / f"seed-{number + 1}"
 
     def _read(self, entrant: Entrant, seed: int, number: int) -> Outcome | None:
@@ -125,7 +126,8 @@ class Retrainer:
     def _train(self, entrant: Entrant, seed: int, number: int, label: str) -> Outcome:
         folder = self._folder(entrant, number)
         training = entrant.job(seed, self.split, self.schedule).training
-        criterion = bind(zoo.resolve(entrant.loss, self.task.branches, self.operators)[1], self.task.branches)
+        losses = zoo.resolve(entrant.loss, self.task.branches, self.operators)[1]
+        criterion = scale_criterion(bind(losses, self.task.branches), training.scale)
         execution = self.execution
         if execution is not None:
             due = Interval(self.checkpoint_seconds)

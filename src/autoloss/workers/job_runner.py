@@ -15,9 +15,9 @@ from autoloss.search.mutation import Kind
 from autoloss.search.proposer import Plan
 from autoloss.search.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, keep_text
 from autoloss.settings import Configuration
-from autoloss.space.branch import BranchLoss, Criterion, Sample
+from autoloss.space.branch import BranchLoss, Sample
 from autoloss.space.expression import Expression
-from autoloss.space.loss import bind
+from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.task import Diverged, Scored, Stopped, Task
 from autoloss.tasks.training.loop import thin_curve
@@ -116,15 +116,6 @@ class JobRunner:
         losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
         criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
         return to_record(self.task.train(criterion, job.training))
-
-
-def scale_criterion(criterion: Criterion, scale: Mapping[str, float]) -> Criterion:
-    """Multiply the losses of the branches that `scale` names."""
-    return {name: _times(loss, scale[name]) if name in scale else loss for name, loss in criterion.items()}
-
-
-def _times(loss: BranchLoss, factor: float) -> BranchLoss:
-    return lambda prediction, context: factor * loss(prediction, context)
 
 
 def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:

@@ -10,7 +10,7 @@ import base64
 import colorsys
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,14 @@ class Scenes:
     Args:
         formula: The found loss.
         baseline: Name of the standard loss.
+        entrants: Both losses as they were trained; none where an earlier build made the scenes, at the recipe's learning rate.
     """
 
     formula: str
     baseline: str
     seed: int
     scenes: tuple[Scene, ...]
+    entrants: tuple[Mapping[str, Any], ...] = ()
 
 
 def kept(search: Search, formula: str) -> Scenes | None:
@@ -79,9 +81,12 @@ def kept(search: Search, formula: str) -> Scenes | None:
         found = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
         scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in found.pop("scenes"))
         made = Scenes(**found, scenes=scenes)
+        before = [Entrant(**one) for one in made.entrants] or [Entrant(f"#{search.best.id}", formula)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return made if made.formula == formula else None
+    now = [find_learning_rate(search, one) for one in before]
+    same = [(one.learning_rate, one.scale) for one in before] == [(one.learning_rate, one.scale) for one in now]
+    return made if made.formula == formula and same else None
 
 
 @importable_files()
@@ -106,7 +111,8 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     losses = {name: find_learning_rate(search, entrant) for name, entrant in entrants.items()}
     drawn = train_pictures(task, losses, seed, TEST, COUNT, say)
     pairs = zip(*drawn, strict=True)
-    found = Scenes(formula, standard, seed, tuple(_scene(ours, theirs) for ours, theirs in pairs))
+    scenes = tuple(_scene(ours, theirs) for ours, theirs in pairs)
+    found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))
     _keep(search.directory / FILE, found)
     return found
 
