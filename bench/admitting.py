@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import recipes
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.run.adapting import NEAR, lower_to
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.workers.job_runner import JobRunner
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS
 from searches import tell
@@ -120,7 +120,7 @@ def measure_standard(name: str, seed: int) -> float:
     task = TASKS[name][0](False)
     configuration = Configuration().changed({"seed": seed})
     samples = sample_files.draw_samples(task, configuration.rejection.samples, seed)
-    verdict = JobRunner(task, samples, configuration).judge_standard("main")
+    verdict = Evaluator(task, samples, configuration).judge_standard("main")
     assert verdict is not None
     assert verdict.score is not None
     return verdict.score

@@ -25,13 +25,13 @@ from typing import Any
 import torch
 
 from autoloss import zoo
+from autoloss.proposing.mutation import mutate
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.protocol import Verdict, conclude, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent, simulate
 from autoloss.rejection.screen import LARGE_PREDICTION, bound_gains, screen_losses
-from autoloss.search.mutation import mutate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.expression import CONSTANT, Alphabet, Expression
 from autoloss.space.parsing import parse

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import autoloss
+from autoloss.comparison.baselines import baselines, tune_learning_rates
+from autoloss.comparison.compare import compare_losses
+from autoloss.comparison.entrant import TEST, Entrant, training_seeds
+from autoloss.comparison.table import Measurements, Row
 from autoloss.errors import RequestError
-from autoloss.search.jobs import Train
-from autoloss.search.records import Outcome
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
-from autoloss.tasks.task import Training
-from autoloss.trainings.baselines import baselines, tune_learning_rates
-from autoloss.trainings.compare import compare_losses
-from autoloss.trainings.entrant import TEST, Entrant, training_seeds
-from autoloss.trainings.table import Measurements, Row
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
 from digits import FEW
 from output import Figure, emit, parse_arguments
 from searches import ARMS, EVOLUTION, make_search_parser, searched, tell
@@ -127,7 +127,7 @@ def _tested(
     try:
         with (
             Store(folder, write=True) as store,
-            start_workers(JobRunner(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
+            start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
             dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
             rivals = tune_learning_rates(_rivals(task, metric), task, 0, dispatcher, record)

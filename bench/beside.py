@@ -14,19 +14,20 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import History, as_text
+from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.loop import run_loop
-from autoloss.search.history import History, as_text
-from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.store.samples import draw_samples
-from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
-from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.task import Task
+from autoloss.training.execution import Execution
+from autoloss.training.training import Diverged, Observe, Scored, Training
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.faults import FaultyFunction
 from autoloss.workers.injection import FaultyWorkers, Injection
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers, Workers
 from output import emit, keep_rows, make_parser, parse_arguments
 from searches import tell
@@ -127,7 +128,7 @@ def searched(
     )
     history = History(task.branches, configuration)
     samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
-    runner = JobRunner(task, samples, configuration)
+    runner = Evaluator(task, samples, configuration)
     inner = workers(FaultyFunction(runner.perform))
     injection = Injection({}) if inject is None else Injection.parse(inject)
     with FaultyWorkers(inner, injection, configuration.limits.memory_bytes) as pool:

@@ -20,13 +20,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import autoloss
+from autoloss.comparison.judgement import SIGNIFICANT, Standing, judge_comparison
+from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.run.check import count_final_trainings
 from autoloss.run.results import Search
 from autoloss.run.scoring import compare
 from autoloss.settings import FinalSettings
 from autoloss.store import store
-from autoloss.trainings.judgement import SIGNIFICANT, Standing, judge_comparison
-from autoloss.trainings.table import Row, compare_paired, sort_by_mean
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS, make_segmentation
 from searches import tell

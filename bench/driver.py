@@ -22,16 +22,16 @@ import cloudpickle
 
 import autoloss
 from autoloss import recipes
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
-from autoloss.search.history import History
-from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.messages import Finished, JobOutcome, decode, encode
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job
@@ -228,7 +228,7 @@ def utilisation(evaluations: int, options: Mapping[str, Any], settings: Mapping[
     task = autoloss.tasks.get("digits-seg", **options)
     configuration = Configuration().changed({**settings, "evaluations": evaluations, "seed": 0})
     drawn = sample_files.draw_samples(task, configuration.rejection.samples, configuration.seed)
-    workshop = JobRunner(task, drawn, configuration)
+    workshop = Evaluator(task, drawn, configuration)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)
         with Counted(ProcessWorkers(workshop.perform, 2)) as workers:

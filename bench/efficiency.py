@@ -29,15 +29,15 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
+from autoloss.comparison.baselines import baselines, tune_learning_rates
+from autoloss.comparison.record import Memory
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.chance import derive_seed
 from autoloss.run.resolving import operator_table
 from autoloss.run.starting_losses import parse_starting_losses
-from autoloss.search.chance import derive_seed
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.trainings.baselines import baselines, tune_learning_rates
-from autoloss.trainings.record import Memory
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS
@@ -241,7 +241,7 @@ def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, An
     """Return the hand-made loss with the highest mean over the new training seeds, each at its best learning rate of the grid."""
     configuration = Configuration()
     samples = sample_files.draw_samples(task, configuration.rejection.samples, 0)
-    shared = SharedRunner(JobRunner(task, samples, configuration), cache, end)
+    shared = SharedRunner(Evaluator(task, samples, configuration), cache, end)
     with InlineWorkers(shared) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         entrants = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, Memory())

@@ -21,8 +21,8 @@ import torch
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
+from autoloss.proposing.history import as_text
 from autoloss.run.results import open_run
-from autoloss.search.history import as_text
 from autoloss.store import store as stores
 from autoloss.store.crash_points import POINTS, VARIABLE
 from autoloss.store.rows import insert

@@ -15,13 +15,13 @@ from statistics import median
 
 import toy
 from autoloss.cli import main
+from autoloss.proposing.history import as_text
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.run.results import open_run
-from autoloss.search.history import as_text
-from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store, StoreError
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from faults_driver import SEED, forked, waited, warm
 from promise import Shown
 

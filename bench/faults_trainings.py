@@ -28,17 +28,17 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import History, as_text
+from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
-from autoloss.search.history import History, as_text
-from autoloss.search.records import State
 from autoloss.settings import Configuration
 from autoloss.store.samples import draw_samples
 from autoloss.store.store import FILE, Store
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.faults import FaultyFunction
 from autoloss.workers.injection import FaultyWorkers, Injection
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
@@ -303,7 +303,7 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
     }
     task, configuration = Toy(), Configuration().changed(settings)
     samples = draw_samples(task, configuration.rejection.samples, configuration.seed)
-    runner = JobRunner(task, samples, configuration)
+    runner = Evaluator(task, samples, configuration)
     history = History(task.branches, configuration)
     start, used, memory = time.monotonic(), time.process_time(), _resident_bytes()
     told = 0

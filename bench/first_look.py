@@ -15,17 +15,17 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import autoloss
+from autoloss.comparison.baselines import baselines, tune_learning_rates
+from autoloss.comparison.compare import compare_losses
+from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.record import Memory
+from autoloss.comparison.table import sort_by_mean
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.proposing.records import Individual
 from autoloss.run.results import Search, rank_history
-from autoloss.search.records import Individual
 from autoloss.settings import Configuration
-from autoloss.trainings.baselines import baselines, tune_learning_rates
-from autoloss.trainings.compare import compare_losses
-from autoloss.trainings.entrant import Entrant, training_seeds
-from autoloss.trainings.record import Memory
-from autoloss.trainings.table import sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
 from output import Figure, emit, parse_arguments
 from searches import ARMS, AS_PRINTED, RANDOM, make_search_parser, searched
 
@@ -93,7 +93,7 @@ def _tested(task: autoloss.Task, searches: dict[str, list[Search]], workers: int
     """Select each search's winner on new training seeds of valid, then measure winners and baselines on test."""
     configuration = Configuration()
     known = Memory()
-    with start_workers(JobRunner(task, {}, configuration), Machines(workers=workers)) as pool:
+    with start_workers(Evaluator(task, {}, configuration), Machines(workers=workers)) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
 
         def rows(entrants: Sequence[Entrant], purpose: str, split: str) -> list:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from autoloss.search.initialization import initial_expression
+from autoloss.proposing.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.loss import Loss

@@ -22,21 +22,21 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
+from autoloss.comparison.compare import compare_losses
+from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.record import Memory
+from autoloss.comparison.table import Measurements, Row, sort_by_mean
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import Job, Train
+from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
 from autoloss.run.results import best_entrants
-from autoloss.search.chance import derive_generator
-from autoloss.search.history import History
-from autoloss.search.jobs import Job, Train
-from autoloss.search.records import Candidate, Outcome
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.tasks.task import Training
-from autoloss.trainings.compare import compare_losses
-from autoloss.trainings.entrant import Entrant, training_seeds
-from autoloss.trainings.record import Memory
-from autoloss.trainings.table import Measurements, Row, sort_by_mean
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
@@ -100,7 +100,7 @@ class Nowhere:
 class Remembered:
     """Does jobs, and a training that was done before not again: equal trainings have equal outcomes."""
 
-    def __init__(self, workshop: JobRunner, known: dict[Train, Any]) -> None:
+    def __init__(self, workshop: Evaluator, known: dict[Train, Any]) -> None:
         self._workshop = workshop
         self._known = known
 
@@ -235,7 +235,7 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
     drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
-    with InlineWorkers(Remembered(JobRunner(task, drawn, configuration), known)) as workers:
+    with InlineWorkers(Remembered(Evaluator(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
         trained = [one.score for one in history.finished if one.child.source is None and one.outcome.score is not None]

@@ -20,15 +20,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoloss.search.chance import derive_generator
-from autoloss.search.jobs import Attempt, RejectionBatch, Train
-from autoloss.search.mutation import Kind
-from autoloss.search.records import Outcome
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.jobs import Attempt, RejectionBatch, Train
+from autoloss.proposing.mutation import Kind
+from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import MAIN, add_factor
 from autoloss.store import samples as sample_files
-from autoloss.tasks.task import Training
-from autoloss.workers.job_runner import JobRunner
+from autoloss.training.training import Training
 from losschoices import OBSERVED, simulate_task
 from losstable import TABLE, LossRow, append_row, read_rows, write_table
 from output import Figure, emit, make_parser, make_pool, parse_arguments
@@ -148,15 +148,15 @@ def _is_ready(number: int, table: Mapping[int, LossRow]) -> bool:
 
 
 @cache
-def make_runner(task: str, quick: bool) -> JobRunner:
+def make_runner(task: str, quick: bool) -> Evaluator:
     """Return what draws and trains the losses of a task, at the scale of its standard loss."""
     made = PROBLEMS[task](quick)
     configuration = Configuration(seed=SEED).changed({"search.scale": True})
     samples = sample_files.draw_samples(made, configuration.rejection.samples, SEED)
-    return JobRunner(made, samples, configuration)
+    return Evaluator(made, samples, configuration)
 
 
-def draw_loss(number: int, table: Mapping[int, LossRow], earlier: Iterable[str], runner: JobRunner) -> Drawn:
+def draw_loss(number: int, table: Mapping[int, LossRow], earlier: Iterable[str], runner: Evaluator) -> Drawn:
     """Draw attempts until one passes whose signature no earlier loss has."""
     parent = choose_parent(number, table)
     kind = Kind.FRESH if parent is None else Kind.MUTATION

@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from autoloss.search.chance import derive_generator
-from autoloss.search.score_model import OPTIMISM, ScoreModel, describe_signature
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.score_model import OPTIMISM, ScoreModel, describe_signature
 from losstable import LossRow
 
 OBSERVED = (12, 25, 50, 100, 200, 300)

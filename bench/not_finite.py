@@ -15,10 +15,10 @@ from typing import Any
 from torch import Tensor
 
 import autoloss
+from autoloss.proposing.records import Outcome, State
 from autoloss.run.results import open_run
-from autoloss.search.records import Outcome, State
 from autoloss.store.store import Store
-from autoloss.tasks.task import Scored
+from autoloss.training.training import Scored
 from beside import row
 from searches import tell
 

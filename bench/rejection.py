@@ -27,14 +27,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import autoloss
+from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.mutation import Kind, mutate
+from autoloss.proposing.proposer import Plan
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate
 from autoloss.rejection.screen import screen_losses
-from autoloss.search.attempts import draw_attempt
-from autoloss.search.mutation import Kind, mutate
-from autoloss.search.proposer import Plan
 from autoloss.settings import EvolutionSettings, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample

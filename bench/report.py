@@ -20,16 +20,16 @@ from random import Random
 from typing import Any
 
 from autoloss import __version__
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.report.page.serving import Live
-from autoloss.search.initialization import initial_expression
-from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from output import Figure, emit, make_parser, parse_arguments
 
 COMMANDS: Mapping[str, Sequence[str]] = {

@@ -19,7 +19,7 @@ import autoloss
 from autoloss import zoo
 from autoloss.space.loss import bind
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 
 METRICS = tuple(SEGMENTATION_METRICS)

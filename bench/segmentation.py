@@ -22,7 +22,8 @@ from autoloss.rejection.engines import make_engine
 from autoloss.rejection.protocol import measure_reference
 from autoloss.settings import ProtocolSettings
 from autoloss.space.expression import build
-from autoloss.tasks.task import Scored, Task, Training
+from autoloss.tasks.task import Task
+from autoloss.training.training import Scored, Training
 from output import Figure, emit, make_parser, parse_arguments
 
 METRICS = ("miou", "fwiou", "gacc", "macc", "biou", "bf1")

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import autoloss
+from autoloss.comparison.entrant import CONFIRMATION, training_seeds
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import Attempt, Job, Train
+from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.adapting import adapt_configuration
 from autoloss.run.loop import run_loop
-from autoloss.search.history import History
-from autoloss.search.jobs import Attempt, Job, Train
-from autoloss.search.records import Candidate, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.tasks.task import Training
-from autoloss.trainings.entrant import CONFIRMATION, training_seeds
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
 from autoloss.workers.pool import InlineWorkers
 
 SCHEMA = """
@@ -152,7 +152,7 @@ class SharedRunner:
         end: Time of the wall clock after which no training begins.
     """
 
-    def __init__(self, runner: JobRunner, cache: Cache, end: float = math.inf) -> None:
+    def __init__(self, runner: Evaluator, cache: Cache, end: float = math.inf) -> None:
         self._runner = runner
         self._cache = cache
         self._end = end
@@ -224,8 +224,8 @@ def run_search(
     if (found := known.find_search(seed, text)) is not None:
         return found
     samples = sample_files.draw_samples(task, configuration.rejection.samples, seed)
-    adapted, _ = adapt_configuration(task, configuration, JobRunner(task, samples, configuration), lambda said: None)
-    runner = JobRunner(task, samples, adapted)
+    adapted, _ = adapt_configuration(task, configuration, Evaluator(task, samples, configuration), lambda said: None)
+    runner = Evaluator(task, samples, adapted)
     for branch in task.branches:
         # What testers compile and measure at first is no part of a search's time.
         runner.get_tester(branch)

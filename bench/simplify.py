@@ -12,8 +12,8 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from autoloss.formulas.simplify import simplify
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.zoo.entries import ENTRIES

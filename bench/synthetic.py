@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
+from autoloss.proposing.mutation import Kind
+from autoloss.proposing.proposer import Plan
+from autoloss.proposing.records import Outcome, State
 from autoloss.rejection.reasons import Reason
-from autoloss.search.attempts import draw_attempt
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
-from autoloss.search.mutation import Kind
-from autoloss.search.proposer import Plan
-from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
-from autoloss.tasks.training.loop import CURVE_POINTS
+from autoloss.training.loop import CURVE_POINTS
 
 PASSING = 1 / 11
 """Of the trees that hold a prediction and a target."""

@@ -12,11 +12,11 @@ import pytest
 
 import autoloss
 from autoloss.errors import RunError
-from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.store.rows import checksum
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from tests import screens
 from tests.run.quick import SETTINGS, QuickTask
 

@@ -20,7 +20,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Losses": ("autoloss.space.", "autoloss.formulas."),
     "Tasks": ("autoloss.tasks.",),
     "Named losses": ("autoloss.zoo.",),
-    "Parts of the algorithm": ("autoloss.rejection.", "autoloss.search."),
+    "Parts of the algorithm": ("autoloss.rejection.", "autoloss.proposing."),
     "Errors": ("autoloss.errors.",),
 }
 """Heading → the packages whose public names are listed below it."""

@@ -12,7 +12,7 @@ from typing import Any
 from autoloss.tasks import catalogue
 from autoloss.tasks.segmentation.task import SegmentationFactory
 from autoloss.tasks.stages import PREFIXES
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 from website.documented import cell, code, docstring, fields_of, format_value, table
 
 INTRODUCTION = """\

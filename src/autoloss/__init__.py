@@ -5,22 +5,20 @@ The public names; each is imported when it is first used, so that `import autolo
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloss import tasks, zoo
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.formulas.simplify import simplify
+    from autoloss.proposing.initialization import initial_expression
+    from autoloss.proposing.mutation import offspring
     from autoloss.rejection.engines import correlation_score
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search
     from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
-    from autoloss.search.initialization import initial_expression
-    from autoloss.search.mutation import offspring
     from autoloss.space.activated import ActivatedBranch
     from autoloss.space.branch import Branch, Role, Sample
     from autoloss.space.expression import Alphabet, Expression
@@ -28,15 +26,16 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
     from autoloss.tasks.supervised import SupervisedTask
-    from autoloss.tasks.task import Diverged, Scored, Stopped, Task, Training
-    from autoloss.tasks.training.execution import Execution
-    from autoloss.tasks.training.recipe import Recipe
+    from autoloss.tasks.task import Task
+    from autoloss.training.execution import Execution
+    from autoloss.training.recipe import Recipe
+    from autoloss.training.training import Diverged, Scored, Stopped, Training
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "autoloss.search.initialization": ("initial_expression",),
-    "autoloss.search.mutation": ("offspring",),
+    "autoloss.proposing.initialization": ("initial_expression",),
+    "autoloss.proposing.mutation": ("offspring",),
     "autoloss.rejection.engines": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.replay": ("Replay", "replay"),
@@ -50,10 +49,11 @@ _HOMES = {
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
     "autoloss.formulas.simplify": ("simplify",),
-    "autoloss.tasks.training.execution": ("Execution",),
+    "autoloss.training.execution": ("Execution",),
+    "autoloss.training.training": ("Diverged", "Scored", "Stopped", "Training"),
     "autoloss.tasks.supervised": ("SupervisedTask",),
-    "autoloss.tasks.task": ("Diverged", "Scored", "Stopped", "Task", "Training"),
-    "autoloss.tasks.training.recipe": ("Recipe",),
+    "autoloss.tasks.task": ("Task",),
+    "autoloss.training.recipe": ("Recipe",),
 }
 _NAMES = {name: module for module, names in _HOMES.items() for name in names}
 _PACKAGES = ("tasks", "zoo")
@@ -94,29 +94,6 @@ __all__ = [
     "tasks",
     "zoo",
 ]
-
-
-class _Package(ModuleType):
-    """The package, whose `search` is the function, also after the room of that name was imported.
-
-    Python binds a subpackage to its parent's attribute when it is imported; `from autoloss.search.history import History`
-    does not go through that attribute.
-    """
-
-    @property
-    def search(self) -> Any:
-        return __getattr__("search")
-
-    @search.setter
-    def search(self, value: object) -> None:
-        pass
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        # A task of one's own refers to the package, and travels to workers by value.
-        return import_module, (self.__name__,)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,9 @@ import pytest
 from torch.distributed.run import parse_args
 
 from autoloss.cli import main
+from autoloss.proposing.records import State
 from autoloss.report.page.serving import Server
 from autoloss.run.results import open_run
-from autoloss.search.records import State
 from tests.docs import smaller
 from tests.docs.pages import ROOT, SHELL, Block
 
@@ -155,7 +155,7 @@ def served_once(serve: Callable[[Server], None]) -> Callable[[Server], None]:
 
 
 def torchrun(words: list[str], folder: Folder) -> None:
-    """One process trains: torchrun must know its options. tests/tasks/training/test_distribution.py trains with several."""
+    """One process trains: torchrun must know its options. tests/training/test_distribution.py trains with several."""
     asked = parse_args(words)
     if (asked.module, asked.training_script) != (True, "autoloss"):
         raise Untrue(f"`torchrun {shlex.join(words)}` does not start autoloss")

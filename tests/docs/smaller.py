@@ -14,7 +14,7 @@ OPTIONS: Mapping[str, str | None] = {
     "compare --seeds": "2",
     "--top": "1",
     "--device": "cpu",
-    # In 16 bits a CPU convolves slowly; tests/tasks/training/test_execution.py does.
+    # In 16 bits a CPU convolves slowly; tests/training/test_execution.py does.
     "--precision": "float32",
     # tests/workers/test_ray.py starts a cluster.
     "--ray": None,

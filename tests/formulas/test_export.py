@@ -19,8 +19,8 @@ import autoloss
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.formulas.export import to_json, to_python, write_line
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT, Alphabet, Expression, build, leaf

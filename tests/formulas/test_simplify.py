@@ -18,8 +18,8 @@ from autoloss.formulas.ranges import find_leaf_ranges
 from autoloss.formulas.rewriting import Rewriter
 from autoloss.formulas.simplify import simplify, simplify_loss, write_loss
 from autoloss.formulas.terms import MINUS, call, number, product, to_term, total, variable
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression, build, leaf
 from autoloss.space.form import BranchForm

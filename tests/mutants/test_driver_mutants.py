@@ -132,7 +132,7 @@ MUTANTS = {
         "level 1",
     ),
     "samples not synced": Mutant(
-        "autoloss.tasks.training.atomic_files:commit_file",
+        "autoloss.atomic_files:commit_file",
         {"os.fsync(file.fileno())": "pass"},
         synced,
         "samples are written by",
@@ -159,13 +159,13 @@ MUTANTS = {
         readers,
     ),
     "attempts keyed without their candidate": Mutant(
-        "autoloss.search.attempts:draw_attempt",
+        "autoloss.proposing.attempts:draw_attempt",
         {'"attempt", plan.candidate, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.search.ageing_population:AgeingPopulation.members",
+        "autoloss.proposing.ageing_population:AgeingPopulation.members",
         {"k - self._lag": "len(self._scores)"},
         replayed,
     ),
@@ -175,7 +175,7 @@ MUTANTS = {
         kills_of_one_code("outcome-received"),
     ),
     "keys forgotten by a resumed run": Mutant(
-        "autoloss.search.history:History.restore",
+        "autoloss.proposing.history:History.restore",
         {'verdicts.record_all(candidate.rejected.get(branch, b""), False)': "pass"},
         kills("outcome-told", "outcome-told"),
     ),
@@ -213,7 +213,7 @@ MUTANTS = {
         "connections were open",
     ),
     "weights that run": Mutant(
-        "autoloss.tasks.training.weights:load_state_dict",
+        "autoloss.training.weights:load_state_dict",
         {"weights_only=True": "weights_only=False"},
         data("weights"),
         "a program",

@@ -130,10 +130,10 @@ MUTANTS = {
         {"self.database.commit(": "candidate.id > 3 or self.database.commit("},
     ),
     "texts of any length": Mutant(
-        misbehaving, "autoloss.search.records:keep_text", {"if len(text) > characters:": "if False:"}
+        misbehaving, "autoloss.proposing.records:keep_text", {"if len(text) > characters:": "if False:"}
     ),
     "scores that are no numbers": Mutant(
-        score_not_finite, "autoloss.workers.job_runner:to_record", {"if not math.isfinite(score):": "if False:"}
+        score_not_finite, "autoloss.evaluation.evaluator:to_record", {"if not math.isfinite(score):": "if False:"}
     ),
 }
 

@@ -1,16 +1,16 @@
-"""The search algorithm of Section 3.2 and Appendix A, claim by claim; operators of change are tested in tests/search."""
+"""The search algorithm of Section 3.2 and Appendix A, claim by claim; operators of change are tested in tests/proposing."""
 
 from collections import Counter
 
 import pytest
 
+from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.evolution import Evolution, make_evolution
+from autoloss.proposing.mutation import MUTATIONS, Kind
+from autoloss.proposing.proposer import Plan
+from autoloss.proposing.records import Outcome, State
 from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
 from autoloss.rejection.reasons import Reason
-from autoloss.search.attempts import draw_attempt
-from autoloss.search.evolution import Evolution, make_evolution
-from autoloss.search.mutation import MUTATIONS, Kind
-from autoloss.search.proposer import Plan
-from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet

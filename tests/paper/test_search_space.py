@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.search.initialization import initial_expression
+from autoloss.proposing.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch, activate
 from autoloss.space.branch import Branch, Role

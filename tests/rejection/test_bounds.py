@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from autoloss.proposing.initialization import initial_expression
 from autoloss.rejection.compiled.bounds import PROBABILITY
 from autoloss.rejection.compiled.differentiation import record
 from autoloss.rejection.compiled.engine import CompiledDescent, CompiledEngine
@@ -16,7 +17,6 @@ from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGIST
 from autoloss.rejection.gradients import compute_gradient
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.reference import ReferenceDescent
-from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Role, Sample
 from autoloss.space.expression import Alphabet, Expression

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from autoloss import zoo
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.gradients import compute_gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.boxes import CLAMP, PLAIN, AreaUnit, BoxRegression, compute_areas
 from autoloss.space.branch import Sample

@@ -12,6 +12,12 @@ import pytest
 import torch
 
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
+from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.jobs import Attempt, RejectionBatch
+from autoloss.proposing.mutation import Kind
+from autoloss.proposing.proposer import Plan
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.engines import ENGINES, make_engine
@@ -20,18 +26,12 @@ from autoloss.rejection.protocol import Descent, Verdict, conclude
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent, ReferenceEngine, simulate
 from autoloss.rejection.screen import screen_losses
-from autoloss.search.attempts import draw_attempt
-from autoloss.search.jobs import Attempt, RejectionBatch
-from autoloss.search.mutation import Kind
-from autoloss.search.proposer import Plan
 from autoloss.settings import Configuration, EngineName, ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 from autoloss.space.expression import Expression, build, leaf
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.rejection_tester import RejectionTester, make_tester
 from tests.rejection.scenes import BRANCH, CLASSES, decide, differentiate, mean_iou, reference, screen
 from tests.run.quick import SETTINGS as QUICK
 from tests.run.quick import QuickTask
@@ -211,7 +211,7 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     samples = task.samples(2, 0)
     configuration = Configuration().changed({**QUICK, "rejection.engine": "reference"})
     job = RejectionBatch(3, "main", Kind.FRESH.value, None, 7, count)
-    one_by_one = JobRunner(task, samples, configuration)
+    one_by_one = Evaluator(task, samples, configuration)
     expected = one_by_one.test(job)
     tester = one_by_one.get_tester("main")
     settings = configuration.evolution
@@ -223,7 +223,7 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     assert expected == every[:first]
 
     batches: list[int] = []
-    batched = JobRunner(task, samples, configuration)
+    batched = Evaluator(task, samples, configuration)
     toy = ToyEngine(tester.engine.branch, tester.engine.reference, tester.engine.settings)
     toy.directions = tester.engine.directions
     monkeypatch.setattr(ToyEngine, "allows_early_stops", False)

@@ -17,6 +17,7 @@ from numba.core import caching, config
 from torch import Tensor
 
 from autoloss.errors import RequestError
+from autoloss.proposing.initialization import initial_expression
 from autoloss.rejection.compiled import compiling, functions
 from autoloss.rejection.compiled.differentiation import FORWARD, record
 from autoloss.rejection.compiled.engine import CompiledEngine
@@ -26,7 +27,6 @@ from autoloss.rejection.gradients import compute_gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import simulate
-from autoloss.search.initialization import initial_expression
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Sample

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from autoloss import zoo
+from autoloss.evaluation.rejection_tester import make_tester
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.gradients import Gradient
 from autoloss.rejection.protocol import Reference, measure_reference
@@ -24,7 +25,6 @@ from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 from autoloss.space.parsing import parse
-from autoloss.workers.rejection_tester import make_tester
 from tests.rejection.scenes import mean_iou
 from tests.rejection.test_box_areas import drawn as drawn_boxes
 from tests.rejection.test_engine import BRANCHES as ENGINE_BRANCHES

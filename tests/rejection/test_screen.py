@@ -15,14 +15,14 @@ from torch import Tensor
 
 import autoloss
 from autoloss import zoo
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.rejection import screen as screens
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.protocol import Reference, Verdict, conclude, measure_reference, misses_threshold
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceDescent, simulate
 from autoloss.rejection.screen import bound_gains
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
 from autoloss.settings import ProtocolSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Sample

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from autoloss.cli import main
 from autoloss.errors import RequestError
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.mutation import MUTATIONS, mutate, trace_mutations
 from autoloss.report.failures import failures, print_failures
 from autoloss.report.individual import print_show, show_values, sparkline
 from autoloss.report.leaderboard import hall_of_fame, top_rows
 from autoloss.report.lineage import lineage
 from autoloss.run.results import open_run
-from autoloss.search.chance import derive_generator
-from autoloss.search.mutation import MUTATIONS, mutate, trace_mutations
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse

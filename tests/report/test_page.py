@@ -18,8 +18,11 @@ import torch
 
 import autoloss
 from autoloss.cli import main as command
+from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.figures import baseline_on_valid
@@ -27,8 +30,6 @@ from autoloss.report.page.rendering import page, policy
 from autoloss.report.page.shapes import shape_of
 from autoloss.report.page.writing import write_report
 from autoloss.run.results import open_run
-from autoloss.search.initialization import initial_expression
-from autoloss.search.records import Outcome, State
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.form import BranchForm
@@ -37,8 +38,7 @@ from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import FILE, Store
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Training
-from autoloss.trainings.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.training.training import Training
 from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
 
 

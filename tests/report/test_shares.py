@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.mutation import trace_mutations
+from autoloss.proposing.records import Individual
 from autoloss.report.failures import failures, print_failures
 from autoloss.report.individual import print_show, show_values
 from autoloss.report.lineage import lineage
@@ -21,9 +24,6 @@ from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
 from autoloss.run.progress import Progress
 from autoloss.run.results import Search, open_run
-from autoloss.search.chance import derive_generator
-from autoloss.search.mutation import trace_mutations
-from autoloss.search.records import Individual
 from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
 from autoloss.store.read import Reader

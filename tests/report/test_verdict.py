@@ -10,6 +10,10 @@ from rich.console import Console
 from scipy import stats
 
 from autoloss.cli.searching import _conclude
+from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.comparison.judgement import Standing, correct_by_holm, judge_comparison
+from autoloss.comparison.table import Row, collect_rows
+from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
 from autoloss.report.leaderboard import comparison_rows, comparison_table
 from autoloss.report.page.contents import gathered
@@ -19,13 +23,9 @@ from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import HEADLINES, answer, evidence, headline, next_steps
 from autoloss.run.identities import Identity
 from autoloss.run.results import open_run
-from autoloss.search.records import Outcome, State
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
-from autoloss.trainings.entrant import COMPARISON, Entrant, training_seeds
-from autoloss.trainings.judgement import Standing, correct_by_holm, judge_comparison
-from autoloss.trainings.table import Row, collect_rows
 from tests.report.written import POOLED, compared, scored, searched
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
-from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import Comparison, RunSettings, TaskReference
 from autoloss.store.store import Store
-from autoloss.tasks.task import Training
-from autoloss.trainings.entrant import COMPARISON, CONFIRMATION, Entrant, training_seeds
+from autoloss.training.training import Training
 
 CE, ROOT, POOLED = "neg(mul(y, log(p)))", "sqrt(neg(mul(p, y)))", "max_pool(add(neg(mul(y, log(p))), mean_c(p)))"
 SCALED = f"0.371 * {CE}"

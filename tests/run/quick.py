@@ -12,8 +12,9 @@ from torch import Tensor
 
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training
-from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.task import Task
+from autoloss.training.execution import Execution
+from autoloss.training.training import Diverged, Observe, Scored, Training
 
 ROWS, CLASSES = 6, 3
 PAPER = {

@@ -8,13 +8,13 @@ import pytest
 
 import autoloss
 from autoloss import recipes
+from autoloss.comparison.retrain import Pace
+from autoloss.comparison.retraining import RESULT
 from autoloss.report.retrained import markdown
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.store.run_settings import TaskReference
-from autoloss.tasks.training.checkpoints import NETWORK, list_checkpoints
-from autoloss.trainings.retrain import Pace
-from autoloss.trainings.retraining import RESULT
+from autoloss.training.checkpoints import NETWORK, list_checkpoints
 
 pytest.importorskip("autoloss.tasks.detection.task")
 

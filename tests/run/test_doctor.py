@@ -14,7 +14,7 @@ TASK = """
 import torch
 from torch import nn
 import autoloss
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 generator = torch.Generator().manual_seed(0)
 inputs = torch.randn(256, 4, generator=generator)

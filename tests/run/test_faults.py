@@ -14,8 +14,8 @@ import faults_file
 import faults_folders
 import faults_sharing
 import toy
-from autoloss.search.guided import LEAST_OBSERVED
-from autoloss.search.mutation import Kind
+from autoloss.proposing.guided import LEAST_OBSERVED
+from autoloss.proposing.mutation import Kind
 from autoloss.store.crash_points import POINTS
 from promise import Shown
 

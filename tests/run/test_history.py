@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import autoloss
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.rejection_tester import make_tester
+from autoloss.proposing import ahead
+from autoloss.proposing.history import History, as_text
+from autoloss.proposing.records import Origin, State
 from autoloss.rejection.protocol import measure_reference
 from autoloss.run.results import Search, open_run
-from autoloss.search import ahead
-from autoloss.search.history import History, as_text
-from autoloss.search.records import Origin, State
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.rejection_tester import make_tester
 
 from .quick import SETTINGS, TASK, QuickTask
 
@@ -122,7 +122,7 @@ def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known(
     # The driver may have learnt by now that the key passes, and takes the attempt: whether a worker simulated it decides nothing.
     configuration = Configuration().changed({**SETTINGS, "search.scale": True})
     samples = sample_files.draw_samples(TASK, configuration.rejection.samples, 0)
-    tester, informed = (JobRunner(TASK, samples, configuration).get_tester("main") for _ in range(2))
+    tester, informed = (Evaluator(TASK, samples, configuration).get_tester("main") for _ in range(2))
     trees = [
         tester.parse(text) for text in ("mul(y, p)", "neg(mul(y, p))", "square(add(y, p))", "mul(exp(y), sqrt(p))")
     ]

@@ -13,7 +13,7 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.errors import RequestError
-from autoloss.search.records import Origin
+from autoloss.proposing.records import Origin
 from autoloss.store.rows import CHECKSUM, checksum
 from autoloss.store.store import FILE, Store
 

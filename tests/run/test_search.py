@@ -16,24 +16,7 @@ import pytest
 
 import autoloss
 from autoloss import recipes
-from autoloss.errors import OwnedError, RequestError, RunError
-from autoloss.report.leaderboard import describe_never_trained
-from autoloss.report.page.story import state_of
-from autoloss.run import search as searches
-from autoloss.run.frozen import freeze_branches
-from autoloss.run.progress import Finale
-from autoloss.run.results import NeverTrained, open_run, rank_history, training_command
-from autoloss.run.scoring import compare, score
-from autoloss.run.start import describe_idle_workers
-from autoloss.search.chance import derive_seed
-from autoloss.search.jobs import Train
-from autoloss.search.records import Origin, State
-from autoloss.settings import Configuration
-from autoloss.space.loss import bind
-from autoloss.store.lock import Ownership
-from autoloss.store.store import Store
-from autoloss.tasks.task import Scored, Training
-from autoloss.trainings.baselines import (
+from autoloss.comparison.baselines import (
     CLOSE,
     LEARNING_RATES,
     OF_CLASSES,
@@ -42,9 +25,26 @@ from autoloss.trainings.baselines import (
     baselines,
     count_tuning_trainings,
 )
-from autoloss.trainings.entrant import Entrant, training_seeds
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import start_workers
+from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.errors import OwnedError, RequestError, RunError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import start_workers
+from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Origin, State
+from autoloss.report.leaderboard import describe_never_trained
+from autoloss.report.page.story import state_of
+from autoloss.run import search as searches
+from autoloss.run.frozen import freeze_branches
+from autoloss.run.progress import Finale
+from autoloss.run.results import NeverTrained, open_run, rank_history, training_command
+from autoloss.run.scoring import compare, score
+from autoloss.run.start import describe_idle_workers
+from autoloss.settings import Configuration
+from autoloss.space.loss import bind
+from autoloss.store.lock import Ownership
+from autoloss.store.store import Store
+from autoloss.training.training import Scored, Training
 
 from .quick import SETTINGS, QuickTask
 
@@ -83,7 +83,7 @@ def test_the_best_ten_trained_again_agree_exactly_with_their_stored_scores(run_d
 
 def test_digits_trained_again_from_text_agree_exactly():
     task = autoloss.tasks.get("digits-seg", train=64, valid=16, test=16, epochs=1)
-    workshop = JobRunner(task, {}, autoloss.settings.Configuration())
+    workshop = Evaluator(task, {}, autoloss.settings.Configuration())
     jobs = [Train(formula, Training(seed=5)) for formula in ("neg(mul(y, log(p)))", "-y * log(p)")]
     first, second = (workshop.perform(job) for job in jobs)
     assert first == second
@@ -214,7 +214,7 @@ def test_score_refuses_a_learning_rate_that_the_task_does_not_follow():
 
 def test_the_scale_of_a_loss_is_used_on_a_branch_of_any_name():
     task = QuickTask(branches=("cls",), diverging=10**9)
-    runner = JobRunner(task, {}, Configuration())
+    runner = Evaluator(task, {}, Configuration())
     one, ten = (
         Entrant("baseline/ce", "baseline/ce", scale=scale, baseline=True).job(0, "valid") for scale in (1.0, 10.0)
     )

@@ -15,16 +15,17 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss.errors import RequestError, RunError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import as_text
 from autoloss.recipes import DEFAULT
 from autoloss.run.adapting import FEW_LOSSES, adapt_configuration, describe_budget, describe_prospects
 from autoloss.run.results import Search, open_run
-from autoloss.search.history import as_text
 from autoloss.settings import Configuration
 from autoloss.store.crash_points import VARIABLE
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Diverged, Scored, Task
-from autoloss.tasks.training.recipe import Recipe
-from autoloss.workers.job_runner import JobRunner
+from autoloss.tasks.task import Task
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Diverged, Scored
 
 from .quick import PAPER, SETTINGS, QuickTask
 
@@ -187,7 +188,7 @@ def rows(epochs: int) -> Task:
 def adapt(task: Task, **settings: object) -> tuple[Configuration, list[str]]:
     changed = Configuration().changed({**SETTINGS, "search.rungs": (0.125, 1.0), "search.scale": True, **settings})
     said: list[str] = []
-    runner = JobRunner(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=0).items()}, changed)
+    runner = Evaluator(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=0).items()}, changed)
     return adapt_configuration(task, changed, runner, said.append)[0], said
 
 

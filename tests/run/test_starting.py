@@ -9,6 +9,9 @@ from torch import Tensor
 import autoloss
 from autoloss.cli.arguments import parse_frozen
 from autoloss.errors import RequestError
+from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.history import as_text
+from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import (
     columns_of,
     comparison_rows,
@@ -23,12 +26,9 @@ from autoloss.run.replay import replay
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
 from autoloss.run.starting_losses import FROM_RUN
-from autoloss.search.chance import derive_seed
-from autoloss.search.history import as_text
-from autoloss.search.records import Origin
 from autoloss.space.loss import Loss, bind
 from autoloss.store.store import Store
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from autoloss.zoo import ENTRIES, resolve
 
 from .quick import SETTINGS, QuickTask

@@ -7,13 +7,13 @@ from torch import Tensor
 
 import autoloss
 from autoloss import recipes
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.history import as_text
 from autoloss.run.adapting import adapt_configuration
 from autoloss.run.check import check
-from autoloss.search.history import as_text
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import JobRunner
 
 from .quick import CLASSES, SETTINGS, QuickTask, accuracy
 
@@ -41,17 +41,17 @@ class Standard(QuickTask):
         self.standard = {branch: loss for branch, loss in standard.items() if loss}
 
 
-def adapt(task: Task, **settings: object) -> tuple[float, list[str], JobRunner]:
+def adapt(task: Task, **settings: object) -> tuple[float, list[str], Evaluator]:
     changed = Configuration().changed({**SETTINGS, **SLOW, **settings})
-    runner = JobRunner(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=1).items()}, changed)
+    runner = Evaluator(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=1).items()}, changed)
     said: list[str] = []
     found, _ = adapt_configuration(task, changed, runner, said.append)
     return found.rejection.threshold, [text for text in said if "rejection.threshold" in text], runner
 
 
-def gain_of(runner: JobRunner, branch: str, loss: str) -> float:
+def gain_of(runner: Evaluator, branch: str, loss: str) -> float:
     """The relative g of a loss with plain autograd."""
-    reference = JobRunner(
+    reference = Evaluator(
         runner.task, runner.samples, runner.configuration.changed({"rejection.engine": "reference"})
     ).get_tester(branch)
     (verdict,) = reference.engine.verdicts([reference.parse(loss)])

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression, build, leaf
 from autoloss.space.operators import OPERATORS, Operator

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from autoloss.formulas.export import to_json, to_latex, to_python, write_line
 from autoloss.formulas.simplify import simplify
 from autoloss.formulas.terms import to_term
-from autoloss.search.attempts import draw_attempt
-from autoloss.search.history import History
-from autoloss.search.mutation import Kind, mutate, offspring
-from autoloss.search.proposer import Plan
+from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.history import History
+from autoloss.proposing.mutation import Kind, mutate, offspring
+from autoloss.proposing.proposer import Plan
 from autoloss.settings import Configuration, EvolutionSettings
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression
@@ -26,7 +26,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, bind
 from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, add_factor, round_factor, split_factor
 from autoloss.space.parsing import FormulaError, parse
-from tests.search import invented
+from tests.proposing import invented
 from tests.space.test_expression import ALPHABET, ROLES, derandomized, trees
 
 factors = st.builds(round_factor, st.floats(math.log(LEAST_FACTOR), math.log(LARGEST_FACTOR)).map(math.exp))

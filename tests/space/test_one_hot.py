@@ -12,8 +12,8 @@ import torch
 from autoloss import zoo
 from autoloss.errors import RequestError
 from autoloss.formulas.export import write_line
-from autoloss.search.initialization import initial_expression
-from autoloss.search.mutation import mutate
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.mutation import mutate
 from autoloss.space import loss as loss_module
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Role

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from autoloss.formulas.simplify import simplify
-from autoloss.search.initialization import initial_expression
+from autoloss.proposing.initialization import initial_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.operators import OPERATORS, Operator

@@ -11,8 +11,8 @@ import pytest
 
 import autoloss
 from autoloss.errors import RunError
+from autoloss.proposing.history import as_text
 from autoloss.run.results import open_run
-from autoloss.search.history import as_text
 from autoloss.store import migrations
 from autoloss.store.read import Reader, read_once
 from autoloss.store.store import FILE, Store, StoreError

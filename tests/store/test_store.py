@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autoloss.errors import RequestError, RunError
-from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.form import BranchForm
 from autoloss.store import database, samples
@@ -23,7 +23,7 @@ from autoloss.store.rows import CHECKSUM, Template, checksum, intact
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError
 from autoloss.store.tally import FILE as TALLY
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from faults_file import synced
 
 SETTINGS = RunSettings(

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from autoloss.proposing.records import Individual, Origin, Outcome, State
 from autoloss.run.results import rank_history
-from autoloss.search.records import Individual, Origin, Outcome, State
 from autoloss.store.read import Reader
 from autoloss.store.store import Store
 from tests.report.written import KEY, begin, candidate

@@ -23,9 +23,10 @@ from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
-from autoloss.tasks.task import Diverged, Picture, Scored, Task, Training
-from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
-from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.task import Picture, Task
+from autoloss.training.checkpoints import NETWORK, Checkpoints
+from autoloss.training.execution import Execution
+from autoloss.training.training import Diverged, Scored, Training
 
 
 def branches_are_named_and_have_roles(task: Task) -> None:

@@ -13,7 +13,7 @@ from autoloss.run.frozen import freeze_branches
 from autoloss.tasks import get
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 from tests.tasks import conformance
 from tests.tasks.toy import TwoHeadsTask, accuracy
 

@@ -19,11 +19,11 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Split
 from autoloss.tasks.metric import MetricTotals
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Diverged, Scored, Training
-from autoloss.tasks.training.checkpoints import Checkpoints
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import fit
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.checkpoints import Checkpoints
+from autoloss.training.execution import Execution
+from autoloss.training.loop import fit
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Diverged, Scored, Training
 from tests.tasks.toy import Items, Noisy, accuracy
 
 ROWS = 48

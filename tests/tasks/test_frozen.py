@@ -10,8 +10,9 @@ from autoloss.space.branch import Criterion
 from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks.frozen import FrozenTask
-from autoloss.tasks.task import Picture, Scored, Task, Training
-from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.task import Picture, Task
+from autoloss.training.execution import Execution
+from autoloss.training.training import Scored, Training
 from tests.tasks import conformance
 from tests.tasks.toy import TwoHeadsTask
 

@@ -21,9 +21,9 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Split
 from autoloss.tasks.metric import to_float
 from autoloss.tasks.supervised import Setup, SupervisedTask
-from autoloss.tasks.task import Diverged, Scored, Training
-from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.trainer import select_examples
+from autoloss.training.recipe import Recipe
+from autoloss.training.trainer import select_examples
+from autoloss.training.training import Diverged, Scored, Training
 from tests.tasks.toy import Items, Noisy, accuracy
 
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)

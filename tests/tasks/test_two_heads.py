@@ -7,7 +7,7 @@ from pathlib import Path
 
 import autoloss
 from autoloss.space.loss import bind
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from tests.tasks import toy
 from tests.tasks.toy import TwoHeadsTask
 
@@ -15,9 +15,9 @@ SEAM = {
     "autoloss.space.activated",
     "autoloss.space.branch",
     "autoloss.tasks.task",
-    "autoloss.tasks.training.execution",
-    "autoloss.tasks.training.loop",
-    "autoloss.tasks.training.recipe",
+    "autoloss.training.execution",
+    "autoloss.training.loop",
+    "autoloss.training.recipe",
 }
 
 

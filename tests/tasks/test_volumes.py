@@ -18,8 +18,8 @@ from autoloss.space.loss import Loss, bind
 from autoloss.space.operators import OPERATORS
 from autoloss.space.parsing import parse
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Scored, Training
 from tests.tasks.toy import accuracy
 
 POOLS = ["-max_pool(y) * log(max_pool(p))", "abs(max_pool(y) - min_pool(p)) * mean_nhw(p) - y * log(p)"]

@@ -17,10 +17,11 @@ from torch.utils.data import Dataset
 
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Role, Sample
-from autoloss.tasks.task import Diverged, Observe, Scored, Task, Training, check_training
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import fit, seed_generators, shuffle_batches
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.tasks.task import Task, check_training
+from autoloss.training.execution import Execution
+from autoloss.training.loop import fit, seed_generators, shuffle_batches
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Diverged, Observe, Scored, Training
 
 SIDE = 4
 """Pixels of a heatmap's side."""

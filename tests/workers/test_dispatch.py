@@ -9,10 +9,10 @@ import time
 import pytest
 
 from autoloss.errors import RequestError, RunError
-from autoloss.search.jobs import RejectionBatch, Train
-from autoloss.search.records import Outcome, State
+from autoloss.proposing.jobs import RejectionBatch, Train
+from autoloss.proposing.records import Outcome, State
 from autoloss.settings import LimitSettings
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher, run_jobs
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 

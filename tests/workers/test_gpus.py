@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from autoloss.tasks.training.execution import Execution
+from autoloss.evaluation.machines import Machines, gpus_of_workers
+from autoloss.training.execution import Execution
 from autoloss.workers.gpus import VARIABLE, deal_gpus, describe_gpus, list_gpus
-from autoloss.workers.machines import Machines, gpus_of_workers
 from autoloss.workers.pool import ProcessWorkers
 
 

@@ -15,19 +15,19 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines
+from autoloss.proposing.history import History, as_text
+from autoloss.proposing.jobs import Job, RejectionBatch, Train
+from autoloss.proposing.records import Outcome, State
 from autoloss.run.loop import run_loop
-from autoloss.search.history import History, as_text
-from autoloss.search.jobs import Job, RejectionBatch, Train
-from autoloss.search.records import Outcome, State
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.store.samples import draw_samples
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from autoloss.workers import dispatch, faults, injection
 from autoloss.workers.dispatch import Dispatcher, run_jobs
 from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction
 from autoloss.workers.injection import FAULTY_ATTEMPTS, FaultyWorkers, Injection, job_key
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
 from tests.run.quick import SETTINGS, QuickTask
 
@@ -214,7 +214,7 @@ def history_of(
     """Search in this process; a fault here is what the end of a worker is to its driver: a lost job."""
     task, configuration = QuickTask(), Configuration().changed({**SETTINGS, "evaluations": 20, "seed": 3})
     history = History(task.branches, configuration)
-    runner = JobRunner(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
+    runner = Evaluator(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
     inner = InlineWorkers(around(runner.perform))
     with inner if faults is None else FaultyWorkers(inner, faults) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)

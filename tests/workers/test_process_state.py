@@ -23,8 +23,8 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
-from autoloss.search.history import as_text
-from autoloss.tasks.task import Scored, Training
+from autoloss.proposing.history import as_text
+from autoloss.training.training import Scored, Training
 from autoloss.workers.messages import Finished
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.process_state import read_state, restore_state
@@ -197,11 +197,11 @@ def test_a_value_that_cannot_be_compared_is_restored():
 
 def test_modules_that_are_forgotten_or_replaced_come_back_and_new_ones_stay():
     state = read_state()
-    module = sys.modules.pop("autoloss.search.history")
+    module = sys.modules.pop("autoloss.proposing.history")
     sys.modules["autoloss.errors"] = sys.modules["autoloss.a_new_one"] = sys
     try:
         assert restore_state(state) == []
-        assert sys.modules["autoloss.search.history"] is module
+        assert sys.modules["autoloss.proposing.history"] is module
         assert sys.modules["autoloss.errors"] is not sys
         assert "autoloss.a_new_one" in sys.modules
     finally:

@@ -23,7 +23,7 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.search.history import as_text
+from autoloss.proposing.history import as_text
 from autoloss.store.store import Store
 from autoloss.workers import ray_cluster
 from autoloss.workers.leases import LeasedWorkers

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoloss.search.jobs import Train
-from autoloss.search.records import Outcome, State
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome, State
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.injection import FaultyWorkers
 from autoloss.workers.leases import LeasedWorkers

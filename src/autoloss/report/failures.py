@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from autoloss.numbers import counted
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.shares import at_share
-from autoloss.search.jobs import Train
-from autoloss.search.records import Outcome, State
 from autoloss.store.read import Reader
 
 NO_REASON = "no reason was given"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autoloss.errors import RequestError
 from autoloss.numbers import figure
+from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.readable import simplify_formulas
@@ -25,7 +26,6 @@ from autoloss.report.shares import (
     write_share,
 )
 from autoloss.run.results import Search, training_command
-from autoloss.search.records import Origin
 from autoloss.space.loss_text import join_branches
 
 RUNNING = "in training"

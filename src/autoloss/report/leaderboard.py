@@ -8,14 +8,14 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from autoloss.comparison.judgement import Judgement
+from autoloss.comparison.table import Row
 from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import trains_short, write_share
 from autoloss.report.verdict import MEANING
 from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
-from autoloss.trainings.judgement import Judgement
-from autoloss.trainings.table import Row
 
 LOOKED_AT = 20
 """Number of best and of latest losses that are searched for the names of a run's further metrics."""

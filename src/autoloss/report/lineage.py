@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss.proposing.records import PROMOTED, Candidate
 from autoloss.report.shares import write_share
 from autoloss.run.results import Search
-from autoloss.search.records import PROMOTED, Candidate
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
 MUTATED = "mutated"
@@ -53,8 +53,8 @@ def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str
 
 def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str) -> list[str]:
     """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
-    from autoloss.search.chance import derive_generator
-    from autoloss.search.mutation import trace_mutations
+    from autoloss.proposing.chance import derive_generator
+    from autoloss.proposing.mutation import trace_mutations
     from autoloss.space.branch import Role
     from autoloss.space.expression import Alphabet
     from autoloss.space.loss import Loss

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloss import __version__
+from autoloss.atomic_files import write_text
 from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.run.identities import Identity, identify_formulas
 from autoloss.space.loss_text import join_branches
-from autoloss.tasks.training.atomic_files import write_text
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
+from autoloss.atomic_files import write_text
+from autoloss.comparison.retraining import Retraining
+from autoloss.comparison.table import Row
 from autoloss.report.leaderboard import count_seeds, figure, table
-from autoloss.tasks.training.atomic_files import write_text
-from autoloss.trainings.retraining import Retraining
-from autoloss.trainings.table import Row
 
 STEM = "table"
 

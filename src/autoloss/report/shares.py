@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from autoloss.numbers import figure
+from autoloss.proposing.records import Candidate, State
 from autoloss.run.results import Search
-from autoloss.search.records import Candidate, State
 from autoloss.space.loss_text import MAIN, split_branches, split_factor
 
 LARGEST_DENOMINATOR = 64

@@ -10,11 +10,11 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from autoloss.comparison.retrain import Pace
 from autoloss.numbers import duration, figure
 from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Finale, Progress
-from autoloss.trainings.retrain import Pace
 
 BAR_WIDTH = 40
 LINE_SECONDS = 60.0

@@ -10,11 +10,11 @@ from typing import Any
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.numbers import figure
+from autoloss.proposing.records import State
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors, promoted_from, promoted_to, write_score
 from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search, open_run
-from autoloss.search.records import State
 from autoloss.space.loss import Loss
 
 FORMATS = ("python", "latex", "json")

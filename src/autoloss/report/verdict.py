@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from autoloss.comparison.entrant import TEST, Entrant
+from autoloss.comparison.judgement import Judgement, Standing
+from autoloss.comparison.table import Row
 from autoloss.numbers import figure, signed
 from autoloss.report.readable import simplify_formulas
 from autoloss.run.results import Search
-from autoloss.trainings.entrant import TEST, Entrant
-from autoloss.trainings.judgement import Judgement, Standing
-from autoloss.trainings.table import Row
 
 Tone = Literal["good", "open", "bad"]
 MEANING = "±: half the width of the 95 % confidence interval (Student's t over the training seeds)"

@@ -9,14 +9,15 @@ from dataclasses import replace
 
 from autoloss import zoo
 from autoloss.errors import RequestError, RunError, describe_user_error
-from autoloss.search.chance import derive_seed
-from autoloss.search.records import Outcome, State, keep_text
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.records import Outcome, State, keep_text
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
-from autoloss.tasks.task import Scored, Task, Training
-from autoloss.tasks.training.threads import one_thread
-from autoloss.workers.job_runner import JobRunner
+from autoloss.tasks.task import Task
+from autoloss.training.threads import one_thread
+from autoloss.training.training import Scored, Training
 from autoloss.workers.process_state import restored_state
 
 FEW_LOSSES = 100
@@ -51,7 +52,7 @@ def check_learning_rate(task: Task, rate: float, name: str, argument: str) -> No
 
 
 def adapt_configuration(
-    task: Task, configuration: Configuration, runner: JobRunner, say: Say
+    task: Task, configuration: Configuration, runner: Evaluator, say: Say
 ) -> tuple[Configuration, float | None]:
     """Return the configuration that a run is driven and stored with, and the standard loss's score at the first of several rungs.
 
@@ -137,7 +138,7 @@ def _change(configuration: Configuration, **settings: object) -> Configuration:
     return replace(configuration, search=replace(configuration.search, **settings))  # type: ignore[arg-type]
 
 
-def _lower_threshold(task: Task, configuration: Configuration, runner: JobRunner, say: Say) -> Configuration:
+def _lower_threshold(task: Task, configuration: Configuration, runner: Evaluator, say: Say) -> Configuration:
     """Return the configuration with an η that the standard loss reaches on the branches where it comes near."""
     settings = configuration.rejection
     rejected: dict[str, float] = {}
@@ -171,7 +172,7 @@ def lower_to(g: float) -> float:
     return float(f"{SHARE_OF_STANDARD * g:.3g}")
 
 
-def _find_obstacle_of_scale(task: Task, runner: JobRunner) -> str | None:
+def _find_obstacle_of_scale(task: Task, runner: Evaluator) -> str | None:
     """Return why losses cannot be brought to the scale of the standard loss."""
     for branch in task.branches:
         if branch not in task.standard:

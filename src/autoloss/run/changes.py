@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoloss.search.chance import derive_seed
+from autoloss.proposing.chance import derive_seed
 from autoloss.space.branch import Sample
 from autoloss.store import samples as sample_files
 from autoloss.store.run_settings import RunSettings
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.threads import one_thread
+from autoloss.training.threads import one_thread
 from autoloss.workers.process_state import restored_state
 
 NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")

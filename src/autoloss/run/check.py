@@ -11,25 +11,26 @@ from statistics import mean
 from typing import Any
 
 from autoloss import recipes, zoo
+from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, gpus_of_workers
+from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.numbers import duration
+from autoloss.proposing.initialization import initial_expression
 from autoloss.run.adapting import adapt_configuration, explain_failures
 from autoloss.run.request import make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
-from autoloss.search.initialization import initial_expression
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.branch import Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind
 from autoloss.store import samples as sample_files
 from autoloss.tasks.diagnosis import find_doubtful_predictions
-from autoloss.tasks.task import Diverged, Observe, Scored, Stopped, Task, Training
-from autoloss.tasks.training.threads import one_thread
-from autoloss.trainings.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.tasks.task import Task
+from autoloss.training.threads import one_thread
+from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 from autoloss.workers.gpus import describe_gpus
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, gpus_of_workers
-from autoloss.workers.rejection_tester import RejectionTester
 
 EXPLANATION = (
     "ξ₀: metric of an untrained network on its samples; ξ_best: of the target itself. g: how far descending the loss raises the "
@@ -209,7 +210,7 @@ def check(
     request = make_request(task, metric=metric, options=options, settings=wanted)
     loaded, configuration = request.task, request.configuration
     samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
-    runner = JobRunner(loaded, samples, configuration, operators=request.operators)
+    runner = Evaluator(loaded, samples, configuration, operators=request.operators)
     doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
     notes: list[str] = []
     configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
@@ -293,7 +294,7 @@ def advise(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _test_standard_loss(name: str, runner: JobRunner) -> BranchCheck:
+def _test_standard_loss(name: str, runner: Evaluator) -> BranchCheck:
     reference = runner.get_tester(name).engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
     text = runner.task.standard.get(name)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from autoloss.errors import RunError
+from autoloss.proposing.ahead import Ahead
+from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import RejectionBatch, Train
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.run.progress import Progress
-from autoloss.search.ahead import Ahead
-from autoloss.search.chance import derive_seed
-from autoloss.search.history import History
-from autoloss.search.jobs import RejectionBatch, Train
-from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.store.crash_points import crash_point
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 from autoloss.workers.dispatch import CompletedJob, Dispatcher
 
 POLL_SECONDS = 0.5

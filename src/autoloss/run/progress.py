@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss.proposing.history import History
+from autoloss.proposing.records import Individual
 from autoloss.rejection.reasons import Reason
-from autoloss.search.history import History
-from autoloss.search.records import Individual
 from autoloss.workers.dispatch import Dispatcher
 
 

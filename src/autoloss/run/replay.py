@@ -12,16 +12,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.rejection_tester import build_alphabet
+from autoloss.proposing.ahead import KEYS_PER_BATCH
+from autoloss.proposing.attempts import draw_attempt, resolve_kind
+from autoloss.proposing.draft import Draft
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import Attempt, RejectionBatch
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import restore_request
 from autoloss.run.resolving import operator_table
 from autoloss.run.user_files import importable_files
-from autoloss.search.ahead import KEYS_PER_BATCH
-from autoloss.search.attempts import draw_attempt, resolve_kind
-from autoloss.search.draft import Draft
-from autoloss.search.history import History
-from autoloss.search.jobs import Attempt, RejectionBatch
-from autoloss.search.records import Candidate, Origin, Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Role
 from autoloss.space.loss_text import split_branches, split_factor
@@ -31,8 +33,6 @@ from autoloss.store import samples as sample_files
 from autoloss.store.rows import candidate_to_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.rejection_tester import build_alphabet
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def replay(
     if full:
         request = restore_request(settings, path, task, operators)
         samples = sample_files.load(path, settings.samples_digest)
-        runner = JobRunner(request.task, samples, configuration, operators=request.operators)
+        runner = Evaluator(request.task, samples, configuration, operators=request.operators)
         settle = _settle_by_testing(runner, rejected)
     else:
         settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
@@ -235,7 +235,7 @@ def _take_from_store(history: History, draft: Draft, candidate: Candidate) -> Di
     return None
 
 
-def _settle_by_testing(runner: JobRunner, rejected: Mapping[int, RejectedFormulas]) -> Settle:
+def _settle_by_testing(runner: Evaluator, rejected: Mapping[int, RejectedFormulas]) -> Settle:
     """Test every attempt again, up to the one that won."""
 
     def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
@@ -256,7 +256,7 @@ def _settle_by_testing(runner: JobRunner, rejected: Mapping[int, RejectedFormula
     return settle
 
 
-def _test(history: History, draft: Draft, branch: str, last: int, runner: JobRunner) -> None:
+def _test(history: History, draft: Draft, branch: str, last: int, runner: Evaluator) -> None:
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)

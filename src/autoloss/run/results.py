@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoloss import recipes
-from autoloss.search.records import PROMOTED, Individual, Origin, State
+from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.comparison.judgement import Judgement, judge_comparison
+from autoloss.comparison.racing import confirmed_rows
+from autoloss.comparison.table import Row, collect_rows, sort_by_mean
+from autoloss.proposing.records import PROMOTED, Individual, Origin, State
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
-from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
-from autoloss.trainings.judgement import Judgement, judge_comparison
-from autoloss.trainings.racing import confirmed_rows
-from autoloss.trainings.table import Row, collect_rows, sort_by_mean
 
 if TYPE_CHECKING:
     from autoloss.settings import Configuration

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import recipes
+from autoloss.comparison import entrant
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.retrain import CHECKPOINT_SECONDS, Pace, Retrainer, Say, choose_baselines, choose_execution
+from autoloss.comparison.retraining import SCORE, Published, PublishedRow, Retraining
 from autoloss.errors import RequestError, unknown
 from autoloss.run.adapting import check_learning_rate
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
@@ -18,11 +22,7 @@ from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
 from autoloss.tasks.catalogue import CATALOGUE
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.execution import Execution
-from autoloss.trainings import entrant
-from autoloss.trainings.entrant import Entrant
-from autoloss.trainings.retrain import CHECKPOINT_SECONDS, Pace, Retrainer, Say, choose_baselines, choose_execution
-from autoloss.trainings.retraining import SCORE, Published, PublishedRow, Retraining
+from autoloss.training.execution import Execution
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import recipes, zoo
+from autoloss.comparison.compare import compare_losses
+from autoloss.comparison.confirm import compare_with_baselines
+from autoloss.comparison.entrant import TEST, Entrant
+from autoloss.comparison.record import Memory
+from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.errors import RequestError, unknown
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.proposing.chance import derive_seed
 from autoloss.run.adapting import check_learning_rate
 from autoloss.run.changes import describe_changes
 from autoloss.run.request import make_request, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
-from autoloss.search.chance import derive_seed
 from autoloss.settings import FinalSettings
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
@@ -22,14 +29,7 @@ from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.compare import compare_losses
-from autoloss.trainings.confirm import compare_with_baselines
-from autoloss.trainings.entrant import TEST, Entrant
-from autoloss.trainings.record import Memory
-from autoloss.trainings.table import Row, sort_by_mean
 from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, start_workers
 
 FINAL = FinalSettings()
 BASELINES = ("usual", "all")
@@ -93,7 +93,7 @@ def score(
     first = derive_seed(seed, "training")
     more = [derive_seed(seed, "score", number) for number in range(1, seeds)]
     machines = Machines(workers=min(workers, len(entrants) * seeds))
-    runner = JobRunner(request.task, {}, request.configuration, operators=request.operators)
+    runner = Evaluator(request.task, {}, request.configuration, operators=request.operators)
     with start_workers(runner, machines) as pool:
         dispatcher = Dispatcher(pool, request.configuration.limits)
         return sort_by_mean(compare_losses(entrants, [first, *more], split, dispatcher, Memory()))
@@ -143,7 +143,7 @@ def compare(
         if say is not None:
             for text in describe_changes(request.task, samples, found.settings):
                 say(text)
-        runner = JobRunner(request.task, samples, request.configuration, operators=request.operators)
+        runner = Evaluator(request.task, samples, request.configuration, operators=request.operators)
         with start_workers(runner, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, request.configuration.limits)
             store.rest_with(dispatcher.rest)

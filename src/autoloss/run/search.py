@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autoloss import recipes
+from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
+from autoloss.proposing.history import History
 from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
 from autoloss.run.changes import describe_changes
 from autoloss.run.loop import run_loop
@@ -20,7 +24,6 @@ from autoloss.run.request import Request, make_request, restore_request
 from autoloss.run.results import Search, best_entrants, read_run
 from autoloss.run.start import start_run
 from autoloss.run.user_files import importable_files
-from autoloss.search.history import History
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
@@ -30,12 +33,9 @@ from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.trainings.confirm import confirm_and_compare
 from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines, gpus_of_workers, start_workers
 
 Value = TypeVar("Value")
 
@@ -220,7 +220,7 @@ class _Driver:
         history = History(task.branches, configuration)
         history.restore(self.store.candidates(), self.store.outcomes())
         crash_point("restored")
-        runner = JobRunner(task, self.samples, configuration, history.known_keys, operators)
+        runner = Evaluator(task, self.samples, configuration, history.known_keys, operators)
         if history.candidates and (final or history.end is None):
             for text in describe_changes(task, self.samples, self.store.settings()):
                 self.say(text)

@@ -8,22 +8,22 @@ from pathlib import Path
 
 from autoloss import __version__
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines
+from autoloss.proposing.chance import derive_seed
 from autoloss.rejection.protocol import measure_reference
 from autoloss.rejection.screen import bound_gains
 from autoloss.run.adapting import adapt_configuration, describe_budget
 from autoloss.run.changes import read_recipe
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import check_starting_losses, describe_start
-from autoloss.search.chance import derive_seed
 from autoloss.settings import Configuration, ProtocolSettings
 from autoloss.store import samples as sample_files
 from autoloss.store.migrations import digest_of_samples
 from autoloss.store.run_settings import RunSettings
 from autoloss.tasks.diagnosis import find_doubtful_predictions
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.threads import one_thread
-from autoloss.workers.job_runner import JobRunner
-from autoloss.workers.machines import Machines
+from autoloss.training.threads import one_thread
 
 
 def start_run(
@@ -41,7 +41,7 @@ def start_run(
         say(f"Check the task: {text}")
     check_threshold(task, samples, configuration.rejection)
     sample_files.save(directory, samples)
-    runner = JobRunner(task, samples, configuration, operators=request.operators)
+    runner = Evaluator(task, samples, configuration, operators=request.operators)
     configuration, standard = adapt_configuration(task, configuration, runner, say)
     start = check_starting_losses(request.start, runner.changed(configuration))
     for text in (

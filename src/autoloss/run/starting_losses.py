@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autoloss import zoo
 from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.rejection.reasons import Reason
 from autoloss.run.results import open_run
 from autoloss.space.expression import Expression
@@ -20,8 +21,7 @@ from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.threads import one_thread
-from autoloss.workers.job_runner import JobRunner
+from autoloss.training.threads import one_thread
 
 COMMENT = "#"
 ZOO = "zoo"
@@ -205,13 +205,13 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def check_starting_losses(losses: Sequence[StartingLoss], runner: JobRunner) -> tuple[StartVerdict, ...]:
+def check_starting_losses(losses: Sequence[StartingLoss], runner: Evaluator) -> tuple[StartVerdict, ...]:
     """Hold losses to the rejection protocol, each branch on its own, as the search does."""
     with one_thread():
         return tuple(_check(loss, runner) for loss in losses)
 
 
-def _check(loss: StartingLoss, runner: JobRunner) -> StartVerdict:
+def _check(loss: StartingLoss, runner: Evaluator) -> StartVerdict:
     leaves = {name: branch.leaves_and_roles for name, branch in runner.task.branches.items()}
     trees = Loss.parse(loss.formula, leaves, runner.operators)
     attempts = {name: runner.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
-from autoloss.search.jobs import Train
-from autoloss.search.records import REASON_CHARACTERS, Origin, Outcome, State
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import REASON_CHARACTERS, Origin, Outcome, State
 from autoloss.store.database import KEY, KEYS, Database, advise
 from autoloss.store.rows import StoreError, outcome_from_row, training_from_row
 

@@ -13,13 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from autoloss.atomic_files import file_digest
 from autoloss.conversion import parse_json
 from autoloss.errors import RunError
-from autoloss.search.chance import derive_seed
+from autoloss.proposing.chance import derive_seed
 from autoloss.space.loss_text import split_branches
 from autoloss.store.rows import CHECKSUM, Row, StoreError, insert, intact, to_json, training_to_row
-from autoloss.tasks.task import Training
-from autoloss.tasks.training.atomic_files import file_digest
+from autoloss.training.training import Training
 
 SAMPLES = "samples.safetensors"
 """The B samples of a run, beside its store."""

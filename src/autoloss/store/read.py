@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Individual, Outcome, State
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Candidate, Individual, Outcome, State
 from autoloss.store.lock import owner_lives
 from autoloss.store.memory_copy import MemoryCopy
 from autoloss.store.rows import StoreError, read_figures

@@ -14,8 +14,8 @@ from typing import Any, final
 
 from autoloss.conversion import parse_json
 from autoloss.errors import RunError, quote
-from autoloss.search.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State, keep_text
-from autoloss.tasks.task import Training
+from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State, keep_text
+from autoloss.training.training import Training
 
 CHECKSUM = "checksum"
 NUMBER = (float, int)

@@ -8,13 +8,13 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from autoloss.atomic_files import commit_file, file_digest
 from autoloss.errors import RequestError, RunError, unknown
 from autoloss.space.branch import Sample
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.atomic_files import commit_file, file_digest
-from autoloss.tasks.training.threads import one_thread
+from autoloss.training.threads import one_thread
 
 Samples = Mapping[str, tuple[Sample, ...]]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError
-from autoloss.search.jobs import Train
-from autoloss.search.records import Candidate, Outcome
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Candidate, Outcome
 from autoloss.store.database import Database, Say, warn
 from autoloss.store.rows import (
     Row,
@@ -26,7 +26,7 @@ from autoloss.store.rows import (
     training_to_row,
 )
 from autoloss.store.run_settings import RunSettings, to_row
-from autoloss.tasks.task import Training
+from autoloss.training.training import Training
 
 __all__ = ["FILE", "Store", "StoreError", "exists"]
 

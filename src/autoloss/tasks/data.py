@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
 
 from autoloss.errors import RequestError
-from autoloss.tasks.batches import Inputs, Reading, describe, list_tensors, map_tensors
 from autoloss.tasks.loading import Collate, Loading, Reseed, collate_columns, load_batches
-from autoloss.tasks.training.loop import seed_generators, shuffle_batches
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.batches import Inputs, Reading, describe, list_tensors, map_tensors
+from autoloss.training.loop import seed_generators, shuffle_batches
+from autoloss.training.recipe import Recipe
 
 
 class Split:

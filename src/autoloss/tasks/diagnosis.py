@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, quote
 from autoloss.space.activated import ActivatedBranch
-from autoloss.tasks.batches import describe_inputs, list_tensors
 from autoloss.tasks.data import Split
 from autoloss.tasks.task import Task
-from autoloss.tasks.training.execution import Execution
+from autoloss.training.batches import describe_inputs, list_tensors
+from autoloss.training.execution import Execution
 
 LARGE_INPUT = 50.0
 """Absolute value from which on inputs are called large."""

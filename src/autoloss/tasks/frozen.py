@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.tasks.task import Diverged, Observe, Picture, Scored, Stopped, Task, Training
-from autoloss.tasks.training.execution import Execution
+from autoloss.tasks.task import Picture, Task
+from autoloss.training.execution import Execution
+from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
 
 @final

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from autoloss.tasks.training import distribution
+from autoloss.training import distribution
 
 Collate = Callable[[list[Any]], Any]
 Reseed = Callable[[Any, int], object]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from autoloss.errors import RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Sample
-from autoloss.tasks.batches import Inputs, describe_inputs, list_tensors
 from autoloss.tasks.data import Split
 from autoloss.tasks.diagnosis import check_prediction, check_target_form, explain_class_range
+from autoloss.training.batches import Inputs, describe_inputs, list_tensors
 
 
 class Output(NamedTuple):

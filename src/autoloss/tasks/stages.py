@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 
 from autoloss.errors import unknown
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 PREFIXES = {"proxy": "", "full": "full_"}
 """Schedule → prefix of its options."""

@@ -18,7 +18,6 @@ from autoloss.space.activated import ActivatedBranch, Encoding, activate_for_met
 from autoloss.space.branch import Activation, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
-from autoloss.tasks.batches import Inputs, Key, Reading, list_tensors
 from autoloss.tasks.data import Split
 from autoloss.tasks.diagnosis import (
     check_finite,
@@ -31,13 +30,15 @@ from autoloss.tasks.diagnosis import (
 from autoloss.tasks.loading import Collate, Reseed
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe, try_building
-from autoloss.tasks.task import Diverged, Observe, Picture, Training, check_training
-from autoloss.tasks.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import Curve, seed_generators
-from autoloss.tasks.training.recipe import Recipe, name_function, shorten_steps
-from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
-from autoloss.tasks.training.trainer_task import TrainerTask
+from autoloss.tasks.task import Picture, check_training
+from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.training.batches import Inputs, Key, Reading, list_tensors
+from autoloss.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
+from autoloss.training.execution import Execution
+from autoloss.training.loop import Curve, seed_generators
+from autoloss.training.recipe import Recipe, name_function, shorten_steps
+from autoloss.training.trainer import Figures, Trainer, select_examples
+from autoloss.training.training import Diverged, Observe, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""

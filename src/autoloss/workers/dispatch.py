@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from autoloss.errors import RequestError, RunError
-from autoloss.search.jobs import Attempt, Job, RejectionBatch, Train
-from autoloss.search.records import REASON_CHARACTERS, Outcome, State, keep_text
+from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
+from autoloss.proposing.records import REASON_CHARACTERS, Outcome, State, keep_text
 from autoloss.settings import LimitSettings
 from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
 from autoloss.workers.pool import Workers

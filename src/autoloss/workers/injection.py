@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.search.chance import derive_generator
-from autoloss.search.jobs import Job, RejectionBatch
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.jobs import Job, RejectionBatch
 from autoloss.workers.faults import FAULTS, HANGING, UNLIMITED_BYTES, Fault, FaultyPayload
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, Lost

@@ -19,10 +19,10 @@ from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
 from autoloss.tasks.detection.data.digits import BoxSceneSettings, compose_box_scenes
-from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.checkpoints import NETWORK, Checkpoints
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.checkpoints import NETWORK, Checkpoints
+from autoloss.training.execution import Execution
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Scored, Training
 
 detection = pytest.importorskip("autoloss.tasks.detection.task")
 examples = pytest.importorskip("autoloss.tasks.detection.data.examples")

@@ -16,7 +16,7 @@ from autoloss.errors import RequestError
 from autoloss.space.loss import bind
 from autoloss.tasks import get
 from autoloss.tasks.catalogue import inspect
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from tests.tasks.detection.test_box_formats import HEIGHT, WIDTH, content, picture, written
 
 boxed_files = pytest.importorskip("autoloss.tasks.detection.files")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autoloss.space.loss import bind
 from autoloss.tasks import get
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 
 torchvision = pytest.importorskip("torchvision")

@@ -13,10 +13,10 @@ from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind
 from autoloss.tasks import get
-from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.loop import seed_generators
-from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.threads import one_thread
+from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import Recipe
+from autoloss.training.threads import one_thread
+from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.tasks import conformance
 

@@ -25,8 +25,8 @@ from autoloss.tasks.pose.metrics import evaluate_poses
 from autoloss.tasks.pose.networks.simple_baseline import simple_baseline, small_baseline
 from autoloss.tasks.pose.skeleton import MIRRORED
 from autoloss.tasks.pose.task import Inference, PoseTask
-from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Scored, Training
 from tests.tasks.pose.drawn import draw_people, write_folder
 
 SMALL = {

@@ -29,7 +29,7 @@ from autoloss.tasks.segmentation.data.augmentation import (
 from autoloss.tasks.segmentation.data.image_files import IGNORED
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
-from autoloss.tasks.training.loop import seed_generators
+from autoloss.training.loop import seed_generators
 from tests.tasks.segmentation.drawn import blocks, painted, pictures
 
 

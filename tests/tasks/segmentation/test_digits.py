@@ -13,7 +13,7 @@ from autoloss.tasks import get
 from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, SceneSettings, compose_scenes, load_split
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 
 
 def test_no_handwritten_digit_is_in_two_splits_and_all_are_in_one():

@@ -18,7 +18,8 @@ from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored, Task, Training
+from autoloss.tasks.task import Task
+from autoloss.training.training import Scored, Training
 from tests.tasks import conformance
 from tests.tasks.segmentation import generated
 

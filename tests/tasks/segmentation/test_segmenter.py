@@ -14,8 +14,8 @@ from autoloss.errors import RequestError
 from autoloss.tasks.segmentation.networks.deeplab import RATES, deeplab
 from autoloss.tasks.segmentation.networks.pspnet import pspnet
 from autoloss.tasks.segmentation.networks.segmenter import Segmenter, build_backbone, group_parameters
-from autoloss.tasks.training.loop import fit, seed_generators
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.loop import fit, seed_generators
+from autoloss.training.recipe import Recipe
 
 NETWORKS = pytest.mark.parametrize("build", [deeplab, pspnet], ids=lambda build: build.__name__)
 

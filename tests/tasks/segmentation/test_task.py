@@ -12,8 +12,8 @@ from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.voc import load_voc
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.task import Scored, Training
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Scored, Training
 
 SIDE = 16
 

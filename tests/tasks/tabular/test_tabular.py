@@ -18,7 +18,7 @@ from autoloss.space.parsing import parse
 from autoloss.tasks import catalogue
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS
 from autoloss.tasks.tabular.task import BUNDLED, tabular
-from autoloss.tasks.task import Scored, Training
+from autoloss.training.training import Scored, Training
 from tests.tasks import conformance
 
 CROSS_ENTROPY = "-y * log(p)"

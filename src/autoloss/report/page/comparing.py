@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import __version__
+from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
 from autoloss.numbers import figure
 from autoloss.report.page.charts import Axis, Chart, Layer, Point, axis, steps
@@ -23,7 +24,6 @@ from autoloss.report.shares import list_charges
 from autoloss.run.results import Search
 from autoloss.settings import Configuration
 from autoloss.store.read import Reader
-from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "comparison.html"
 COLOURS = 4

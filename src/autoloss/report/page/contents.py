@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoloss.comparison.judgement import Judgement
+from autoloss.comparison.table import Row
 from autoloss.numbers import counted, duration, figure
+from autoloss.proposing.records import PROMOTED
 from autoloss.report.failures import failures
 from autoloss.report.leaderboard import count_seeds, describe_p_values, hall_rows, rows_of, top_rows
 from autoloss.report.lineage import Step, lineage
@@ -29,10 +32,7 @@ from autoloss.report.shares import (
 )
 from autoloss.report.verdict import MEANING
 from autoloss.run.results import Search
-from autoloss.search.records import PROMOTED
 from autoloss.store.read import Reader
-from autoloss.trainings.judgement import Judgement
-from autoloss.trainings.table import Row
 
 TOP = 20
 """Losses in the table of the best."""

@@ -11,15 +11,15 @@ from heapq import nlargest
 from statistics import mean
 from typing import Any
 
+from autoloss.comparison.entrant import COMPARISON, TEST, training_seeds
 from autoloss.numbers import counted, figure
 from autoloss.numbers import share as percent
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
 from autoloss.report.shares import at_share, count_trainings, list_charges, trains_short
 from autoloss.run.results import Search
-from autoloss.search.jobs import Train
-from autoloss.search.records import Outcome
-from autoloss.tasks.task import Training
-from autoloss.trainings.entrant import COMPARISON, TEST, training_seeds
+from autoloss.training.training import Training
 
 BINS = 24
 """Stretches of a search over which operators are counted."""

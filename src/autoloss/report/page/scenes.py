@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloss.atomic_files import write_text
+from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.run.results import Search, find_learning_rate
 from autoloss.run.user_files import importable_files
-from autoloss.tasks.training.atomic_files import write_text
-from autoloss.trainings.entrant import COMPARISON, TEST, Entrant, training_seeds
 
 FILE = "scenes.json"
 COUNT = 6
@@ -98,9 +98,9 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
     Raises:
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
+    from autoloss.comparison.baselines import baselines
+    from autoloss.comparison.pictures import train_pictures
     from autoloss.run.resolving import load_task
-    from autoloss.trainings.baselines import baselines
-    from autoloss.trainings.pictures import train_pictures
 
     task = load_task(search.settings.task)
     if set(task.standard) != set(task.branches):

@@ -6,6 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
+from autoloss.comparison.judgement import Standing
 from autoloss.numbers import figure
 from autoloss.report.shares import at_share, list_charges, trains_short
 from autoloss.report.verdict import (
@@ -18,7 +19,6 @@ from autoloss.report.verdict import (
     next_steps,
 )
 from autoloss.run.results import Search
-from autoloss.trainings.judgement import Standing
 
 ROUNDING = 1e-9
 """Of sums of shares."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
 from autoloss.report.page import scenes as scene_files
 from autoloss.report.page.contents import gathered
 from autoloss.report.page.rendering import GENERATOR, page
 from autoloss.run.results import Search
 from autoloss.store.read import Reader
-from autoloss.tasks.training.atomic_files import write_text
 
 FILE = "report.html"
 

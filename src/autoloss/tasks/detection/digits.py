@@ -23,7 +23,7 @@ from autoloss.tasks.detection.metrics.average_precision import PrecisionSettings
 from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, FasterRCNN
 from autoloss.tasks.detection.networks.pyramids import small_levels
 from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 CHANNELS = 48
 MASK_WIDTH = 24

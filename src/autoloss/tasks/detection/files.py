@@ -29,7 +29,7 @@ from autoloss.tasks.detection.networks.pyramids import all_levels, last_levels
 from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask, FullSchedule
 from autoloss.tasks.files.faults import report_faults
 from autoloss.tasks.files.inspection import inspect_boxes
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 LEVELS = {"P4-P6": (last_levels, (128, 256, 512)), "P2-P6": (all_levels, (32, 64, 128, 256, 512))}
 """Levels of the pyramid → the function that builds the backbone, and the sides of the anchors in pixels."""

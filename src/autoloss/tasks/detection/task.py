@@ -27,12 +27,12 @@ from autoloss.tasks.detection.metrics.average_precision import (
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.loading import Loading, load_batches
-from autoloss.tasks.task import Training
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seed_generators
-from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
-from autoloss.tasks.training.trainer_task import TrainerTask
+from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.training.execution import Execution
+from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import Recipe
+from autoloss.training.trainer import Figures, Trainer, select_examples
+from autoloss.training.training import Training
 
 LEAST_IMAGES = 32
 """Images that also a short training is evaluated on."""

@@ -10,7 +10,7 @@ from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
 from autoloss.tasks.pose.data.figures import FigureSettings, compose_figures
 from autoloss.tasks.pose.networks.simple_baseline import small_baseline
 from autoloss.tasks.pose.task import Inference, PoseTask
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 CROPS = CropSettings(size=(64, 64), stride=4, sigma=1.0, padding=1.15)
 """The sigma of the paper's 64×48 cells, in proportion to 16×16."""

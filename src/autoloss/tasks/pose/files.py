@@ -24,7 +24,7 @@ from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
 from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.networks.simple_baseline import SimpleBaseline, simple_baseline
 from autoloss.tasks.pose.task import FullSchedule, Inference, PoseTask
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 NAME = "coco-pose"
 PAPER_HELD_OUT = (5000, 64115)

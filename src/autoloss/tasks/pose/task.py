@@ -21,12 +21,12 @@ from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.skeleton import MIRRORED
-from autoloss.tasks.task import Training
-from autoloss.tasks.training.execution import Execution
-from autoloss.tasks.training.loop import seed_generators
-from autoloss.tasks.training.recipe import Recipe
-from autoloss.tasks.training.trainer import Figures, Trainer, select_examples
-from autoloss.tasks.training.trainer_task import TrainerTask
+from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.training.execution import Execution
+from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import Recipe
+from autoloss.training.trainer import Figures, Trainer, select_examples
+from autoloss.training.training import Training
 
 LEAST_IMAGES = 64
 """Images that also a short training is evaluated on."""

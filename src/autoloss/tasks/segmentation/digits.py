@@ -9,7 +9,7 @@ from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, comp
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 PAPER_TOLERANCE, PAPER_SIZE = 5, 128
 """Tolerance of the boundary metrics in pixels (as in Auto-Seg-Loss), and side of the proxy's images (Appendix A.1)."""

@@ -22,7 +22,7 @@ from autoloss.tasks.segmentation.data.image_files import IGNORED
 from autoloss.tasks.segmentation.data.splits import ImageSplits, split_cityscapes, split_folder, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.supervised import Setup, SupervisedTask
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
 """Name → module of `networks`, with a function of the same name."""

@@ -24,7 +24,7 @@ from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impu
 from autoloss.tasks.tabular.data.table import MISSING_VALUES, Missing, read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 from autoloss.tasks.tabular.network import mlp
-from autoloss.tasks.training.recipe import Recipe
+from autoloss.training.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.training.weights import load_state_dict
+from autoloss.training.weights import load_state_dict
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
 from autoloss.tasks.pose.skeleton import JOINTS
-from autoloss.tasks.training.weights import load_state_dict
+from autoloss.training.weights import load_state_dict
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 DEVIATION = 0.001

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
-from autoloss.tasks.training.weights import load_state_dict
+from autoloss.training.weights import load_state_dict
 
 try:
     from segmentation_models_pytorch.base import SegmentationHead

@@ -1,0 +1,133 @@
+"""What ends a search: the best candidates on new training seeds, then compared with the baselines on the test split."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from autoloss.comparison.baselines import baselines, count_tuning_trainings, tune_learning_rates
+from autoloss.comparison.compare import compare_losses
+from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
+from autoloss.comparison.racing import follow_race
+from autoloss.comparison.record import Counted, Record, run_trainings
+from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.settings import Configuration, FinalSettings
+from autoloss.store.crash_points import crash_point
+from autoloss.store.run_settings import Comparison
+from autoloss.store.store import Store
+from autoloss.tasks.task import Task
+from autoloss.workers.dispatch import Dispatcher
+
+Say = Callable[[str], None]
+
+
+def confirm_and_compare(
+    best: Sequence[Entrant],
+    task: Task,
+    configuration: Configuration,
+    dispatcher: Dispatcher,
+    store: Store,
+    say: Say,
+    observe: Callable[[int, int], None] = lambda done, expected: None,
+) -> None:
+    """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
+
+    Args:
+        best: The best candidates of the search, at most `final.confirm` of them.
+        say: Called with a sentence about what is trained next.
+        observe: Called with (trainings that are done, those of the whole finale) after each training.
+    """
+    settings, seed = configuration.final, configuration.seed
+    if not best:
+        return
+    record = Counted(store, count_trainings(settings, len(best), task), observe)
+    if settings.confirm_seeds:
+        best = _confirm(best, seed, settings, dispatcher, record, say)
+    if not settings.compare or not settings.compare_seeds:
+        return
+    if TEST not in task.splits:
+        say("The task has no test split, so nothing is compared with the baselines.")
+        return
+    best = best[: settings.compare]
+    compared = "best" if len(best) == 1 else f"top {len(best)}"
+    say(
+        f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
+        f"{settings.compare_seeds} new training seeds each on the test split."
+    )
+    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record=record)
+    crash_point("compared")
+
+
+def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
+    """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
+
+    Args:
+        best: Number of the best candidates.
+    """
+    best = min(best, settings.confirm)
+    confirmed = best * settings.confirm_seeds + min(settings.finalists, best) * settings.finalist_seeds
+    if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
+        return confirmed if settings.confirm_seeds else 0
+    entrants = min(settings.compare, best) + len(baselines(task))
+    tuned = count_tuning_trainings(entrants)
+    # The standard loss also takes part at the recipe's own learning rate, where another one is better.
+    compared = tuned + (entrants + 1) * settings.compare_seeds
+    return compared + (confirmed if settings.confirm_seeds else 0)
+
+
+def _confirm(
+    best: Sequence[Entrant], seed: int, settings: FinalSettings, dispatcher: Dispatcher, record: Record, say: Say
+) -> list[Entrant]:
+    """Train the best on new seeds, then let the finalists race; return all in their new order."""
+    count = settings.confirm_seeds
+    say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
+    compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
+    crash_point("best-confirmed")
+    race = follow_race(best, seed, settings, record.trainings())
+    if race.missing:
+        finalists = min(settings.finalists, len(best))
+        say(
+            f"Confirming the top {finalists} of these: one further training seed each per round, at most "
+            f"{finalists * settings.finalist_seeds} trainings; a candidate that is clearly behind gets no more."
+        )
+    while race.missing:
+        race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, record))
+    crash_point("finalists-confirmed")
+    return [row.entrant for row in race.rows]
+
+
+def compare_with_baselines(
+    best: Sequence[Entrant],
+    task: Task,
+    configuration: Configuration,
+    seed_count: int,
+    store: Store,
+    dispatcher: Dispatcher,
+    *,
+    every: bool = False,
+    record: Record | None = None,
+) -> list[Row]:
+    """Compare losses with the baselines on the test split.
+
+    The learning rates of losses and baselines are tuned on the same grid.
+
+    Every training is recorded in the store, and so is the list of entrants.
+
+    Args:
+        every: With all baselines, not only those that end a search.
+        record: Where trainings are recorded; the store when None.
+
+    Returns:
+        One row per entrant, the best first.
+    """
+    kept = store if record is None else record
+    plain = baselines(task, every=every)
+    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, kept)
+    found, rivals = tuned[: len(best)], tuned[len(best) :]
+    # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
+    own = [rival for rival in plain[:1] if rival not in rivals]
+    entrants = [*found, *own, *rivals]
+    comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
+    store.change_setting("comparison", comparison)
+    seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
+    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, kept))

@@ -1,0 +1,163 @@
+"""Tests losses on one branch inside a worker: size and structure, gradient, then the rejection protocol (Section 3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from autoloss.proposing.jobs import Attempt
+from autoloss.rejection.engine import Engine
+from autoloss.rejection.engines import make_engine
+from autoloss.rejection.gradients import Gradient, draw_directions
+from autoloss.rejection.protocol import Reference
+from autoloss.rejection.reasons import Reason
+from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
+from autoloss.rejection.screen import screen_losses
+from autoloss.settings import Configuration
+from autoloss.space.branch import Branch, BranchLoss, Role
+from autoloss.space.expression import Alphabet, Expression
+from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.parsing import parse
+
+REMEMBERED = 50_000
+"""Formulas whose test result a worker remembers."""
+
+
+def build_alphabet(
+    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+) -> Alphabet:
+    """Return what a run draws a branch's trees from: all operators that are not switched off."""
+    off = configuration.space.without
+    return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
+
+
+def make_tester(
+    branch: Branch,
+    reference: Reference,
+    configuration: Configuration,
+    operators: Mapping[str, Operator] = OPERATORS,
+    standard: Expression | BranchLoss | None = None,
+) -> RejectionTester:
+    """Make the tester of a branch, with the engine that the configuration names.
+
+    Args:
+        standard: The loss in common use, whose scale others are brought to; without it they keep their own.
+    """
+    make = partial(
+        make_engine,
+        branch,
+        settings=configuration.rejection,
+        directions=draw_directions(reference.samples, configuration.seed),
+        operator_cap=configuration.evolution.maximum_operators,
+    )
+    engine = make(reference)
+    norm = 0.0 if standard is None or not configuration.search.scale else measure_norm(standard, engine)
+    scale = None
+    if 0 < norm < math.inf:
+        scale = ScaleMeasure(make(move_to_ideal(branch, reference, configuration.seed)), norm)
+    return RejectionTester(engine, configuration, operators, scale)
+
+
+class RejectionTester:
+    """Tests losses on one branch, and remembers the results by canonical text.
+
+    Args:
+        engine: Computes gradients and verdicts; it decides for how many trees at once (`batch_size`).
+        operators: All that a formula may hold, by name.
+        scale: Brings losses to the scale of the standard one; None keeps their own.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        configuration: Configuration,
+        operators: Mapping[str, Operator] = OPERATORS,
+        scale: ScaleMeasure | None = None,
+    ) -> None:
+        self._scale = scale
+        self.engine = engine
+        self.alphabet = build_alphabet(engine.branch.leaves_and_roles, configuration, operators)
+        self._operators = operators
+        self._maximum = configuration.evolution.maximum_operators
+        self._decide = partial(screen_losses, engine) if engine.allows_early_stops else engine.verdicts
+        self._known: set[bytes] = set()
+        self._learnt = 0
+        self._tested: dict[str, Attempt] = {}
+
+    @property
+    def scales(self) -> bool:
+        """Whether losses are brought to the scale of the standard one."""
+        return self._scale is not None
+
+    def parse(self, text: str) -> Expression:
+        return parse(text, self.alphabet.leaves_and_roles, self._operators)
+
+    def learn(self, keys: bytes, before: int) -> None:
+        """Add the latest keys that the driver knows, which follow `before` bytes of older ones."""
+        for start in range(max(0, self._learnt - before), len(keys), 8):
+            self._known.add(keys[start : start + 8])
+        self._learnt = max(self._learnt, before + len(keys))
+
+    def test(self, first: int, trees: Sequence[Expression]) -> list[Attempt]:
+        """Test a batch of trees: size and structure, then the gradient, then the protocol.
+
+        Args:
+            first: Number of the first tree among the attempts; the others follow.
+
+        Returns:
+            One result per tree, in order, each equal to what testing the tree alone returns.
+        """
+        reasons = [self._check_form(tree) for tree in trees]
+        valid = [tree.canonical() for tree, reason in zip(trees, reasons, strict=True) if reason is None]
+        tested = iter(self._test_canonical(valid))
+        return [
+            replace(next(tested) if reason is None else Attempt(0, "", reason.name), number=number, formula=str(tree))
+            for number, (tree, reason) in enumerate(zip(trees, reasons, strict=True), first)
+        ]
+
+    def _check_form(self, tree: Expression) -> Reason | None:
+        if len(tree.operators) > self._maximum:
+            return Reason.SIZE
+        return None if tree.holds(self.engine.branch.leaves_and_roles) else Reason.STRUCTURE
+
+    def _test_canonical(self, trees: Sequence[Expression]) -> list[Attempt]:
+        """Test canonical trees, each text once."""
+        names = [str(tree) for tree in trees]
+        new = {name: tree for name, tree in zip(names, trees, strict=True) if not self._is_tested(name)}
+        found = dict(zip(new, self._test_new(list(new.values())), strict=True))
+        results = [found[name] if name in found else self._tested[name] for name in names]
+        if len(self._tested) >= REMEMBERED:
+            self._tested.clear()
+        self._tested.update(found)
+        return results
+
+    def _is_tested(self, name: str) -> bool:
+        """Check whether a result is remembered; one without a verdict counts only while its key is known."""
+        tested = self._tested.get(name)
+        return tested is not None and (tested.simulated or bool(tested.reason) or tested.key in self._known)
+
+    def _test_new(self, trees: Sequence[Expression]) -> list[Attempt]:
+        gradients = self.engine.gradients(trees)
+        results = [_check_gradient(tree, gradient) for tree, gradient in zip(trees, gradients, strict=True)]
+        rest = [i for i, one in enumerate(results) if one.reason is None and one.key not in self._known]
+        for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
+            reason = verdict.reason.name if verdict.reason else None
+            results[i] = replace(results[i], reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
+        if self._scale is not None:
+            # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here.
+            for i, attempt in enumerate(results):
+                if attempt.key:
+                    scaled = self._scale.measure(trees[i], gradients[i])
+                    results[i] = replace(attempt, signature=scaled.signature, factor=scaled.factor)
+        return results
+
+
+def _check_gradient(tree: Expression, gradient: Gradient) -> Attempt:
+    """Reject a gradient that is zero or not finite; give any other its key."""
+    if not gradient.finite or gradient.zero:
+        return Attempt(0, "", (Reason.NO_GRADIENT if gradient.finite else Reason.NOT_FINITE).name)
+    return Attempt(0, "", None, gradient.key(str(tree)), gradient.signature)

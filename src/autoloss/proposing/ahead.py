@@ -1,0 +1,129 @@
+"""Attempts tested ahead of their turn: which to test next, and what came of them.
+
+Workers may test in any order; a history takes the results in its own. What was tested in vain costs time, never a decision.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from autoloss.proposing.history import History
+from autoloss.proposing.jobs import Attempt, RejectionBatch
+from autoloss.proposing.proposer import Plan
+
+TARGET_SECONDS = 0.5
+"""How long one batch should take: short enough that little is tested in vain, long enough to be worth sending."""
+MIN_ATTEMPTS, MAX_ATTEMPTS = 16, 4096
+"""Of one batch."""
+KEYS_PER_BATCH = 4096
+"""Number of the latest known keys that are sent with a batch. A worker adds them to those it has; one that has just started lacks
+the older ones and simulates some losses again, which costs time and decides nothing."""
+
+
+@dataclass(slots=True)
+class BranchProgress:
+    """The attempts at one branch of one candidate: which were tested, and where the next batch begins.
+
+    Args:
+        gaps: (first, count) of attempts before `next` that no worker has been given, in order.
+        running: Number of batches that workers are testing.
+    """
+
+    tested: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    gaps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    next: int = 0
+    running: int = 0
+
+    def is_enough(self, passes: int) -> bool:
+        """Say whether so many attempts passed, with no gap before the last of them."""
+        passing = [number for number, attempt in self.tested.items() if attempt.simulated and attempt.reason is None]
+        if len(passing) < passes:
+            return False
+        return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
+
+
+class Ahead:
+    """Plans batches of tests for the next candidates, as far as their plans are known."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._progress: defaultdict[tuple[int, str], BranchProgress] = defaultdict(BranchProgress)
+        self._seconds_per_attempt = 0.0
+
+    def advance(self) -> bool:
+        """Let the history decide what is tested of its next candidate; say whether all its branches are settled."""
+        draft = self._history.begin()
+        for branch in list(draft.open):
+            tested = self._progress[draft.plan.candidate, branch].tested
+            while draft.is_open(branch) and (attempt := tested.pop(draft.tried[branch], None)) is not None:
+                draft.decide(branch, attempt)
+            if draft.is_open(branch):
+                # Branches are settled in their order: the last one answers for the loss as a whole.
+                return False
+        return not draft.open
+
+    def next_batch(self, eager: bool = False) -> RejectionBatch | None:
+        """Return what an idle worker should test, or None when nothing is worth testing yet.
+
+        Args:
+            eager: Also go further on branches that are being tested already.
+        """
+        for plan, branch, missing in self._open_branches():
+            progress = self._progress[plan.candidate, branch]
+            if not progress.is_enough(missing) and (eager or not progress.running):
+                return self._batch(plan, branch, missing, progress)
+        return None
+
+    def _open_branches(self) -> Iterator[tuple[Plan, str, int]]:
+        """Yield the open branches of the next candidates, the most urgent first, and how many attempts still have to pass."""
+        history = self._history
+        first = len(history.candidates)
+        for candidate in range(first, first + history.configuration.evolution.lag):
+            if not history.plannable(candidate):
+                return
+            plan = history.plan(candidate)
+            if candidate == first:
+                draft = history.begin()
+                yield from ((plan, branch, plan.pool - len(draft.passed[branch])) for branch in draft.open)
+            else:
+                yield from ((plan, branch, plan.pool) for branch in plan.drawn)
+
+    def _batch(self, plan: Plan, branch: str, missing: int, progress: BranchProgress) -> RejectionBatch:
+        if progress.gaps:
+            first, count = progress.gaps.pop(0)
+        else:
+            first, count = progress.next, self._count()
+            progress.next += count
+        progress.running += 1
+        before, known = self._history.verdicts[branch].latest(KEYS_PER_BATCH)
+        parent = self._history.parent_tree(plan, branch)
+        kind = plan.kinds[branch].value
+        return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, before, missing)
+
+    def _count(self) -> int:
+        if not self._seconds_per_attempt:
+            return MIN_ATTEMPTS
+        return max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / self._seconds_per_attempt)))
+
+    def receive(self, batch: RejectionBatch, attempts: list[Attempt], seconds: float) -> None:
+        """Take in the results of a batch; it may have ended early, at the first attempt that passed."""
+        if batch.candidate < len(self._history.candidates):
+            return
+        progress = self._progress[batch.candidate, batch.branch]
+        progress.running -= 1
+        progress.tested.update({attempt.number: attempt for attempt in attempts})
+        if len(attempts) < batch.count:
+            progress.gaps.append((batch.first + len(attempts), batch.count - len(attempts)))
+            progress.gaps.sort()
+        if attempts:
+            pace = seconds / len(attempts)
+            self._seconds_per_attempt = (
+                0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
+            )
+
+    def forget(self, candidate: int) -> None:
+        """Drop what was tested for a candidate that is complete, and for those before it."""
+        for key in [key for key in self._progress if key[0] <= candidate]:
+            del self._progress[key]

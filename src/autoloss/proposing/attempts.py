@@ -1,0 +1,43 @@
+"""Section 3.2, "repeated until it passes": the tree of attempt j at a branch is drawn under a generator of its own."""
+
+from __future__ import annotations
+
+import math
+
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.mutation import Kind, draw_tree
+from autoloss.proposing.proposer import Plan
+from autoloss.settings import EvolutionSettings
+from autoloss.space.expression import Alphabet, Expression
+
+
+def draw_attempt(
+    plan: Plan,
+    branch: str,
+    number: int,
+    parent: Expression | None,
+    alphabet: Alphabet,
+    settings: EvolutionSettings,
+    seed: int,
+) -> Expression:
+    """Draw one attempt at a branch of a candidate.
+
+    Args:
+        number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree; a loss to start from does after attempt 0.
+        parent: The parent's tree of this branch, or the one to start from; None for a candidate drawn from nothing.
+    """
+    kind = plan.kinds[branch]
+    limit = {Kind.MUTATION: settings.mutation_attempts, Kind.START: 1}.get(kind, math.inf)
+    if parent is None or number >= limit:
+        kind = Kind.FRESH
+    rng = derive_generator(seed, "attempt", plan.candidate, branch, number)
+    return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
+
+
+def resolve_kind(kind: Kind, attempt: int | None) -> Kind:
+    """Return the kind that a branch is recorded with: a loss to start from that did not pass gave way to a fresh tree.
+
+    Args:
+        attempt: Number of the attempt that passed; None for a copied branch.
+    """
+    return Kind.FRESH if kind is Kind.START and attempt else kind

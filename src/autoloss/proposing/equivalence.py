@@ -1,0 +1,90 @@
+"""What a search remembers of losses by their gradients (Section 3.2): verdicts by direction-aware key, candidates by signature."""
+
+from __future__ import annotations
+
+from autoloss.proposing.visibility import Visibility
+
+
+class VerdictCache:
+    """The verdicts of the rejection protocol on one branch, by direction-aware key; losses with equal keys share one.
+
+    Keys are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[bytes, bool] = {}
+        self._order = bytearray()
+
+    def __getitem__(self, key: bytes) -> bool:
+        """Say whether the losses with this key passed.
+
+        Raises:
+            KeyError: None was tested.
+        """
+        return self._passed[key]
+
+    def __len__(self) -> int:
+        return len(self._passed)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._passed
+
+    def record(self, key: bytes, passed: bool) -> None:
+        if key not in self._passed:
+            self._order += key
+        self._passed[key] = passed
+
+    def record_all(self, keys: bytes, passed: bool) -> bytes | None:
+        """Record several keys, eight bytes each; returns the first that was there before."""
+        repeated = None
+        for start in range(0, len(keys), 8):
+            key = keys[start : start + 8]
+            if repeated is None and key in self._passed:
+                repeated = key
+            self.record(key, passed)
+        return repeated
+
+    def latest(self, count: int) -> tuple[int, bytes]:
+        """Return the number of bytes of older keys, and the last `count` keys, eight bytes each, oldest first."""
+        before = max(0, len(self._order) - 8 * count)
+        return before, bytes(self._order[before:])
+
+
+class SignatureIndex:
+    """The first candidate with each signature, and whether its training gave no score; later ones with the same are its twins.
+
+    Args:
+        visibility: Says from which candidate on an outcome is known.
+    """
+
+    def __init__(self, visibility: Visibility) -> None:
+        self._visibility = visibility
+        self._first: dict[str, int] = {}
+        self._diverged: set[int] = set()
+        self._failed: set[int] = set()
+
+    def record(self, candidate: int, signature: str) -> None:
+        """Remember a candidate that is to be trained."""
+        self._first[signature] = candidate
+
+    def record_outcome(self, candidate: int, *, diverged: bool = False, failed: bool = False) -> None:
+        """Remember whether a candidate's training diverged or failed."""
+        if diverged:
+            self._diverged.add(candidate)
+        if failed:
+            self._failed.add(candidate)
+
+    def find_twin(self, candidate: int, signature: str) -> int | None:
+        """Return the earlier candidate whose outcome this one shares, finished or still running; None for a new signature.
+
+        A candidate whose training failed is no twin to those that may know of it: the loss was not at fault for sure.
+        """
+        first = self._first.get(signature)
+        if first is None or (first in self._failed and self._visibility.sees(candidate, first)):
+            return None
+        return first
+
+    def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
+        """Say whether a candidate may know that the training of a loss with this signature diverges."""
+        first = self._first.get(signature)
+        return first is not None and first in self._diverged and self._visibility.sees(candidate, first)

@@ -1,0 +1,235 @@
+"""One history: candidates in index order with their outcomes, a function of configuration and seed alone.
+
+Which worker tested an attempt, and when, makes no difference: the history decides attempts in order. The same code serves a
+search, a resumed one and a replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from autoloss.proposing.draft import Draft, write_key
+from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
+from autoloss.proposing.mutation import Kind
+from autoloss.proposing.proposer import Plan, Proposer
+from autoloss.proposing.proposers import make_proposer
+from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.proposing.resolved import ResolvedCount
+from autoloss.proposing.visibility import Visibility
+from autoloss.settings import Configuration
+from autoloss.space.loss_text import split_branches, split_factor
+
+ROUNDING = 1e-9
+"""Of sums of shares."""
+
+
+class History:
+    """The candidates so far, what is known from them, and the draft of the next one.
+
+    Args:
+        branches: Their names, in the task's order.
+        proposer: What plans the candidates; by default that of the setting `search.proposer`.
+    """
+
+    def __init__(self, branches: Iterable[str], configuration: Configuration, proposer: Proposer | None = None) -> None:
+        self.configuration = configuration
+        self.branches = tuple(branches)
+        self.candidates: list[Candidate] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self.totals: Counter[str] = Counter()
+        self.charged = 0.0
+        """Whole trainings, or shares of them, that count towards the budget."""
+        self.trainings: Counter[float] = Counter()
+        """Share of the schedule → trainings that ended."""
+        self.best: Individual | None = None
+        self.verdicts = {branch: VerdictCache() for branch in self.branches}
+        self.draft: Draft | None = None
+        self._proposer = proposer or make_proposer(self.branches, configuration)
+        self._visibility = Visibility(configuration)
+        self._signatures = SignatureIndex(self._visibility)
+        self._resolved = ResolvedCount()
+        self._twins: defaultdict[int, list[int]] = defaultdict(list)
+        """Candidate under way → those that will share its outcome."""
+        # Of the next few candidates: asked for with every batch, and a tournament among thousands takes its time.
+        self._plans: dict[int, Plan] = {}
+        self._idle = 0
+
+    @property
+    def running(self) -> list[int]:
+        """Candidates that are to be trained and have no outcome yet."""
+        return [
+            candidate.id
+            for candidate in self.candidates[self._resolved.count :]
+            if candidate.origin is Origin.TRAINED and candidate.id not in self.outcomes
+        ]
+
+    @property
+    def finished(self) -> list[Individual]:
+        """The candidates before the first without an outcome: the history proper, less the curves of their trainings."""
+        return [
+            Individual(candidate, self.outcomes[candidate.id]) for candidate in self.candidates[: self._resolved.count]
+        ]
+
+    def first_outcomes(self, count: int) -> list[Outcome]:
+        """Return the outcomes of the first candidates, as far as they have one without a gap."""
+        return [self.outcomes[k] for k in range(min(count, self._resolved.count))]
+
+    @property
+    def end(self) -> str | None:
+        """Why no further candidate belongs to the run, or None while there are more."""
+        settings, limits = self.configuration.evolution, self.configuration.limits
+        if not self.running and self._cost_of_next > self._budget_left:
+            unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
+            return f"{self.charged:g} of {self.configuration.evaluations} {unit} are done"
+        if limits.explored is not None and self.totals["sampled"] >= limits.explored:
+            return f"{self.totals['sampled']} losses are explored, and the limit is {limits.explored}"
+        if self._idle >= settings.idle_children:
+            return (
+                f"{self._idle} candidates in a row were copies or twins of earlier ones: the search finds nothing new. "
+                "Raise offspring.fresh or evolution.depth"
+            )
+        return None
+
+    @property
+    def can_begin(self) -> bool:
+        """Say whether the next candidate belongs to the run for sure and all that it depends on is known."""
+        k = len(self.candidates)
+        if not (self._visibility.covers(k) and self.plannable(k)) or self.end is not None:
+            return False
+        reserved = sum(self.candidates[candidate].fidelity for candidate in self.running)
+        return self._cost_of_next <= self._budget_left - reserved
+
+    @property
+    def _budget_left(self) -> float:
+        # Shares such as 0.1 do not add up to whole numbers exactly.
+        return self.configuration.evaluations - self.charged + ROUNDING
+
+    @property
+    def _cost_of_next(self) -> float:
+        """What the next candidate is charged with, should it be trained."""
+        return self.plan(len(self.candidates)).fidelity
+
+    @property
+    def known_keys(self) -> dict[str, bytes]:
+        """Branch → all keys whose verdict is known, eight bytes each, oldest first."""
+        return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
+
+    def plannable(self, k: int) -> bool:
+        return self._starts(k) or self._proposer.plannable(k)
+
+    def plan(self, k: int) -> Plan:
+        """Return how candidate k, which is `plannable`, is to be made."""
+        if k not in self._plans:
+            kinds = dict.fromkeys(self.branches, Kind.START)
+            start = Plan(k, None, kinds, self.configuration.search.rungs[0])
+            self._plans[k] = start if self._starts(k) else self._proposer.ask(k)
+        return self._plans[k]
+
+    def _starts(self, k: int) -> bool:
+        """Say whether a candidate is one of the losses that the search starts from."""
+        return k < len(self.configuration.evolution.start)
+
+    def parent_tree(self, plan: Plan, branch: str) -> str | None:
+        """Return the text of the parent's tree, or of the one to start from; None for a candidate drawn from nothing."""
+        if plan.kinds[branch] is Kind.START:
+            loss = self.configuration.evolution.start[plan.candidate]
+        elif plan.parent is None:
+            return None
+        else:
+            loss = self.candidates[plan.parent].loss
+        # A factor belongs to one tree; what is made of it has its own.
+        return split_factor(split_branches(loss)[branch])[1]
+
+    def begin(self) -> Draft:
+        """Return the draft of the next candidate, made when first asked for."""
+        if self.draft is None:
+            plan = self.plan(len(self.candidates))
+            parent = None if plan.parent is None else self.candidates[plan.parent]
+            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, self._proposer.choose)
+        return self.draft
+
+    def complete(self) -> Candidate:
+        """Make the candidate of a draft without open branches, and append it."""
+        candidate = self.begin().complete()
+        self.draft = None
+        self._append(candidate)
+        return candidate
+
+    def restore(self, candidates: Iterable[Candidate], outcomes: Mapping[int, Outcome]) -> None:
+        """Bring back what a store holds: candidates in order, each with its outcome where there is one."""
+        for candidate in candidates:
+            for branch, verdicts in self.verdicts.items():
+                verdicts.record_all(candidate.rejected.get(branch, b""), False)
+                verdicts.record_all(candidate.accepted.get(branch, b""), True)
+            self._append(candidate)
+            if candidate.id in outcomes:
+                self.tell(candidate.id, outcomes[candidate.id])
+
+    def _append(self, candidate: Candidate) -> None:
+        self.candidates.append(candidate)
+        self._visibility.add(candidate)
+        self._proposer.add(candidate)
+        self._plans.pop(candidate.id, None)
+        self.totals.update(candidate.counts)
+        self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
+        if candidate.source is None:
+            self._signatures.record(candidate.id, write_key(candidate.signature, candidate.fidelity))
+        elif candidate.source in self.outcomes:
+            self._assign(candidate.id, self.outcomes[candidate.source])
+        else:
+            self._twins[candidate.source].append(candidate.id)
+
+    def tell(self, k: int, outcome: Outcome) -> None:
+        """Record what the training of candidate k came to, for the candidate and for its twins."""
+        diverged = outcome.state is State.DIVERGED
+        self.trainings[self.candidates[k].fidelity] += 1
+        if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
+            self.charged += outcome.fidelity
+        self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
+        for candidate in (k, *self._twins.pop(k, ())):
+            self._assign(candidate, outcome)
+
+    def _assign(self, k: int, outcome: Outcome) -> None:
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
+        outcome = replace(outcome, curve=())
+        self._resolved.add(k)
+        self._visibility.tell(k)
+        self.outcomes[k] = outcome
+        individual = Individual(self.candidates[k], outcome)
+        if outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
+            self.best = individual
+        self._proposer.tell(k, outcome)
+
+
+def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
+    """Write a history as one JSON line per candidate, without times: equal histories are equal byte for byte."""
+    for individual in individuals:
+        candidate, outcome = individual.child, individual.outcome
+        yield json.dumps(
+            {
+                "child": candidate.id,
+                "parent": candidate.parent,
+                "kinds": dict(candidate.kinds),
+                "attempts": dict(candidate.attempts),
+                "loss": candidate.loss,
+                "origin": candidate.origin.value,
+                "source": candidate.source,
+                "signature": {branch: list(norms) for branch, norms in candidate.signature.items()},
+                "scores": {branch: list(scores) for branch, scores in candidate.scores.items()},
+                "counts": dict(sorted(candidate.counts.items())),
+                "rejected": {branch: keys.hex() for branch, keys in candidate.rejected.items()},
+                "accepted": {branch: keys.hex() for branch, keys in candidate.accepted.items()},
+                "state": outcome.state.value,
+                "score": outcome.score,
+                "also": dict(outcome.also),
+                "curve": [list(point) for point in outcome.curve],
+                "step": outcome.step,
+                "reason": outcome.reason,
+                **({} if candidate.fidelity == 1 else {"fidelity": candidate.fidelity}),
+                **({"pool": dict(candidate.pool)} if candidate.pool else {}),
+            },
+            allow_nan=False,
+        )

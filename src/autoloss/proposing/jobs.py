@@ -1,0 +1,86 @@
+"""The jobs of workers and their results, as plain values: test attempts against the rejection protocol, and train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoloss.training.training import Training
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionBatch:
+    """Test attempts `first` to `first + count - 1` at one branch of a candidate, up to the first that passes, or the n-th.
+
+    Args:
+        kind: Value of the `Kind` by which the branch is made.
+        parent: Text of the parent's tree, or None for a candidate drawn from nothing.
+        known: The latest keys whose verdict the driver knows, eight bytes each; they are not simulated again.
+        known_before: Number of bytes of older keys, which were sent with earlier batches.
+        passes: n, the number of passing attempts after which the rest is not tested.
+    """
+
+    candidate: int
+    branch: str
+    kind: str
+    parent: str | None
+    first: int
+    count: int
+    known: bytes = b""
+    known_before: int = 0
+    passes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the test of one attempt came to.
+
+    Args:
+        number: j, its number among the attempts at this branch of this candidate.
+        formula: Text of the tree.
+        reason: Name of the `Reason` for which it goes no further, or None.
+        key: Its direction-aware key, where the gradient was computed.
+        signature: Norms of the gradient, where the gradient was computed.
+        simulated: Whether the protocol ran; if not, the driver looks the verdict up by the key.
+        score: g.
+        gains: Per sample.
+        factor: What the tree is multiplied by in training, where the attempt may win.
+    """
+
+    number: int
+    formula: str
+    reason: str | None = None
+    key: bytes = b""
+    signature: tuple[str, ...] = ()
+    simulated: bool = False
+    score: float | None = None
+    gains: tuple[float, ...] = ()
+    factor: float = 1.0
+
+    def __reduce__(self) -> tuple[type[Attempt], tuple[object, ...]]:
+        # Batches hold thousands, and what a frozen dataclass does by default takes the driver five times as long.
+        return Attempt, (
+            self.number,
+            self.formula,
+            self.reason,
+            self.key,
+            self.signature,
+            self.simulated,
+            self.score,
+            self.gains,
+            self.factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train with a loss and measure it.
+
+    Args:
+        loss: A formula, a loss of several branches, or a name in the zoo.
+    """
+
+    loss: str
+    training: Training
+
+
+Job = RejectionBatch | Train

@@ -1,0 +1,127 @@
+"""Section 3.2, Mutation: insertion, deletion, replacement, and how one branch of a candidate is made by its kind.
+
+The paper's root is the output node above the topmost operator; it is not a symbol here, so every node may be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+
+from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.records import PROMOTED
+from autoloss.settings import OffspringSettings
+from autoloss.space.expression import Alphabet, Expression, arity, build, leaf
+
+Mutation = Callable[[Expression, Alphabet, Random], Expression]
+
+
+def insert(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
+    """Put a random operator between a random node and its parent.
+
+    An operator of arity 2 takes a random leaf as its other child.
+
+    Source: Section 3.2, "Insertion".
+    """
+    node = rng.randrange(len(tree.symbols))
+    operator = rng.choice(alphabet.operators)
+    return tree.replace(node, build(operator, *_fill([tree.subtree(node)], operator.arity, alphabet, rng)))
+
+
+def delete(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
+    """Remove a random operator; one of its children, at random, takes its place. A bare leaf stays as it is.
+
+    Source: Section 3.2, "Deletion".
+    """
+    nodes = [node for node, symbol in enumerate(tree.symbols) if arity(symbol)]
+    if not nodes:
+        return tree
+    node = rng.choice(nodes)
+    return tree.replace(node, rng.choice(tree.children(node)))
+
+
+def replace(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
+    """Put a random operator in the place of a random node, a leaf too.
+
+    Of too many children a random subset stays; where there are too few, random leaves fill up.
+
+    Source: Section 3.2, "Replacement".
+    """
+    node = rng.randrange(len(tree.symbols))
+    operator = rng.choice(alphabet.operators)
+    children = list(tree.children(node))
+    if len(children) > operator.arity:
+        kept = sorted(rng.sample(range(len(children)), operator.arity))
+        children = [children[position] for position in kept]
+    return tree.replace(node, build(operator, *_fill(children, operator.arity, alphabet, rng)))
+
+
+MUTATIONS: tuple[Mutation, ...] = (insert, delete, replace)
+"""Each is drawn with the same probability."""
+
+
+def mutate(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
+    """Apply two mutations in sequence, each drawn uniformly (Section 3.2)."""
+    return trace_mutations(tree, alphabet, rng)[0]
+
+
+def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[Expression, tuple[Mutation, ...]]:
+    """Mutate a tree, without its factor; also return the two mutations that were drawn."""
+    drawn: list[Mutation] = []
+    tree = tree.scaled(1.0)
+    for _ in range(2):
+        drawn.append(rng.choice(MUTATIONS))
+        tree = drawn[-1](tree, alphabet, rng)
+    return tree, tuple(drawn)
+
+
+class Kind(Enum):
+    """How one branch of a candidate is made. The values are stored with every run, so they never change."""
+
+    COPY = "copied"
+    FRESH = "fresh"
+    MUTATION = "mutated"
+    START = "given"
+    """A loss that the search was started with."""
+    PROMOTION = PROMOTED
+    """The parent's tree, to be trained at a larger share of the schedule."""
+
+
+def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
+    """Draw whether a branch is copied from the parent, a fresh tree or a mutation (Section 3.2)."""
+    if rng.random() < settings.copy:
+        return Kind.COPY
+    return Kind.FRESH if rng.random() < settings.fresh else Kind.MUTATION
+
+
+def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
+    """Draw a tree of a given kind; a fresh one ignores its parent."""
+    match kind:
+        case Kind.COPY | Kind.START | Kind.PROMOTION:
+            return parent
+        case Kind.FRESH:
+            return initial_expression(alphabet, depth, rng)
+        case Kind.MUTATION:
+            return mutate(parent, alphabet, rng)
+
+
+def offspring(expression: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
+    """Draw one offspring of `expression`: a copy (10 %), a fresh tree (45 %) or two mutations (45 %).
+
+    Args:
+        depth: D of a fresh tree.
+
+    Source: Section 3.2, Evolution.
+
+    >>> from autoloss.space.branch import Role
+    >>> from autoloss.space.parsing import parse
+    >>> alphabet = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
+    >>> offspring(parse("-y * log(p)"), alphabet, 3, Random(0)) == offspring(parse("-y * log(p)"), alphabet, 3, Random(0))
+    True
+    """
+    return draw_tree(draw_kind(OffspringSettings(), rng), expression, alphabet, depth, rng)
+
+
+def _fill(children: list[Expression], count: int, alphabet: Alphabet, rng: Random) -> list[Expression]:
+    return children + [leaf(rng.choice(alphabet.leaves)) for _ in range(count - len(children))]

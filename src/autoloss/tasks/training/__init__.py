@@ -1,1 +1,0 @@
-"""One training: recipe, loop, execution, checkpoints."""

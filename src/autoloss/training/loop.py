@@ -1,0 +1,223 @@
+"""The training loop of every proxy and retraining; it stops at the first value that is not finite (Section 3.2).
+
+The loop takes the batches of the whole training and a function from a batch to its loss, so that it also serves a network that
+calls its criterion in several places.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError
+from autoloss.training import distribution
+from autoloss.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
+from autoloss.training.execution import Execution
+from autoloss.training.optimization import Rates, make_optimizer
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Diverged, Observe
+
+Batch = TypeVar("Batch")
+Curve = tuple[tuple[int, float], ...]
+
+CURVE_POINTS = 100
+"""Points of a training curve that are kept."""
+DEFAULT_EXECUTION = Execution()
+
+
+@contextmanager
+def seed_generators(seed: int) -> Iterator[torch.Generator]:
+    """Seed every global generator for the duration of the context, and restore their states at its end.
+
+    Initial weights, dropout and augmentation draw from the global generators of torch, Python and NumPy. A training depends on
+    nothing that ran before, and changes nothing for what runs after it.
+
+    Yields:
+        A generator for the order of the data.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    # All devices by name: torch warns where it has to guess that all of several are meant.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield torch.Generator().manual_seed(seed)
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+    """Draw the indices of all batches of a training, in a new order for each epoch.
+
+    Args:
+        count: Number of training examples; where it is below the batch size, every batch holds all of them.
+    """
+    size = min(recipe.batch_size, count)
+    whole = count // size * size
+    epochs = [torch.randperm(count, generator=generator)[:whole] for _ in range(recipe.epochs)]
+    return list(torch.cat(epochs).split(size))
+
+
+def fit(
+    network: nn.Module,
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
+    compute_loss: Callable[[Batch], Tensor],
+    recipe: Recipe,
+    steps: int,
+    *,
+    groups: Iterable[Mapping[str, Any]] | None = None,
+    observe: Observe | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+    metadata: Metadata | None = None,
+) -> Curve | Diverged:
+    """Train a network; stop at the first step whose loss or gradient is not finite.
+
+    With `execution.checkpoints`, the training resumes from its newest checkpoint, if there is one, and saves its network at the
+    end. On a CPU the outcome is then that of an uninterrupted training, bit for bit.
+
+    Args:
+        network: Trained in place, and left in training mode.
+        batches: The batches of the whole training, `steps` of them. As a function: finished steps → the remaining batches, so
+            that a resumed training does not have to read the others again.
+        compute_loss: Batch → loss, a scalar that depends on the network.
+        groups: Parameter groups, each with a `factor` on the learning rate; all parameters at factor 1 when left out.
+        observe: Called with (step, loss) after each step.
+        execution: How the training runs; network and batches are on its device already.
+        metadata: Facts beside the recipe, such as the seed, that a checkpoint of this training has.
+
+    Returns:
+        The training loss by step, thinned to at most `CURVE_POINTS`, or where and why the training diverged.
+
+    Raises:
+        RequestError: The loss is no scalar, or does not depend on the network; or a checkpoint belongs to another training.
+    """
+    network.train()
+    distribution.synchronize(network)
+    optimizer = make_optimizer(groups or [{"params": [p for p in network.parameters() if p.requires_grad]}], recipe)
+    rates = Rates(optimizer, recipe, steps)
+    training = TrainingState(network, optimizer, execution.grad_scaler())
+    checkpoints = execution.checkpoints
+    if checkpoints:
+        checkpoints = checkpoints.with_metadata({**_make_metadata(recipe, steps, execution), **(metadata or {})})
+    remaining = _restore(batches, training, checkpoints)
+    for step, batch in enumerate(remaining, start=training.step + 1):
+        loss = compute_loss(batch)
+        rates.set(step)
+        value = _take_step(training, loss, recipe.clip_norm, execution)
+        if isinstance(value, str):
+            return Diverged(step, value)
+        training.step = step
+        training.curve.append((step, value))
+        if checkpoints and (step == steps or distribution.run_on_first(lambda now=step: checkpoints.is_due(now))):
+            training.save(checkpoints)
+        if observe is not None:
+            observe(step, value)
+    if not _all_finite([parameter.detach() for parameter in _list_parameters(optimizer)]):
+        return Diverged(steps, "a weight is not finite")
+    if checkpoints:
+        save_network(network, checkpoints)
+    return thin_curve(training.curve)
+
+
+def _restore(
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
+    training: TrainingState,
+    checkpoints: Checkpoints | None,
+) -> Iterable[Batch]:
+    """Restore a training from its newest checkpoint, and return its remaining batches."""
+    if checkpoints is None:
+        return batches(0) if callable(batches) else batches
+    training.restore(checkpoints)
+    if callable(batches):
+        return batches(training.step)
+    remaining = iter(batches)
+    collections.deque(itertools.islice(remaining, training.step), maxlen=0)
+    # Reading the batches of finished steps may have used the generators.
+    training.restore(checkpoints)
+    return remaining
+
+
+def _take_step(training: TrainingState, loss: Tensor, clip_norm: float, execution: Execution) -> float | str:
+    """Take one optimizer step; return the loss, or the reason why the training diverged."""
+    _check_loss(loss)
+    optimizer, scaler = training.optimizer, training.scaler
+    value = distribution.mean(loss.item(), execution.torch_device)
+    if not math.isfinite(value):
+        return "the loss is not finite"
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    gradients = [parameter.grad for parameter in _list_parameters(optimizer) if parameter.grad is not None]
+    distribution.average(gradients)
+    scaler.unscale_(optimizer)
+    # In float16 a step whose gradient overflows is skipped and the scale reduced; at scale 1 the gradient itself is not finite.
+    if scaler.get_scale() <= 1.0 and not _all_finite(gradients):
+        return "the gradient is not finite"
+    if clip_norm:
+        clip_gradients(gradients, clip_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return value
+
+
+def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> None:
+    """Scale all gradients down by one factor so that their joint norm is at most `max_norm`."""
+    # In double precision: the square of 1e20 overflows float32.
+    norm = (
+        torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]).norm().item()
+    )
+    # Comparisons with NaN are false: the loop stops at gradients that are not finite.
+    if max_norm < norm < math.inf:
+        for gradient in gradients:
+            gradient.mul_(max_norm / norm)
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    # A finite sum has finite parts only. A sum of finite parts may be too large, so then each part is looked at.
+    sums = [tensor.detach().sum() for tensor in tensors]
+    if all(total.device.type == "cpu" for total in sums):
+        return all(map(_is_finite, sums, tensors))
+    return bool(torch.stack(sums).isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def _is_finite(total: Tensor, tensor: Tensor) -> bool:
+    return math.isfinite(total.item()) or bool(tensor.isfinite().all())
+
+
+def _list_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata:
+    settings = {f"recipe.{name}": value for name, value in recipe.as_values().items()}
+    machine = {"precision": execution.precision, "channels_last": execution.channels_last}
+    return {**settings, "steps": steps, **machine, "processes": distribution.size()}
+
+
+def thin_curve(curve: list[tuple[int, float]]) -> Curve:
+    """Keep the first and the last point and others at equal distances, at most `CURVE_POINTS`."""
+    if len(curve) <= CURVE_POINTS:
+        return tuple(curve)
+    distance = (len(curve) - 1) / (CURVE_POINTS - 1)
+    return tuple(curve[round(point * distance)] for point in range(CURVE_POINTS))
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(type(loss).__name__)
+        raise RequestError(f"The loss is {found}; training needs a tensor with one element. Reduce it, e.g. by mean().")
+    if not loss.requires_grad:
+        raise RequestError(
+            "The loss does not depend on the network's weights, so there is nothing to train. "
+            "Compute it from the prediction with differentiable operations, and train at least one weight."
+        )

@@ -1,0 +1,108 @@
+"""The optimizer of a training and its learning rate in every step, by the names of a recipe or by functions of torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from autoloss.errors import RequestError
+from autoloss.training.batches import describe
+from autoloss.training.recipe import Recipe, ScaledSchedule
+
+
+def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+    """Make the optimizer of a recipe.
+
+    Args:
+        groups: Parameter groups, each with a `factor` on the learning rate.
+
+    Raises:
+        RequestError: The function that the recipe names cannot be called, or returns something else.
+    """
+    # Optimizers add their settings to the groups they are given.
+    copies = [dict(group) for group in groups]
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(copies, lr=rate, weight_decay=decay)
+    if not callable(recipe.optimizer):
+        return torch.optim.SGD(copies, lr=rate, momentum=recipe.momentum, weight_decay=decay)
+    try:
+        made = recipe.optimizer(copies, lr=rate)
+    except TypeError as error:
+        raise RequestError(
+            f"The recipe's optimizer cannot be made: {error}. It is called with the parameters and lr=…, the learning rate of the "
+            "recipe, which a search tunes: give the class, as in optimizer=torch.optim.AdamW, or a function such as "
+            "lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr, weight_decay=0.05)."
+        ) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise RequestError(f"The recipe's optimizer made {describe(made)}; expected a torch.optim.Optimizer.")
+    return made
+
+
+class Rates:
+    """Sets the learning rate of every step.
+
+    A scheduler of torch advances on an optimizer of its own, without weights; what it sets there is copied. The rate of a step is
+    then a function of the step alone, in a resumed training too.
+
+    Args:
+        steps: Number of steps of the training.
+
+    Raises:
+        RequestError: The function that the recipe names cannot be called, or returns no scheduler that follows the step alone.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int) -> None:
+        self._optimizer = optimizer
+        self._recipe = recipe
+        self._steps = steps
+        self._factor = recipe.schedule.factor if isinstance(recipe.schedule, ScaledSchedule) else 1.0
+        self._advanced = 1
+        self._scheduled = self._make_scheduler() if callable(recipe.schedule) else None
+
+    def set(self, step: int) -> None:
+        """Set the learning rate of a step, counted from 1; steps may be left out, but never go back."""
+        if self._scheduled is None:
+            rate = self._recipe.rate(step, self._steps)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate * group.get("factor", 1.0)
+            return
+        model, scheduler = self._scheduled
+        warm = min(1.0, step / self._recipe.warmup_steps) if self._recipe.warmup_steps else 1.0
+        with warnings.catch_warnings():
+            # The optimizer of its own takes no steps.
+            warnings.simplefilter("ignore")
+            for _ in range(step - self._advanced):
+                scheduler.step()
+        self._advanced = step
+        for group, scheduled in zip(self._optimizer.param_groups, model.param_groups, strict=True):
+            group.update({name: value for name, value in scheduled.items() if name != "params"})
+            group["lr"] *= self._factor * warm
+
+    def _make_scheduler(self) -> tuple[torch.optim.Optimizer, Any]:
+        groups = [
+            {
+                **group,
+                "params": [torch.nn.Parameter(torch.zeros(1))],
+                "lr": self._recipe.learning_rate * group.get("factor", 1.0),
+            }
+            for group in self._optimizer.param_groups
+        ]
+        model = make_optimizer(groups, self._recipe)
+        try:
+            scheduler = self._recipe.schedule(model, self._steps)  # type: ignore[operator]
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"The recipe's schedule cannot be made: {error}. It is called with an optimizer and the number of steps, as in "
+                "lambda optimizer, steps: OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)."
+            ) from error
+        if isinstance(scheduler, ReduceLROnPlateau) or not callable(getattr(scheduler, "step", None)):
+            raise RequestError(
+                f"The recipe's schedule made {describe(scheduler)}; expected a scheduler of torch.optim.lr_scheduler whose rate "
+                "follows from the number of the step alone."
+            )
+        return model, scheduler

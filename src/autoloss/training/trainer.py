@@ -1,0 +1,141 @@
+"""One training of a ready-made task, from its seed to its score, for any kind of network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from autoloss.training.checkpoints import save_network
+from autoloss.training.distribution import run_on_first, take_shares
+from autoloss.training.execution import Execution
+from autoloss.training.loop import Curve, fit, seed_generators, shuffle_batches
+from autoloss.training.recipe import Recipe, shorten_steps
+from autoloss.training.training import Diverged, Observe, Scored, Training
+
+Network = TypeVar("Network", bound=nn.Module)
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+Figures = tuple[float, Mapping[str, float]]
+"""The score, and further figures by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer(Generic[Network, Batch]):
+    """Trains a network by a recipe and evaluates it.
+
+    Args:
+        build: Makes the network.
+        examples: Number of training examples.
+        batches: (indices of the remaining batches, number of the first of them) → these batches.
+        make_loss: Network → function from a batch to its loss, in float32 whatever the precision of the network.
+        evaluate: (trained network, share of the schedule) → its figures, or the reason why it has none.
+        groups: Network → its parameter groups, each with a `factor` on the learning rate.
+        fit_elsewhere: Trains a network by the trainer of another library, instead of by `fit`.
+        draw_order: (recipe, generator) → indices of the examples of each batch of a whole training; shuffled when None.
+    """
+
+    build: Callable[[], Network]
+    recipe: Recipe
+    execution: Execution
+    examples: int
+    batches: Callable[[Sequence[Tensor], int], Iterable[Batch]]
+    make_loss: Callable[[Network], Callable[[Batch], Tensor]]
+    evaluate: Callable[[Network, float], Figures | str]
+    groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
+    draw_order: Callable[[Recipe, torch.Generator], Sequence[Tensor]] | None = None
+    fit_elsewhere: Callable[[Network, Training, Observe | None], Curve | Diverged] | None = None
+
+    def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
+        """Train a network and evaluate it.
+
+        Args:
+            training: Its seed decides everything random; its schedule is written to checkpoints.
+            observe: Called with (step, training loss) after each step.
+        """
+        with seed_generators(training.seed) as generator:
+            network, curve = self._fit(generator, training, observe)
+            if isinstance(curve, Diverged):
+                return curve
+            figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
+        if isinstance(figures, str):
+            return Diverged(curve[-1][0], figures)
+        return Scored(*figures, curve)
+
+    def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
+        """Train a network as `train` does, and return what a function makes of it in evaluation mode."""
+        with seed_generators(training.seed) as generator:
+            network, curve = self._fit(generator, training, None)
+            return curve if isinstance(curve, Diverged) else function(network.eval())
+
+    def untrained(self, seed: int) -> float | None:
+        """Return the score of the network that a training with this seed begins with, None where it is not finite."""
+        with seed_generators(seed):
+            figures = self._evaluate(self.execution.place(self.build()), 1.0)
+        return None if isinstance(figures, str) else figures[0]
+
+    def _fit(
+        self, generator: torch.Generator, training: Training, observe: Observe | None
+    ) -> tuple[Network, Curve | Diverged]:
+        network = self.execution.place(self.build())
+        if self.fit_elsewhere is not None:
+            curve = self.fit_elsewhere(network, training, observe)
+            # Wherever the trainer has left it.
+            network = self.execution.place(network)
+            if self.execution.checkpoints and not isinstance(curve, Diverged):
+                save_network(network, self.execution.checkpoints.with_metadata(_make_metadata(training, self.examples)))
+            return network, curve
+        # The first batches of the whole schedule: a short training sees as many different examples as it can.
+        if self.draw_order is None:
+            batches: Sequence[Tensor] = shuffle_batches(self.examples, self.recipe, generator)
+        else:
+            batches = self.draw_order(self.recipe, generator)
+        order = take_shares(batches[: shorten_steps(len(batches), training.fidelity)])
+        curve = fit(
+            network,
+            lambda done: self.batches(order[done:], done),
+            self.make_loss(network),
+            self.recipe.shorten(training.fidelity),
+            len(order),
+            groups=None if self.groups is None else self.groups(network),
+            observe=observe,
+            execution=self.execution,
+            metadata=_make_metadata(training, self.examples),
+        )
+        return network, curve
+
+    def _evaluate(self, network: Network, fidelity: float) -> Figures | str:
+        figures = self.evaluate(network.eval(), fidelity)
+        if isinstance(figures, str):
+            return figures
+        score, also = figures
+        if not math.isfinite(score):
+            return "the metric is not finite"
+        # Undefined figures are left out: records hold finite numbers only.
+        return score, {name: value for name, value in also.items() if math.isfinite(value)}
+
+
+def _make_metadata(training: Training, examples: int) -> dict[str, Any]:
+    facts = {"seed": training.seed, "schedule": training.schedule, "examples": examples}
+    return facts if training.fidelity == 1 else {**facts, "fidelity": training.fidelity}
+
+
+def select_examples(count: int, fidelity: float, least: int) -> Tensor:
+    """Return the indices of the examples that a training at a share of the schedule is evaluated on.
+
+    The measurement shrinks with the square root of the share: its error stays small beside what training leaves to chance, and
+    its time below that of the training. The choice is always the same, so that losses are compared on the same examples.
+
+    Args:
+        count: Number of examples of the split.
+        least: Number of examples that are evaluated in any case, if there are so many.
+    """
+    kept = min(count, max(least, math.ceil(count * math.sqrt(fidelity))))
+    if kept == count:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:kept].sort().values

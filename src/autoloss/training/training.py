@@ -1,0 +1,100 @@
+"""A training that is requested, and what it came to (Section 3); nothing here needs torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autoloss.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Everything that decides the outcome of a training; the key under which the outcome is stored.
+
+    Args:
+        seed: Seed of the initial weights, the order of the data and the augmentation; at least 0.
+        split: Split that is evaluated: `valid` during a search, `test` for final figures only.
+        schedule: One of the task's schedules.
+        fidelity: Share of the schedule that is trained, in (0, 1].
+        learning_rate: Factor on the schedule's learning rate, above 0.
+        scale: Branch → factor on its loss, above 0; 1 where a branch is left out. The caller of `Task.train` multiplies the
+            criterion by it; the task does not.
+
+    Raises:
+        RequestError: A value is outside its range.
+
+    >>> Training(seed=0, split="test").schedule
+    'proxy'
+    """
+
+    seed: int
+    split: str = "valid"
+    schedule: str = "proxy"
+    fidelity: float = 1.0
+    learning_rate: float = 1.0
+    scale: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Equal trainings have equal keys: factors of 1 are dropped, and branches sorted.
+        scale = {branch: float(factor) for branch, factor in sorted(self.scale.items()) if factor != 1}
+        object.__setattr__(self, "scale", scale)
+        for name, value, holds, expected in (
+            ("seed", self.seed, self.seed >= 0, "at least 0"),
+            ("fidelity", self.fidelity, 0 < self.fidelity <= 1, "above 0 and at most 1"),
+            ("learning_rate", self.learning_rate, 0 < self.learning_rate < math.inf, "above 0"),
+            *((f"scale[{branch!r}]", factor, 0 < factor < math.inf, "above 0") for branch, factor in scale.items()),
+        ):
+            if not holds:
+                raise RequestError(f"The training's {name} is {value}; it needs to be {expected}.")
+
+    def __hash__(self) -> int:
+        return hash(
+            (self.seed, self.split, self.schedule, self.fidelity, self.learning_rate, tuple(self.scale.items()))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A training that ran to its end.
+
+    Args:
+        score: The metric on the evaluated split; higher is better.
+        also: Further metrics by name; a run keeps the first 100, and 200 characters of a name.
+        curve: (step, training loss) pairs; a run keeps 100 of them, evenly spaced.
+    """
+
+    score: float
+    also: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """A training in which a loss, a gradient or the metric became non-finite.
+
+    Args:
+        step: Optimizer step at which it was noticed, counted from 1.
+        reason: What is not finite.
+    """
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A training that was ended early by a rule fixed before it began.
+
+    Args:
+        step: Last optimizer step, counted from 1.
+        reason: The rule.
+    """
+
+    step: int
+    reason: str
+
+
+Observe = Callable[[int, float], None]
+"""Called with (step, training loss) after each step of a training."""

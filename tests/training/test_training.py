@@ -1,0 +1,176 @@
+"""The training loop: schedules in closed form, the guard, the order of the data, the curve."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError
+from autoloss.training.loop import clip_gradients, fit, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Diverged
+
+PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
+
+
+def weight_of_one() -> nn.Module:
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(network.weight)
+    return network
+
+
+def square(network: nn.Module) -> Tensor:
+    return network(torch.ones(1, 1)).square().sum() / 2
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rates"),
+    [
+        (Recipe(learning_rate=1.0, minimum_learning_rate=0.0, power=1.0), [1.0, 0.75, 0.5, 0.25]),
+        (Recipe(learning_rate=1.0, minimum_learning_rate=0.2, power=1.0), [1.0, 0.8, 0.6, 0.4]),
+        (Recipe(learning_rate=1.0, minimum_learning_rate=0.0, schedule="cosine"), [1.0, 0.8536, 0.5, 0.1464]),
+        (Recipe(learning_rate=1.0, schedule="constant", warmup_steps=4), [0.25, 0.5, 0.75, 1.0]),
+        (Recipe(learning_rate=1e-5), [1e-5] * 4),
+    ],
+)
+def test_learning_rates_follow_the_schedule(recipe: Recipe, rates: list[float]):
+    assert [recipe.rate(step, 4) for step in range(1, 5)] == pytest.approx(rates, abs=1e-4)
+
+
+def test_poly_is_the_papers():
+    recipe = Recipe(learning_rate=0.02)
+    assert recipe.rate(51, 100) == pytest.approx(1e-4 + (0.02 - 1e-4) * 0.5**0.9)
+
+
+def test_sgd_takes_the_steps_done_by_hand():
+    network = weight_of_one()
+    curve = fit(network, range(3), lambda batch: square(network), PLAIN, 3)
+    # w ← w − w/2, and the loss is w²/2 before each step.
+    assert curve == ((1, 0.5), (2, 0.125), (3, 0.03125))
+    assert network.weight.item() == 0.125
+
+
+def test_gradients_are_scaled_down_together_to_their_largest_norm():
+    network = weight_of_one()
+    curve = fit(network, range(2), lambda batch: 8 * square(network), dataclasses.replace(PLAIN, clip_norm=1.0), 2)
+    # The gradient is 8w; of norm 1 it takes half a unit, twice.
+    assert curve == ((1, 4.0), (2, 1.0))
+    assert network.weight.item() == 0.0
+    slopes = [torch.tensor([3e30, 0.0]), torch.tensor([4e30])]
+    clip_gradients(slopes, 10.0)
+    assert [slope.tolist() for slope in slopes] == [[pytest.approx(6.0), 0.0], [pytest.approx(8.0)]]
+    clip_gradients(slopes, 20.0)
+    assert slopes[1].item() == pytest.approx(8.0)
+
+
+def test_a_gradient_that_is_no_number_is_not_clipped_but_stops():
+    network = weight_of_one()
+    recipe = dataclasses.replace(PLAIN, clip_norm=1.0)
+    outcome = fit(network, range(2), lambda batch: (network.weight - 1).abs().sqrt().sum(), recipe, 2)
+    assert outcome == Diverged(1, "the gradient is not finite")
+
+
+def test_groups_have_a_factor_on_the_learning_rate():
+    network = weight_of_one()
+    groups = [{"params": network.parameters(), "factor": 2.0}]
+    fit(network, range(1), lambda batch: square(network), PLAIN, 1, groups=groups)
+    assert network.weight.item() == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("step", [1, 19, 21])
+def test_a_loss_that_is_no_number_stops_at_its_step(step: int, value: float):
+    network = weight_of_one()
+    outcome = fit(network, range(1, 31), lambda batch: square(network) + (value if batch == step else 0), PLAIN, 30)
+    assert outcome == Diverged(step, "the loss is not finite")
+
+
+def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights():
+    network = weight_of_one()
+    outcome = fit(network, range(2), lambda batch: (network.weight - 1).abs().sqrt().sum(), PLAIN, 2)
+    assert outcome == Diverged(1, "the gradient is not finite")
+    assert network.weight.item() == 1.0
+
+
+def test_a_weight_that_overflows_in_the_last_step_is_found():
+    network = weight_of_one()
+    outcome = fit(network, range(1), lambda batch: network.weight.sum() * 3e38, Recipe(learning_rate=1e10), 1)
+    assert outcome == Diverged(1, "a weight is not finite")
+
+
+def test_a_loss_that_cannot_train_is_refused():
+    network = weight_of_one()
+    with pytest.raises(RequestError, match="one element"):
+        fit(network, range(1), lambda batch: network(torch.ones(2, 1)), PLAIN, 1)
+    with pytest.raises(RequestError, match="does not depend"):
+        fit(network, range(1), lambda batch: torch.tensor(1.0), PLAIN, 1)
+
+
+def test_every_epoch_shows_each_example_once_in_a_new_order():
+    order = shuffle_batches(10, Recipe(epochs=2, batch_size=5), torch.Generator().manual_seed(0))
+    assert [len(indices) for indices in order] == [5] * 4
+    first, second = (torch.cat(order[start : start + 2]).tolist() for start in (0, 2))
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+
+
+def test_an_incomplete_batch_is_left_out_unless_it_is_all_there_is():
+    generator = torch.Generator().manual_seed(0)
+    assert [len(indices) for indices in shuffle_batches(10, Recipe(epochs=1, batch_size=4), generator)] == [4, 4]
+    assert [len(indices) for indices in shuffle_batches(3, Recipe(epochs=2, batch_size=4), generator)] == [3, 3]
+
+
+def test_a_seed_decides_every_global_generator_and_gives_their_states_back():
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(()).item(), random.random(), float(np.random.random())
+
+    before = torch.get_rng_state()
+    with seed_generators(5):
+        first = draw()
+    assert bool((torch.get_rng_state() == before).all())
+    draw()
+    with seed_generators(5):
+        assert draw() == first
+
+
+def test_a_long_curve_keeps_its_ends_and_a_hundred_points():
+    curve = [(step, float(step)) for step in range(1, 1235)]
+    kept = thin_curve(curve)
+    assert len(kept) == 100
+    assert (kept[0], kept[-1]) == (curve[0], curve[-1])
+    assert list(kept) == sorted(set(kept))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"momentum": 1.0},
+        {"weight_decay": -1.0},
+        {"warmup_steps": -1},
+        {"optimizer": "sdg"},
+        {"schedule": "ploy"},
+    ],
+    ids=str,
+)
+def test_a_recipe_outside_its_range_is_refused_by_name(wrong: dict[str, object]):
+    with pytest.raises(RequestError, match=f"{next(iter(wrong))}|Did you mean"):
+        Recipe(**wrong)
+
+
+def test_the_rate_falls_to_a_tenth_after_each_milestone():
+    recipe = Recipe(epochs=12, learning_rate=0.02, schedule="steps", minimum_learning_rate=0.0)
+    # Twelve epochs of ten steps: a tenth after 8, a hundredth after 11.
+    rates = [recipe.rate(step, 120) for step in (1, 80, 81, 110, 111, 120)]
+    assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002])
+    with pytest.raises(RequestError, match="milestones"):
+        Recipe(schedule="steps", milestones=(0.5, 1.0))
