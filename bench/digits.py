@@ -60,12 +60,12 @@ def _searched(seed: int, directory: Path, arguments: argparse.Namespace) -> Sear
 
 
 def _summary(found: Search) -> dict:
-    trained = [one for one in found.history if one.child.source is None]
+    trained = [one for one in found.history if one.candidate.source is None]
     return {
         "seed": found.configuration.seed,
         "losses": len(found.history),
-        "drawn": sum(one.child.counts.get("sampled", 0) for one in found.history),
-        "simulated": sum(one.child.counts.get("simulated", 0) for one in found.history),
+        "drawn": sum(one.candidate.counts.get("sampled", 0) for one in found.history),
+        "simulated": sum(one.candidate.counts.get("simulated", 0) for one in found.history),
         "trained": len(trained),
         "training_seconds": sum(one.outcome.seconds for one in trained),
         "winner": found.best.formula,

@@ -81,7 +81,7 @@ def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(propos
     longer = autoloss.resume(tmp_path / "b", QuickTask(BRANCHES), evaluations=14, workers=0, final=False)
     assert list(as_text(longer.history))[: len(lines)] == lines
     assert found.configuration.search.proposer == proposer
-    parents = {individual.child.parent for individual in longer.history}
+    parents = {individual.candidate.parent for individual in longer.history}
     assert parents == ({None, 0} if proposer == "coin-flips" else {None})
 
 
@@ -94,8 +94,8 @@ def test_random_search_finds_the_losses_of_evolution_with_fresh_trees_alone(tmp_
 
 def test_any_proposer_begins_with_the_losses_to_start_from(tmp_path):
     found = searched(tmp_path / "run", "random", start="cls: -y * log(p); reg: -y * log(p)")
-    assert found.history[0].child.kinds == {"cls": "given", "reg": "given"}
-    assert found.history[1].child.kinds == {"cls": "fresh", "reg": "fresh"}
+    assert found.history[0].candidate.kinds == {"cls": "given", "reg": "given"}
+    assert found.history[1].candidate.kinds == {"cls": "fresh", "reg": "fresh"}
 
 
 def test_a_history_takes_a_proposer_that_has_no_name():

@@ -54,18 +54,18 @@ def long(tmp_path_factory) -> Search:
 
 
 def test_the_history_holds_copies_twins_and_diverged_losses(long):
-    origins = Counter(individual.child.origin for individual in long.history)
+    origins = Counter(individual.candidate.origin for individual in long.history)
     assert origins[Origin.TWIN] > 0
     assert origins[Origin.COPIED] > 0
-    states = Counter(found.outcome.state for found in long.history if found.child.origin is Origin.TRAINED)
+    states = Counter(found.outcome.state for found in long.history if found.candidate.origin is Origin.TRAINED)
     assert states[State.SCORED] == 50
     assert states[State.DIVERGED] > 0
 
 
 def test_a_twin_shares_the_outcome_of_a_child_that_was_still_running(long):
-    twins = [found for found in long.history if found.child.origin is Origin.TWIN]
-    assert any(found.id - found.child.source < 8 for found in twins)
-    assert all(found.outcome == long.history[found.child.source].outcome for found in twins)
+    twins = [found for found in long.history if found.candidate.origin is Origin.TWIN]
+    assert any(found.id - found.candidate.source < 8 for found in twins)
+    assert all(found.outcome == long.history[found.candidate.source].outcome for found in twins)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

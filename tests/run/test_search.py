@@ -95,7 +95,7 @@ def test_the_top_is_sorted_and_names_each_loss_once(run_directory):
     assert [best.score for best in top] == sorted((best.score for best in top), reverse=True)
     assert len({best.formula for best in top}) == len(top)
     history = open_run(run_directory).history
-    assert all(history[best.id].child.origin is Origin.TRAINED for best in top)
+    assert all(history[best.id].candidate.origin is Origin.TRAINED for best in top)
 
 
 def test_the_winner_is_named_on_fresh_seeds_and_stands_beside_the_baselines(run_directory):
@@ -374,7 +374,7 @@ def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp
     found = autoloss.search(
         task, evaluations=5, seed=1, workers=1, directory=tmp_path / "run", settings=settings, final=False
     )
-    states = [one.outcome.state for one in found.history if one.child.origin is Origin.TRAINED]
+    states = [one.outcome.state for one in found.history if one.candidate.origin is Origin.TRAINED]
     assert states.count(State.FAILED) == 1
     assert states.count(State.SCORED) == 5
     failed = next(one for one in found.history if one.outcome.state is State.FAILED)
@@ -410,7 +410,7 @@ def test_a_score_that_is_no_number_never_wins_and_is_never_a_parent(tmp_path):
     diverged = {one.id for one in found.history if "the metric is" in one.outcome.reason}
     assert diverged
     assert all(found.history[number].outcome.state is State.DIVERGED for number in diverged)
-    assert not diverged & {one.child.parent for one in found.history}
+    assert not diverged & {one.candidate.parent for one in found.history}
     assert found.best.score == max(one.score for one in found.history)
 
 
@@ -521,7 +521,7 @@ def test_whether_a_run_is_hopeless_does_not_depend_on_which_worker_is_faster(tmp
     found = autoloss.search(
         task, evaluations=9, seed=1, workers=2, directory=tmp_path / "run", settings=settings, final=False
     )
-    states = [one.outcome.state for one in found.history if one.child.origin is Origin.TRAINED]
+    states = [one.outcome.state for one in found.history if one.candidate.origin is Origin.TRAINED]
     # The first two begin together, and either may be the first.
     assert set(states[:2]) == {State.SCORED, State.FAILED}
     assert set(states[2:]) == {State.FAILED}
@@ -600,7 +600,7 @@ def test_a_run_says_how_many_losses_never_trained(run_directory, tmp_path):
     found = autoloss.search(
         StartingTask(), evaluations=6, seed=1, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
     )
-    trained = [one for one in found.history if one.child.origin is Origin.TRAINED]
+    trained = [one for one in found.history if one.candidate.origin is Origin.TRAINED]
     diverged = sum(one.outcome.state is State.DIVERGED for one in trained)
     assert (found.never_trained.trained, found.never_trained.diverged, found.never_trained.untrained) == (
         len(trained),

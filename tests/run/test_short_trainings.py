@@ -77,12 +77,12 @@ class TestOneHistory:
             "rungs": DEFAULT["search.rungs"],
             "scale": True,
         }
-        shares = [one.child.fidelity for one in found.history]
+        shares = [one.candidate.fidelity for one in found.history]
         assert set(shares) == {0.125, 1.0}
         assert shares.count(0.125) > shares.count(1.0)
         assert found.history[found.best.id].outcome.fidelity == 1
         assert any(" * " in one.formula for one in found.history)
-        assert any(one.child.pool for one in found.history) is (kind == "guided")
+        assert any(one.candidate.pool for one in found.history) is (kind == "guided")
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_any_number_of_workers_gives_it(self, workers, run, tmp_path):
@@ -310,7 +310,7 @@ class TestAdapting:
         )
         assert any("Candidates are trained at a share of 0.25 first." in text for text in said)
         assert open_run(found.directory).configuration.search.rungs == (0.25, 1.0)
-        assert {one.child.fidelity for one in found.history} <= {0.25, 1.0}
+        assert {one.candidate.fidelity for one in found.history} <= {0.25, 1.0}
 
 
 class TestProspects:

@@ -72,17 +72,17 @@ class TestStart:
 
     def test_the_first_children_are_the_given_losses(self, run):
         found, _ = run
-        first = found.history[0].child
+        first = found.history[0].candidate
         assert (first.loss, first.kinds, first.attempts) == (CE, {"main": "given"}, {"main": 0})
-        again = found.history[2].child
+        again = found.history[2].candidate
         assert (again.origin, again.source) == (Origin.TWIN, 0)
-        assert [found.history[k].child.parent for k in range(3)] == [None] * 3
+        assert [found.history[k].candidate.parent for k in range(3)] == [None] * 3
 
     def test_one_that_does_not_pass_is_named_with_its_g_and_its_place_is_drawn(self, run):
         found, said = run
         assert said[0].startswith("Starts from baseline/ce: g ")
         assert said[1].startswith(f"Does not start from {INVERTED}: too little gain (g -") or "g 0.000" in said[1]
-        second = found.history[1].child
+        second = found.history[1].candidate
         assert second.kinds == {"main": "fresh"}
         assert second.attempts["main"] > 0
         assert second.loss != INVERTED
@@ -232,12 +232,12 @@ class TestSpace:
             tree = Loss.parse(individual.formula, operators={**autoloss.space.operators.OPERATORS, "squash": SQUASH})
             assert not {operator.name for operator in tree["main"].operators} & set(FEW)
             assert tree.operators <= 5
-        assert sum(individual.child.counts.get("SIZE", 0) for individual in run.history) > 0
+        assert sum(individual.candidate.counts.get("SIZE", 0) for individual in run.history) > 0
 
     def test_own_operators_are_drawn_tested_and_trained(self, run):
         with_own = [found for found in run.history if "squash(" in found.formula and found.outcome.score is not None]
         assert with_own
-        assert with_own[0].child.origin in (Origin.TRAINED, Origin.TWIN)
+        assert with_own[0].candidate.origin in (Origin.TRAINED, Origin.TWIN)
         assert Loss(run.top(1)[0].loss) == run.top(1)[0].loss
 
     def test_a_run_with_operators_that_were_handed_over_asks_for_them(self, run):
@@ -283,14 +283,14 @@ class TestSpace:
 class TestFrozen:
     def test_a_frozen_branch_keeps_its_loss_and_is_not_searched(self, tmp_path):
         found = searched(tmp_path / "run", BOTH, evaluations=2, frozen={"reg": "baseline/mse"})
-        assert {tuple(individual.child.kinds) for individual in found.history} == {("cls",)}
+        assert {tuple(individual.candidate.kinds) for individual in found.history} == {("cls",)}
         best = found.top(1)[0]
         losses = {"cls": best.loss["cls"], **resolve({"reg": "baseline/mse"}, {"reg": BOTH.branches["reg"]})[1]}
         outcome = BOTH.train(bind(losses, BOTH.branches), Training(seed=derive_seed(3, "training")))
         assert isinstance(outcome, Scored)
         assert outcome.score == best.score
         longer = autoloss.resume(tmp_path / "run", BOTH, evaluations=3, workers=0, final=False)
-        assert set(longer.history[-1].child.kinds) == {"cls"}
+        assert set(longer.history[-1].candidate.kinds) == {"cls"}
         assert "--frozen reg=baseline/mse" in training_command(found, best.formula)
 
     def test_a_name_stands_for_all_branches_that_begin_with_it(self):

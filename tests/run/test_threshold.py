@@ -169,7 +169,7 @@ class TestSearch:
         assert [text for text in said if f"The threshold is lowered to {threshold:g}, so" in text]
         # The standard loss itself is held to the new one.
         assert any(text.startswith("Starts from baseline/ce: g ") for text in said)
-        scores = [one.child.scores["main"][0] for one in found.history if one.child.scores]
+        scores = [one.candidate.scores["main"][0] for one in found.history if one.candidate.scores]
         assert min(scores) >= threshold
         assert any(score < 0.9 for score in scores)
 

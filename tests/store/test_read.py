@@ -35,7 +35,7 @@ def test_a_reader_knows_what_the_store_holds(tmp_path):
         assert reader.trainings == store.trainings()
         assert reader.settings == store.settings()
     history = reader.history()
-    assert [one.child for one in history] == candidates[:5]
+    assert [one.candidate for one in history] == candidates[:5]
     assert [one.outcome for one in history] == [outcomes[0], outcomes[1], outcomes[2], outcomes[0], outcomes[4]]
     assert [reader.outcome(number) for number in range(6)] == [*(one.outcome for one in history), None]
     assert reader.lineage(3) == [(candidates[3], 0.3), (candidates[2], 0.6), (candidates[0], 0.3)]

@@ -40,11 +40,11 @@ def write(directory: Path, history: list[Individual]) -> Reader:
     with Store(directory, write=True) as store:
         store.database._connection.execute("PRAGMA synchronous = OFF")
         for one in history:
-            store.add_candidate(one.child, {})
+            store.add_candidate(one.candidate, {})
         # Outcomes come in any order.
         for one in Random(0).sample(history, len(history)):
-            if one.child.source is None:
-                store.add_training(one.child.loss, KEY, one.outcome, one.id)
+            if one.candidate.source is None:
+                store.add_training(one.candidate.loss, KEY, one.outcome, one.id)
     return Reader(directory)
 
 
@@ -52,7 +52,7 @@ def write(directory: Path, history: list[Individual]) -> Reader:
 def test_views_say_what_the_rows_do(seed, tmp_path):
     history = draw(seed, 40)
     reader = write(tmp_path, history)
-    trained = [one for one in history if one.child.origin is Origin.TRAINED]
+    trained = [one for one in history if one.candidate.origin is Origin.TRAINED]
     assert reader.history() == history
     assert (reader.settled, reader.count, reader.latest, reader.newest) == ([*range(40)], 40, 39, 39)
     best = sorted((one for one in trained if one.outcome.score is not None), key=lambda one: (-one.score, one.id))
@@ -61,17 +61,17 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
     assert reader.trained() == len(trained)
     for state in State:
         assert reader.trained(state) == sum(one.outcome.state is state for one in trained)
-    assert reader.totals == sum((Counter(one.child.counts) for one in history), Counter())
+    assert reader.totals == sum((Counter(one.candidate.counts) for one in history), Counter())
     roots: dict[int, int] = {}
     for one in history:
-        roots[one.id] = one.id if one.child.source is None else roots[one.child.source]
+        roots[one.id] = one.id if one.candidate.source is None else roots[one.candidate.source]
     assert reader.times_found(range(40)) == Counter(roots.values())
     for row in reader.losses(range(40)):
         one = history[row["id"]]
         assert (row["loss"], row["state"], row["score"]) == (one.formula, one.outcome.state.value, one.outcome.score)
         assert row["size"] == one.formula.count("(")
         assert reader.trained_loss(one.id) == history[roots[one.id]].formula
-        born = [other for other in history if other.child.parent == one.id and other.child.kinds["main"] != "fresh"]
+        born = [other for other in history if other.candidate.parent == one.id and other.candidate.kinds["main"] != "fresh"]
         assert reader.offspring(one.id) == [
             {"id": other.id, "loss": other.formula, "fidelity": 1.0, "score": other.outcome.score, "promoted": 0}
             for other in born
@@ -93,7 +93,7 @@ def test_failures_are_grouped_by_the_first_line_of_their_reason(seed, tmp_path):
     history = draw(seed, 40)
     groups: dict[tuple[str, str], list[Individual]] = {}
     for one in history:
-        if one.child.source is None and one.outcome.score is None:
+        if one.candidate.source is None and one.outcome.score is None:
             line = next(iter(one.outcome.reason.splitlines()), "")
             groups.setdefault((one.outcome.state.value, line), []).append(one)
     found = write(tmp_path, history).unscored

@@ -37,7 +37,7 @@ def test_losses_are_searched_for_both_heads(tmp_path):
         task, evaluations=3, seed=0, workers=0, directory=tmp_path / "run", settings=settings, final=False
     )
     assert set(found.best.loss) == {"kind", "place"}
-    assert [set(one.child.kinds) for one in found.history] == [{"kind", "place"}] * len(found.history)
+    assert [set(one.candidate.kinds) for one in found.history] == [{"kind", "place"}] * len(found.history)
     outcome = task.train(bind(found.best.loss, task.branches), Training(seed=0, split="test"))
     assert isinstance(outcome, Scored)
     assert outcome.also.keys() == {"kind", "place"}

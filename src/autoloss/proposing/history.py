@@ -207,7 +207,7 @@ class History:
 def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
     """Write a history as one JSON line per candidate, without times: equal histories are equal byte for byte."""
     for individual in individuals:
-        candidate, outcome = individual.child, individual.outcome
+        candidate, outcome = individual.candidate, individual.outcome
         yield json.dumps(
             {
                 "child": candidate.id,
@@ -230,6 +230,9 @@ def as_text(individuals: Iterable[Individual]) -> Iterator[str]:
                 "reason": outcome.reason,
                 **({} if candidate.fidelity == 1 else {"fidelity": candidate.fidelity}),
                 **({"pool": dict(candidate.pool)} if candidate.pool else {}),
+                **({} if candidate.seeds == (0,) else {"seeds": list(candidate.seeds)}),
+                **({} if candidate.folds == (0,) else {"folds": list(candidate.folds)}),
+                **({} if outcome.count == 1 else {"deviation": outcome.deviation, "count": outcome.count}),
             },
             allow_nan=False,
         )

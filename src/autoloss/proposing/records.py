@@ -1,11 +1,11 @@
-"""The rows of a run as values: how a candidate was made, and what its training came to."""
+"""The records of a run as values: how a candidate was made, and the outcome of its trainings."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
@@ -36,7 +36,7 @@ _CUT = " … shortened … "
 
 
 class State(Enum):
-    """Everything an individual can come to."""
+    """How a training ends."""
 
     SCORED = "scored"
     DIVERGED = "diverged"
@@ -47,7 +47,7 @@ class State(Enum):
 
 
 class Origin(Enum):
-    """Where a candidate's outcome comes from."""
+    """Source of a candidate's outcome."""
 
     TRAINED = "trained"
     TWIN = "twin"
@@ -69,6 +69,8 @@ class Candidate:
         accepted: Branch → keys of what was simulated and passed.
         fidelity: Share of the schedule that it is trained at.
         pool: Branch → number and signature of each attempt that it was chosen among, where there were several.
+        seeds: Numbers of the training seeds it is trained with; 0 is the one that all candidates share by default.
+        folds: Folds of the data it is trained on; it has one training for each pair of seed and fold.
     """
 
     id: int
@@ -87,24 +89,29 @@ class Candidate:
     pool: Mapping[str, tuple[tuple[int, tuple[str, ...]], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, tuple[str, ...]], ...]]
     )
+    seeds: tuple[int, ...] = (0,)
+    folds: tuple[int, ...] = (0,)
 
     @property
     def promoted(self) -> bool:
-        """Whether it is an earlier candidate that is trained at a larger share."""
+        """Whether it is an earlier candidate, trained at a larger share of the schedule or again at the same."""
         return PROMOTED in self.kinds.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training came to, as plain values that can be stored.
+    """The outcome of one training, or of several of one loss at one fidelity, as plain values that can be stored.
 
     Args:
-        score: The metric; finite when the state is `scored`, else None.
-        also: Further figures by name.
-        curve: (step, training loss).
-        step: Where it diverged or was stopped.
+        score: The metric, or its mean over several trainings; finite when the state is `scored`, else None. Higher is better.
+        also: Further metrics by name, or their means.
+        deviation: Standard deviation of the score over the trainings; None for a single one.
+        also_deviation: Standard deviations of the further metrics by name; empty for a single training.
+        count: Number of trainings (seeds, folds).
+        curve: (step, training loss); empty for several trainings.
+        step: Optimizer step at which it diverged or was stopped.
         reason: Why it has no score.
-        seconds: How long it took.
+        seconds: Duration, of all trainings together.
         fidelity: Share of the schedule that was trained.
 
     Raises:
@@ -114,6 +121,9 @@ class Outcome:
     state: State
     score: float | None = None
     also: Mapping[str, float] = field(default_factory=dict[str, float])
+    deviation: float | None = None
+    also_deviation: Mapping[str, float] = field(default_factory=dict[str, float])
+    count: int = 1
     curve: tuple[tuple[int, float], ...] = ()
     step: int | None = None
     reason: str = ""
@@ -124,28 +134,76 @@ class Outcome:
         if (self.state is State.SCORED) != (self.score is not None and math.isfinite(self.score)):
             raise ValueError(f"A training that is {self.state.value} cannot have the score {self.score}.")
 
+    @classmethod
+    def pool(cls, outcomes: Sequence[Outcome]) -> Outcome:
+        """Return the outcome of all these trainings of one loss together, each of which may be pooled itself.
+
+        Where one has no score, the whole has none: it is the first that diverged, else the first that failed, else the first that
+        was stopped. Further metrics are those that every training measured.
+
+        Raises:
+            ValueError: There are none, or they are of several fidelities.
+
+        >>> pooled = Outcome.pool([Outcome(state=State.SCORED, score=score) for score in (0.5, 0.6, 0.7)])
+        >>> f"{pooled.score:.2f} ± {pooled.deviation:.2f} over {pooled.count}"
+        '0.60 ± 0.10 over 3'
+        """
+        if len({outcome.fidelity for outcome in outcomes}) != 1:
+            raise ValueError("Trainings are pooled at one fidelity; found " + str([one.fidelity for one in outcomes]))
+        if len(outcomes) == 1:
+            return outcomes[0]
+        count, seconds = sum(one.count for one in outcomes), sum(one.seconds for one in outcomes)
+        for state in (State.DIVERGED, State.FAILED, State.STOPPED):
+            for outcome in outcomes:
+                if outcome.state is state:
+                    return replace(outcome, count=count, seconds=seconds, curve=())
+        scores = _pool_metric([(one.score or 0.0, one.deviation or 0.0, one.count) for one in outcomes])
+        also = {
+            name: _pool_metric([(one.also[name], one.also_deviation.get(name, 0.0), one.count) for one in outcomes])
+            for name in outcomes[0].also
+            if all(name in one.also for one in outcomes)
+        }
+        return cls(
+            state=State.SCORED,
+            score=scores[0],
+            also={name: mean for name, (mean, _) in also.items()},
+            deviation=scores[1],
+            also_deviation={name: deviation for name, (_, deviation) in also.items()},
+            count=count,
+            seconds=seconds,
+            fidelity=outcomes[0].fidelity,
+        )
+
+
+def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, float]:
+    """Return mean and standard deviation over all trainings of groups, each given by its mean, deviation and count."""
+    total = sum(count for _, _, count in groups)
+    mean = math.fsum(mean * count for mean, _, count in groups) / total
+    squares = math.fsum((count - 1) * deviation**2 + count * (part - mean) ** 2 for part, deviation, count in groups)
+    return mean, math.sqrt(squares / (total - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Individual:
-    """A child with the outcome that is its own or shared."""
+    """A candidate with its outcome, its own or a shared one."""
 
-    child: Candidate
+    candidate: Candidate
     outcome: Outcome
 
     @property
     def id(self) -> int:
-        return self.child.id
+        return self.candidate.id
 
     @property
     def score(self) -> float:
-        """The proxy's metric; minus infinity where there is none."""
+        """The mean of the metric; minus infinity where there is none."""
         return float("-inf") if self.outcome.score is None else self.outcome.score
 
     @property
     def rank(self) -> tuple[float, float, int]:
-        """What individuals are ranked by: a score at a larger share of the schedule counts more, and of equal ones the earlier."""
+        """Sort key of individuals: first the share of the schedule, then the score; of equal ones the earlier is better."""
         return self.outcome.fidelity, self.score, -self.id
 
     @property
     def formula(self) -> str:
-        return self.child.loss
+        return self.candidate.loss

@@ -220,8 +220,8 @@ def rank_history(history: Sequence[Individual]) -> list[Individual]:
 
     Twins and copies are not listed again, nor are those that were promoted and have a score at a larger share of the schedule.
     """
-    trained = [one for one in history if one.child.origin is Origin.TRAINED and one.outcome.score is not None]
-    promoted = {one.child.parent for one in trained if PROMOTED in one.child.kinds.values()}
+    trained = [one for one in history if one.candidate.origin is Origin.TRAINED and one.outcome.score is not None]
+    promoted = {one.candidate.parent for one in trained if PROMOTED in one.candidate.kinds.values()}
     return sorted((one for one in trained if one.id not in promoted), key=lambda one: one.rank, reverse=True)
 
 
