@@ -238,7 +238,8 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
     with InlineWorkers(Remembered(Evaluator(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
-        trained = [one.score for one in history.finished if one.candidate.source is None and one.outcome.score is not None]
+        owned = [one for one in history.finished if one.candidate.source is None]
+        trained = [one.score for one in owned if one.outcome.score is not None]
         best = best_entrants(history.finished, configuration)
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
             0

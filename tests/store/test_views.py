@@ -71,7 +71,9 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
         assert (row["loss"], row["state"], row["score"]) == (one.formula, one.outcome.state.value, one.outcome.score)
         assert row["size"] == one.formula.count("(")
         assert reader.trained_loss(one.id) == history[roots[one.id]].formula
-        born = [other for other in history if other.candidate.parent == one.id and other.candidate.kinds["main"] != "fresh"]
+        born = [
+            other for other in history if other.candidate.parent == one.id and other.candidate.kinds["main"] != "fresh"
+        ]
         assert reader.offspring(one.id) == [
             {"id": other.id, "loss": other.formula, "fidelity": 1.0, "score": other.outcome.score, "promoted": 0}
             for other in born
