@@ -165,7 +165,7 @@ MUTANTS = {
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.proposing.ageing_population:AgeingPopulation.members",
+        "autoloss.proposing.archive:AgeingPopulation.members",
         {"k - self._lag": "len(self._scores)"},
         replayed,
     ),

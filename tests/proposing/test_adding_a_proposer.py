@@ -10,8 +10,7 @@ from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.proposers import PROPOSERS
-from autoloss.proposing.random_search import RandomSearch
+from autoloss.proposing.proposers import PROPOSERS, RandomSearch
 from autoloss.settings import Configuration
 from tests.run.quick import SETTINGS, QuickTask
 

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
-from autoloss.proposing.ageing_population import AgeingPopulation
+from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.proposers import PROPOSERS
-from autoloss.proposing.random_search import RandomSearch
+from autoloss.proposing.proposers import PROPOSERS, RandomSearch
 
 from . import conformance
 from .conformance import ARCHIVE_CLAIMS, BRANCHES, CONFIGURATION, PROPOSER_CLAIMS, outcome

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from autoloss.errors import RequestError
-from autoloss.proposing.ageing_population import AgeingPopulation
+from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.history import as_text
 from autoloss.proposing.niches import Niches
 from autoloss.proposing.records import Candidate, Origin

@@ -18,8 +18,7 @@ from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.promotion import Promotion
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.proposers import PROPOSERS, make_proposer
-from autoloss.proposing.random_search import RandomSearch
+from autoloss.proposing.proposers import PROPOSERS, RandomSearch, make_proposer
 from autoloss.proposing.records import Origin, Outcome, State
 from autoloss.settings import Configuration
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoloss.proposing.ageing_population import AgeingPopulation
-from autoloss.proposing.archive import Archive
+from autoloss.proposing.archive import AgeingPopulation, Archive
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.correction import ScoreCorrection
 from autoloss.proposing.mutation import Kind, draw_kind

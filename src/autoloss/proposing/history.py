@@ -17,8 +17,7 @@ from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
-from autoloss.proposing.resolved import ResolvedCount
-from autoloss.proposing.visibility import Visibility
+from autoloss.proposing.visibility import ResolvedCount, Visibility
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
 
