@@ -1,10 +1,10 @@
-"""Runs every script of this folder with `--quick` and prints its figures next to those of docs/results.md.
+"""Runs every script under bench/ with `--quick` and prints its figures next to those of docs/results.md.
 
 python bench/quick.py --out quick.md
 
-A script is a file here with a `main`. The right column is the figure of the full run, in bench/results/, where the section of
-docs/results.md that names the script repeats it. A quick run takes a smaller sample, so its figures need not be equal. Exit code
-1 when a script fails.
+A script is a file in one of the folders with a `main`; their names are unique. The right column is the figure of the full run, in
+bench/results/, where the section of docs/results.md that names the script repeats it. A quick run takes a smaller sample, so its
+figures need not be equal. Exit code 1 when a script fails.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parent.iterdir()) if path.is_dir()]
 
 from output import NOT_RUN, Figure
 
@@ -43,7 +45,8 @@ class Run:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    names = find_scripts()
+    scripts = find_scripts()
+    names = list(scripts)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="SCRIPT", help="only these scripts")
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     page, runs = PAGE.read_text(encoding="utf-8"), []
     for name in arguments.only:
-        runs.append(run_script(BENCH / f"{name}.py", arguments.limit_seconds))
+        runs.append(run_script(scripts[name], arguments.limit_seconds))
         print(f"{name}: {runs[-1].seconds:.0f} s {runs[-1].failure}", file=sys.stderr, flush=True)
     table = format_table(runs, page)
     print(table)
@@ -62,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"Failed: {', '.join(failed)}")
 
 
-def find_scripts() -> list[str]:
-    """Return the names of all scripts."""
-    files = sorted(path for path in BENCH.glob("*.py") if path != Path(__file__).resolve())
-    return [path.stem for path in files if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")]
+def find_scripts() -> dict[str, Path]:
+    """Return the file of every script by its name."""
+    files = sorted(BENCH.glob("*/*.py"), key=lambda path: path.stem)
+    return {path.stem: path for path in files if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")}
 
 
 def run_script(path: Path, limit_seconds: float, arguments: Sequence[str] = ()) -> Run:
@@ -140,7 +143,7 @@ def find_claim(name: str, figure: Figure, page: str) -> str:
 
 def is_claimed(text: str, name: str, page: str) -> bool:
     """Say whether a section of the page that names the script has this number."""
-    sections = [section for section in re.split(r"(?m)^(?=## )", page) if f"bench/{name}.py" in section]
+    sections = [section for section in re.split(r"(?m)^(?=## )", page) if re.search(rf"bench/\w+/{name}\.py", section)]
     number = re.compile(rf"(?<![\w.,−]){re.escape(text)}(?!\w|[.,]\d)")
     return any(number.search(section) for section in sections)
 

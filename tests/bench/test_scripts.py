@@ -25,7 +25,6 @@ SMALLEST: Mapping[str, Sequence[str]] = {
     "faults_workers": ["--only", "killed_every_twenty", "--killed-evaluations", "3"],
     "faults_trainings": ["--only", "soak", "--children", "5"],
     "faults_ray": ["--only", "workers_and_delays", "--counts", "1", "--evaluations", "1"],
-    "first_look": ["--evaluations", "2", "--seeds", "1", "--steps", "5", "--workers", "0"],
     "hostile": ["--texts", "200"],
     "lag": ["--trainings", "5", "--evaluations", "2", "--steps", "5", "--lags", "1", "--workers", "2"],
     "loading": ["--rounds", "1", "--pictures", "8"],
@@ -36,7 +35,6 @@ SMALLEST: Mapping[str, Sequence[str]] = {
     "segmentation": ["--metrics", "miou", "--samples", "1", "--steps", "2", "--untrained"],
     "simplify": ["--trees", "5"],
     "sweep": ["--sides", "16", "32", "--classes", "5", "--rows", "32", "--workers", "--repeats", "1"],
-    "symbolic": ["--trees", "2"],
 }
 """Arguments that make a run smaller still than `--quick` does. A new script runs with `--quick` alone."""
 
@@ -48,7 +46,7 @@ IN_A_PROCESS = {"faults_ray"}
 def test_the_smallest_run_of_a_script_prints_its_figures(name, capsys):
     arguments = SMALLEST.get(name, ())
     if name in IN_A_PROCESS:
-        run = quick.run_script(quick.BENCH / f"{name}.py", 250, arguments)
+        run = quick.run_script(SCRIPTS[name], 250, arguments)
         assert run.failure == ""
         result = run.result
     else:
@@ -82,7 +80,9 @@ def test_the_page_repeats_the_figures_of_the_full_run(name):
 
 
 def test_every_file_is_a_script_or_part_of_one():
-    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in quick.BENCH.glob("*.py")}
+    files = [*quick.BENCH.glob("*.py"), *quick.BENCH.glob("*/*.py")]
+    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    assert len(trees) == len(files)
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -90,7 +90,7 @@ def test_every_file_is_a_script_or_part_of_one():
 
 
 def test_a_claim_is_a_whole_number_in_a_section_that_names_the_script():
-    page = "## A\n`bench/one.py` 1.25 and −0.5, 1,000\n## B\n`bench/two.py` 7"
+    page = "## A\n`bench/x/one.py` 1.25 and −0.5, 1,000\n## B\n`bench/x/two.py` 7"
     assert quick.is_claimed("1.25", "one", page)
     assert quick.is_claimed("−0.5", "one", page)
     assert not any(quick.is_claimed(text, "one", page) for text in ("1.2", "25", "0.5", "000", "1", "7"))

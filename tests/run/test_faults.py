@@ -1,4 +1,4 @@
-"""What a driver survives: the experiments of bench/faults.py at the size of a test. Each has been seen to fail: tests/mutants."""
+"""What a driver survives: the experiments of bench/reliability/faults.py in small. Each has been seen to fail: tests/mutants."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ passed, the smallest gain was 0.06 of η at step 100, and 0.35 at this stop. Und
 lead 119 times as far as 10, and 2.6 times as far as 200."""
 LAST_STOP = EarlyStop(step=500, extrapolations=(1, 2), fraction=2 / 5)
 """For all: the judged samples stand for the others. They may need twice the displacement of these: an all-or-nothing metric stood
-still on one that started farthest from its target, and g was 0.67. `bench/agreement.py` measures the share of losses that are
-lost, for each metric."""
+still on one that started farthest from its target, and g was 0.67. `bench/rejection/agreement.py` measures the share of losses that
+are lost, for each metric."""
 
 
 @dataclass(frozen=True, slots=True)

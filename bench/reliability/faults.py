@@ -3,18 +3,22 @@
 Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
 files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm.
 
-python bench/faults.py --out results/faults.json        about half an hour on two cores
-python bench/faults.py --only folders --out results/faults.json        its other rows stay
+python bench/reliability/faults.py --out results/faults.json        about half an hour on two cores
+python bench/reliability/faults.py --only folders --out results/faults.json        its other rows stay
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch

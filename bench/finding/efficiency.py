@@ -1,9 +1,9 @@
 """What a search finds for how many trainings: ways to search, to the level of random search and of the best hand-made loss.
 
-python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 60      keeps each training and search; the same command goes on
-python bench/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
-python bench/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
-python bench/efficiency.py --tasks digits-det --earlier bench/results/efficiency.json      one task more, beside earlier ones
+python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 60    keeps each training and search; goes on
+python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
+python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --arms small +scale +short +guided      each part alone
+python bench/finding/efficiency.py --tasks digits-det --earlier bench/results/efficiency.json    one task more
 
 All searches with one seed share samples, training seed and the trainings themselves: a loss that two of them propose is trained
 once. A search's best is the loss with the highest score of a whole training so far; it counts with its mean over two new training
@@ -17,13 +17,17 @@ it was trained. Intervals are 95 %, from resampling search seeds within each tas
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 

@@ -1,6 +1,6 @@
 """How the parser handles mutated formulas: crashes, and the time of the slowest.
 
-python bench/hostile.py --out results/hostile.json
+python bench/rejection/hostile.py --out results/hostile.json
 
 Each text is a published formula, a random tree or a hand-written attack, mutated in up to three places: brackets, operators,
 digits, look-alikes from other alphabets, control characters, pieces repeated a thousand times. The parser has to accept it or
@@ -8,6 +8,11 @@ refuse it with a caret; anything else is a crash, and the script ends with exit 
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import string
 import time

@@ -6,6 +6,11 @@ the standard loss, and their negations, the table holds g, relative and absolute
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,9 +1,14 @@
 """How long simplifying takes on trees as a search draws them, and how much it shortens them; times are processor times.
 
-python bench/simplify.py --out results/simplify.json
+python bench/cost/simplify.py --out results/simplify.json
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import time
 from collections.abc import Sequence

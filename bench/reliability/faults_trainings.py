@@ -1,16 +1,20 @@
 """What real trainings that misbehave cost their search, and what a long search with faults costs its driver.
 
-python bench/faults_trainings.py --out results/faults_trainings.json        about half an hour on two cores
-python bench/faults_trainings.py --quick
+python bench/reliability/faults_trainings.py --out results/faults_trainings.json        about half an hour on two cores
+python bench/reliability/faults_trainings.py --quick
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import builtins
 import os
 import secrets
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -18,7 +22,6 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import cloudpickle

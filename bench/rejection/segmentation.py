@@ -8,12 +8,15 @@ scenes that are generated in VOC's format; nothing is trained there.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 
@@ -81,7 +84,7 @@ def _line(row: dict, header: bool) -> str:
 
 def _scenes(place: Path) -> Path:
     """Write scenes of VOC's format, as large as the paper's proxy, with the tests' generator."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.tasks.segmentation.generated import voc
 
     # The small copy of the images goes with them.

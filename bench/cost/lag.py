@@ -1,7 +1,7 @@
 """What `lag` costs: how busy workers are, and how good the losses are that a search finds (a bench figure).
 
-python bench/lag.py --out results/lag.json                      both parts, about half an hour on one idle core
-python bench/lag.py --part quality --work /tmp/lag.jsonl        can be taken up again: what is in the file is not done again
+python bench/cost/lag.py --out results/lag.json                      both parts, about half an hour on one idle core
+python bench/cost/lag.py --part quality --work /tmp/lag.jsonl        can be taken up again: what is in the file is not done again
 
 Child k sees outcomes up to child k − lag. A large lag keeps many workers busy; a small one lets every child learn from all before
 it. The first part is a simulation: the pipeline and its history are the real ones, trainings last as long as measured ones did,
@@ -12,11 +12,15 @@ lags are compared pairwise over seeds. Where most candidates are trained shortly
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -54,7 +58,7 @@ DIGITS = (
 TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(60 * seconds for seconds in DIGITS)}
 """As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
 TESTING_SECONDS = 1.2e-3
-"""Of one attempt, on average over all that are drawn (bench/rejection.py: 100,000 a minute on two cores)."""
+"""Of one attempt, on average over all that are drawn (bench/rejection/rejection.py: 100,000 a minute on two cores)."""
 START_SECONDS = 0.1
 """Of a short training, beside its share of a whole one: on digits-seg an eighth of the steps took a seventh of the time."""
 FIGURES = {

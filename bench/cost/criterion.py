@@ -6,6 +6,11 @@ is the median of the ratios over all pairs, with their interquartile range. Comp
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import time
 from collections.abc import Callable, Sequence

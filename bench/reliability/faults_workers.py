@@ -1,10 +1,15 @@
 """What a killed, hanging, frozen or greedy worker costs: the attempts that are repeated; the history stays the same.
 
-python bench/faults_workers.py --out results/faults_workers.json        about a quarter of an hour on two cores
-python bench/faults_workers.py --quick
+python bench/reliability/faults_workers.py --out results/faults_workers.json        about a quarter of an hour on two cores
+python bench/reliability/faults_workers.py --quick
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import os
 import signal
@@ -13,7 +18,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 

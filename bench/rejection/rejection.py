@@ -11,6 +11,11 @@ Rates are losses per minute of processor time, times the number of processes; fo
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import itertools
 import time

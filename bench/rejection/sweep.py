@@ -7,6 +7,11 @@ time. For processes it is that of the losses explored per minute by the wall clo
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import math
 import os

@@ -1,6 +1,6 @@
 """What reading a large run costs: each command that reads one, and the live page.
 
-python bench/report.py --candidates 100000 --out results/report.json
+python bench/cost/report.py --candidates 100000 --out results/report.json
 
 The run is written through the store that searches write to; its losses are drawn, its scores and curves are made up. Each
 command runs in a process of its own; `imports` is such a process that only imports what the report needs.
@@ -8,14 +8,17 @@ command runs in a process of its own; `imports` is such a process that only impo
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Whether a search finds better losses than random search and the baselines, all measured on the test split.
 
-python bench/audit.py --out results/audit.json
+python bench/finding/audit.py --out results/audit.json
 
 For each task: searches with several seeds, with the settings of small tasks and with the paper's, and as many random searches,
 which train the same number of losses. The winner of each, selected by new training seeds on the valid split, and every baseline
@@ -10,12 +10,16 @@ work folder: the same command continues where it was interrupted.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import csv
 import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import autoloss

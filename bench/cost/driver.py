@@ -1,6 +1,6 @@
 """What the driver costs: time and memory per trained candidate, and the share of the time in which its workers are busy.
 
-python bench/driver.py --out results/driver.json
+python bench/cost/driver.py --out results/driver.json
 
 The pipeline, its history and its store are the real ones, and jobs are pickled as for worker processes; only what a worker
 would do is answered at once, and the time that takes is left out. Utilisation is measured on digits-seg, with two worker
@@ -9,13 +9,17 @@ processes on an otherwise idle machine: the share of the time in which they trai
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import gc
 import os
 import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -35,8 +39,8 @@ from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.messages import Finished, JobOutcome, decode, encode
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job
-from digits import FEW
 from output import Figure, emit, make_parser, parse_arguments
+from problems import FEW
 from synthetic import BRANCHES, Answers
 
 TARGETS = {

@@ -1,8 +1,8 @@
 """A table of trained losses: each with its scores at an eighth, a quarter and the whole of a training, and what it says.
 
-python bench/lossbench.py --work DIR/rows.csv --processes 2            appends a row for each loss; the same command goes on
-python bench/lossbench.py --work DIR/rows.csv --count 0 --pack         writes them to results/lossbench.csv.gz
-python bench/lossbench.py --simulate --out results/lossbench.json      tries proposers and rungs on that table, in seconds
+python bench/finding/lossbench.py --work DIR/rows.csv --processes 2            appends a row for each loss; the same command goes on
+python bench/finding/lossbench.py --work DIR/rows.csv --count 0 --pack         writes them to results/lossbench.csv.gz
+python bench/finding/lossbench.py --simulate --out results/lossbench.json      tries proposers and rungs on that table, in seconds
 
 The losses pass the rejection protocol and are drawn as a search draws them: the first at random, later ones half at random and half
 as mutations of earlier ones that score well at an eighth of the training. Each is trained at the scale of the standard loss, with
@@ -12,12 +12,16 @@ processes or on interruptions. docs/lossbench.md describes the columns and how t
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from autoloss.evaluation.evaluator import Evaluator

@@ -16,7 +16,7 @@ Case = tuple[str, str, Callable[[Path], None]]
 
 def cases() -> Iterator[Case]:
     """Return every case of the tests."""
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2]))
     from tests import test_hostile_run
     from tests.report.written import searched
     from tests.tasks import test_broken_data, test_hostile_files

@@ -14,11 +14,15 @@ the second, so that these stages are tested too.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -39,13 +43,13 @@ from output import Figure, emit, make_parser, parse_arguments
 from places import PLACES
 from rejection import Memory, draws, scenes
 
-MEASURED = Path(__file__).parent / "results" / "agreement_metrics.jsonl"
+MEASURED = Path(__file__).parents[1] / "results" / "agreement_metrics.jsonl"
 SEEDS = (11, 12)
 """Of the samples; other ones than those on which the screen's rule was chosen."""
 CHECKED = 2
 """Losses that passed, at each place and seed, which the reference decides as well."""
 QUICK_PLACES = ("scenes from one class, worst IoU", "one-channel masks, F2", "rows, Kendall's τ")
-DECISIONS = Path(__file__).parent / "results" / "reference_decisions.jsonl"
+DECISIONS = Path(__file__).parents[1] / "results" / "reference_decisions.jsonl"
 MUTATED = 0.5
 """Share of mutations of accepted losses."""
 FIGURES = {

@@ -8,9 +8,12 @@ random weights, so it is trained with Adam: a step of Adam does not depend on th
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,7 +87,7 @@ def _line(loss: str, metric: str, closed: str, values: dict[str, float]) -> str:
 
 def made(folder: Path, count: int) -> Path:
     """Write the scenes; the generator is the tests'."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.tasks.segmentation.generated import voc
 
     voc(folder, count=count, side=SIDE)

@@ -1,23 +1,27 @@
 """What a short search on digits-seg finds, for several seeds: the winner and tuned baselines on the test split.
 
-python bench/digits.py --seeds 2 --out results/digits.json      searches and compares
-python bench/digits.py --runs DIR DIR                           reads finished runs
+python bench/finding/digits.py --seeds 2 --out results/digits.json      searches and compares
+python bench/finding/digits.py --runs DIR DIR                           reads finished runs
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import argparse
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import autoloss
 from autoloss.report.leaderboard import comparison_rows
 from autoloss.run.results import Search, open_run
 from output import Figure, emit, parse_arguments
+from problems import FEW
 from searches import EVOLUTION, make_search_parser, searched
 
-FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 """Options of digits-seg that make a training take a fraction of a second."""
 _SEED_0 = ("searches", {"seed": 0}, "comparison")
 FIGURES = {

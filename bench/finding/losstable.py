@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parent / "results" / "lossbench.csv.gz"
+TABLE = Path(__file__).resolve().parents[1] / "results" / "lossbench.csv.gz"
 DIGITS = 7
 """Significant digits of a number."""
 

@@ -1,12 +1,17 @@
 """What a search on a Ray cluster repeats when nodes are killed; the history stays the same.
 
-python bench/faults_ray.py --out results/faults_ray.json        about ten minutes on two cores
-python bench/faults_ray.py --quick
+python bench/reliability/faults_ray.py --out results/faults_ray.json        about ten minutes on two cores
+python bench/reliability/faults_ray.py --quick
 
 The cluster listens on the loopback address only and has a token of its own; only processes started here are ended.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import itertools
 import os
@@ -17,7 +22,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from autoloss.workers.pool import Workers

@@ -7,6 +7,11 @@ tables change one setting each: the coder's deviations, NMS, and the box of a ne
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -10,11 +10,15 @@ Dataset with the same loss, by turns; the median ratio.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import segmentation_models_pytorch as smp
