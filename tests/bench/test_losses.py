@@ -122,7 +122,7 @@ def test_the_processes_of_a_script_that_is_killed_end():
         "        print(pool.submit(os.getpid).result(), flush=True)\n"
         "        time.sleep(60)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(BENCH)}
+    environment = {**os.environ, "PYTHONPATH": str(BENCH / "shared")}
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(code)
         script.flush()
