@@ -26,6 +26,7 @@ import cloudpickle
 
 import autoloss
 from autoloss import recipes
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Train
@@ -35,7 +36,6 @@ from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.messages import Finished, JobOutcome, decode, encode
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job

@@ -30,6 +30,7 @@ from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.record import Memory
 from autoloss.comparison.table import Measurements, Row, sort_by_mean
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History
@@ -40,7 +41,6 @@ from autoloss.run.results import best_entrants
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, parse_arguments
 from searches import tell

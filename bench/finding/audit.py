@@ -28,6 +28,7 @@ from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import TEST, Entrant, training_seeds
 from autoloss.comparison.table import Measurements, Row
 from autoloss.errors import RequestError
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.jobs import Train
@@ -36,7 +37,6 @@ from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import Dispatcher
 from digits import FEW
 from output import Figure, emit, parse_arguments
 from searches import ARMS, EVOLUTION, make_search_parser, searched, tell

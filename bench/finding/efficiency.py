@@ -35,13 +35,13 @@ import autoloss
 from autoloss import recipes
 from autoloss.comparison.baselines import baselines, tune_learning_rates
 from autoloss.comparison.record import Memory
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.resolving import operator_table
 from autoloss.run.starting_losses import parse_starting_losses
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
-from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS

@@ -14,7 +14,9 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.loop import run_loop
@@ -25,9 +27,7 @@ from autoloss.store.samples import draw_samples
 from autoloss.tasks.task import Task
 from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training
-from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.faults import FaultyFunction
-from autoloss.workers.injection import FaultyWorkers, Injection
+from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import InlineWorkers, Workers
 from output import emit, keep_rows, make_parser, parse_arguments
 from searches import tell
@@ -131,16 +131,16 @@ def searched(
     runner = Evaluator(task, samples, configuration)
     inner = workers(FaultyFunction(runner.perform))
     injection = Injection({}) if inject is None else Injection.parse(inject)
-    with FaultyWorkers(inner, injection, configuration.limits.memory_bytes) as pool:
+    with FaultyWorkers(inner, injection, job_key, configuration.limits.memory_bytes) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         run_loop(
             history, Nowhere(), dispatcher, None if meddle is None else lambda progress: meddle(inner, progress.trained)
         )
     counts = {
         "failed": sum(outcome.state is State.FAILED for outcome in history.outcomes.values()),
-        "repeated": pool.repeated + dispatcher.losses.total(),
+        "repeated": pool.repeated + dispatcher.queue.losses.total(),
         "injected": dict(pool.injected),
-        "losses": dict(dispatcher.losses),
+        "losses": dict(dispatcher.queue.losses),
     }
     return list(as_text(history.finished)), counts
 

@@ -31,7 +31,9 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
@@ -39,9 +41,7 @@ from autoloss.run.progress import Progress
 from autoloss.settings import Configuration
 from autoloss.store.samples import draw_samples
 from autoloss.store.store import FILE, Store
-from autoloss.workers.dispatch import Dispatcher
-from autoloss.workers.faults import FaultyFunction
-from autoloss.workers.injection import FaultyWorkers, Injection
+from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import ProcessWorkers
 from beside import SETTINGS, Measure, Toy, row, run_measures
 from misdeeds import backtrack, crash, ignore_signals, loop_in_c, stop
@@ -323,7 +323,7 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Store(Path(folder), write=True) as store,
-        FaultyWorkers(inner, Injection.parse(SOAK_FAULTS), configuration.limits.memory_bytes) as pool,
+        FaultyWorkers(inner, Injection.parse(SOAK_FAULTS), job_key, configuration.limits.memory_bytes) as pool,
     ):
         dispatcher = Dispatcher(pool, configuration.limits)
 
@@ -341,7 +341,9 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
         stored = sum(1 for _ in store.candidates())
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
     lost = failed + children - stored
-    return [row("a search with faults on", children, lost, pool.repeated + dispatcher.losses.total(), None, **figures)]
+    return [
+        row("a search with faults on", children, lost, pool.repeated + dispatcher.queue.losses.total(), None, **figures)
+    ]
 
 
 def _resident_bytes() -> int:

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from autoloss.settings import Configuration
-from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
+from autoloss.workers.injection import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.process_table import measure_groups

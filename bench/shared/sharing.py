@@ -17,6 +17,7 @@ from typing import Any
 
 import autoloss
 from autoloss.comparison.entrant import CONFIRMATION, training_seeds
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, Train
@@ -26,7 +27,6 @@ from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
 from autoloss.store import samples as sample_files
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.pool import InlineWorkers
 
 SCHEMA = """

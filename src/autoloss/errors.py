@@ -52,6 +52,25 @@ def quote(found: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 4 :]}"
 
 
+_CUT = " … shortened … "
+
+
+def keep_text(text: str, characters: int) -> str:
+    """Return a text as a run keeps it: what UTF-8 cannot write is escaped, and the middle of a longer one is left out.
+
+    >>> keep_text("a" * 100, 30)
+    'aaaaaaa … shortened … aaaaaaa'
+    """
+    # A subclass's methods are not ours.
+    text = str.__str__(text)
+    # What cannot be written is rare, and long texts are cut before they are copied again.
+    if len(text) > characters:
+        half = (characters - len(_CUT)) // 2
+        text = text[:half] + _CUT + text[-half:]
+    plain = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return plain if plain == text else keep_text(plain, characters)
+
+
 def suggest(found: str, known: Iterable[str]) -> str:
     """Return ' Did you mean …?' for the closest known name, or an empty text if none is close."""
     names = list(known)

@@ -114,10 +114,8 @@ class Mutant:
 MUTANTS = {
     "lost nodes are blamed on the loss": Mutant(
         nodes_lost,
-        "autoloss.workers.dispatch:Dispatcher._result",
-        {
-            'if outcome.cause == "deadline"': 'if isinstance(self._jobs[outcome.job], Train) or outcome.cause == "deadline"'
-        },
+        "autoloss.workers.queue:JobQueue._judge",
+        {'if lost.cause == "deadline"': 'if job.urgent or lost.cause == "deadline"'},
     ),
     "workers that end late": Mutant(
         worker_gone,
@@ -130,7 +128,7 @@ MUTANTS = {
         {"self.database.commit(": "candidate.id > 3 or self.database.commit("},
     ),
     "texts of any length": Mutant(
-        misbehaving, "autoloss.proposing.records:keep_text", {"if len(text) > characters:": "if False:"}
+        misbehaving, "autoloss.errors:keep_text", {"if len(text) > characters:": "if False:"}
     ),
     "scores that are no numbers": Mutant(
         score_not_finite, "autoloss.evaluation.evaluator:to_record", {"if not math.isfinite(score):": "if False:"}

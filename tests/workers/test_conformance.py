@@ -6,20 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from autoloss.workers.faults import FaultyFunction
-from autoloss.workers.injection import FaultyWorkers, Injection
+from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import InlineWorkers, JobFunction, ProcessWorkers
+from autoloss.workers.queue import JobQueue
 
 from .conformance import PROMISES, Start
 from .local_cluster import leased_workers
 
 
-def faulty_workers(function: JobFunction) -> FaultyWorkers:
-    """Return workers of which one attempt out of five fails."""
-    workers = ProcessWorkers(FaultyFunction(function), 2)
-    return FaultyWorkers(
-        workers, Injection({"error": 0.1, "worker-crash": 0.1}, 3), key=lambda payload: (str(payload),)
-    )
+def faulty_workers(function: JobFunction, rate: float = 0.0) -> FaultyWorkers:
+    """Return workers of which two attempts out of five fail at a rate of 0.2."""
+    injection = Injection({"error": rate, "worker-crash": rate}, 3)
+    return FaultyWorkers(ProcessWorkers(FaultyFunction(function), 2), injection, lambda payload: (str(payload),))
 
 
 KINDS: dict[str, Start] = {
@@ -36,9 +34,14 @@ def test_workers_keep_the_contract(promise: Callable[[Start], None], kind: str):
     promise(KINDS[kind])
 
 
-def test_faults_were_injected_while_the_contract_was_kept():
-    with faulty_workers(abs) as workers:
+def test_faults_are_lost_attempts_that_a_queue_repeats():
+    with faulty_workers(abs, 0.2) as workers:
+        queue = JobQueue(workers)
         for job in range(10):
-            workers.submit(job, -job, deadline_seconds=20)
-            assert [outcome.value for outcome in workers.wait(None)] == [job]
-        assert workers.repeated == workers.injected.total() > 0
+            queue.submit(-job, deadline_seconds=20)
+        outcomes = []
+        while queue.pending:
+            outcomes += queue.wait(None)
+    assert sorted(outcome.value for outcome in outcomes) == list(range(10))
+    assert workers.repeated == workers.injected.total() > 0
+    assert not queue.losses

@@ -9,12 +9,13 @@ import time
 import pytest
 
 from autoloss.errors import RequestError, RunError
+from autoloss.evaluation.dispatch import CompletedJob, Dispatcher, run_jobs
 from autoloss.proposing.jobs import RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import STARTS, TRIES, CompletedJob, Dispatcher, run_jobs
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
+from autoloss.workers.queue import STARTS, TRIES
 
 
 def test_what_ends_during_a_rest_is_told_afterwards():
@@ -27,7 +28,7 @@ def test_what_ends_during_a_rest_is_told_afterwards():
     with InlineWorkers(perform) as workers:
         dispatcher = Dispatcher(workers, LimitSettings())
         tickets = [dispatcher.submit(Train("y", Training(seed=seed))) for seed in range(2)]
-        dispatcher.rest(0.02)
+        dispatcher.queue.rest(0.02)
         assert performed == [0]
         done = dispatcher.wait(0.0)
         assert [(one.ticket, one.result.score) for one in done] == [(tickets[0], 0.0), (tickets[1], 1.0)]
@@ -39,7 +40,7 @@ def test_a_rest_takes_its_time_whatever_is_under_way():
         dispatcher = Dispatcher(workers, LimitSettings())
         dispatcher.submit(Train("y", Training(seed=0)))
         began = time.monotonic()
-        dispatcher.rest(0.05)
+        dispatcher.queue.rest(0.05)
         assert time.monotonic() - began >= 0.05
 
 
@@ -47,8 +48,8 @@ def test_a_large_result_is_taken_in_before_its_deadline_passes():
     with ProcessWorkers(lambda job: Outcome(state=State.SCORED, score=1.0, curve=((1, 0.5),) * 100_000), 1) as workers:
         dispatcher = Dispatcher(workers, LimitSettings(training_seconds=30))
         dispatcher.submit(Train("y", Training(seed=0)))
-        while not dispatcher._ended:
-            dispatcher.rest(0.05)
+        while not dispatcher.queue._ended:
+            dispatcher.queue.rest(0.05)
         (done,) = dispatcher.wait(0.0)
         assert done.result.state is State.SCORED
 
@@ -62,7 +63,7 @@ def test_workers_killed_while_they_start_cost_a_job_none_of_its_tries():
             assert dispatcher.wait(None) == []
         (done,) = dispatcher.wait(None)
     assert done.result.state is State.SCORED
-    assert dispatcher.losses == {"killed": TRIES + 1}
+    assert dispatcher.queue.losses == {"killed": TRIES + 1}
     assert not dispatcher.failed
 
 
@@ -75,7 +76,7 @@ def test_workers_that_never_start_are_given_up():
             os.kill(workers.groups[0], signal.SIGKILL)
             found = dispatcher.wait(None)
     assert found[0].result.state is State.FAILED
-    assert dispatcher.losses == {"killed": STARTS + TRIES - 1}
+    assert dispatcher.queue.losses == {"killed": STARTS + TRIES - 1}
 
 
 def test_samples_that_no_longer_serve_are_told_without_a_traceback():

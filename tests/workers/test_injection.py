@@ -15,8 +15,9 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
+from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.machines import Machines
+from autoloss.evaluation.machines import Machines, job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.jobs import Job, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
@@ -24,10 +25,16 @@ from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.store.samples import draw_samples
 from autoloss.training.training import Training
-from autoloss.workers import dispatch, faults, injection
-from autoloss.workers.dispatch import Dispatcher, run_jobs
-from autoloss.workers.faults import FAULTS, HANGING, Fault, FaultyFunction
-from autoloss.workers.injection import FAULTY_ATTEMPTS, FaultyWorkers, Injection, job_key
+from autoloss.workers import injection, queue
+from autoloss.workers.injection import (
+    FAULTS,
+    FAULTY_ATTEMPTS,
+    HANGING,
+    Fault,
+    FaultyFunction,
+    FaultyWorkers,
+    Injection,
+)
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
 from tests.run.quick import SETTINGS, QuickTask
 
@@ -46,14 +53,14 @@ def run_with_faults(
     settings = LimitSettings(training_seconds=20, **limits)
     memory = settings.memory_bytes
     inner = ProcessWorkers(FaultyFunction(train), workers, memory_limit_bytes=memory)
-    with FaultyWorkers(inner, injection, memory) as pool:
+    with FaultyWorkers(inner, injection, job_key, memory) as pool:
         dispatcher = Dispatcher(pool, settings)
         scores = {
             done.job.training.seed: done.result.score
             for done in run_jobs([Train("y", Training(seed=seed)) for seed in range(jobs)], dispatcher)
             if isinstance(done.job, Train) and not isinstance(done.result, list)
         }
-    assert not dispatcher.losses
+    assert not dispatcher.queue.losses
     assert not dispatcher.failed
     return scores, pool
 
@@ -91,16 +98,16 @@ def check_three_failures_of_the_machine_are_no_score() -> None:
     def refuse(job):
         raise MemoryError("for real")
 
-    with FaultyWorkers(InlineWorkers(FaultyFunction(refuse)), Injection({"error": 1.0})) as pool:
+    with FaultyWorkers(InlineWorkers(FaultyFunction(refuse)), Injection({"error": 1.0}), job_key) as pool:
         dispatcher = Dispatcher(pool, LimitSettings())
         (done,) = run_jobs([Train("y", Training(seed=0))], dispatcher)
     assert not isinstance(done.result, list)
     assert (done.result.state, done.result.score) == (State.FAILED, None)
-    assert done.result.reason.count("for real") >= dispatch.TRIES
+    assert done.result.reason.count("for real") >= queue.TRIES
     assert "injected" not in done.result.reason
     assert (dispatcher.failed, pool.repeated) == (1, FAULTY_ATTEMPTS)
     assert "1 jobs failed for reasons of their own" in pool.describe_faults(dispatcher.failed)
-    assert dispatcher.describe_losses() == (
+    assert dispatcher.queue.describe_losses() == (
         "The machine ended 2 attempts (memory 2); they were repeated with the same seed."
     )
 
@@ -216,7 +223,7 @@ def history_of(
     history = History(task.branches, configuration)
     runner = Evaluator(task, draw_samples(task, configuration.rejection.samples, configuration.seed), configuration)
     inner = InlineWorkers(around(runner.perform))
-    with inner if faults is None else FaultyWorkers(inner, faults) as pool:
+    with inner if faults is None else FaultyWorkers(inner, faults, job_key) as pool:
         dispatcher = Dispatcher(pool, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
     return list(as_text(history.finished)), dispatcher, pool
@@ -230,13 +237,13 @@ def check_faults_do_not_change_the_history() -> None:
 
     clean = history_of(FaultyFunction)[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faults, "FAULTS", dict.fromkeys(FAULTS, lose))
+        patch.setattr(injection, "FAULTS", dict.fromkeys(FAULTS, lose))
         found = [
             history_of(FaultyFunction, Injection.parse(f"worker-crash=0.4,hang=0.3,seed={seed}")) for seed in range(3)
         ]
     for history, dispatcher, workers in found:
         assert history == clean
-        assert not dispatcher.losses
+        assert not dispatcher.queue.losses
         assert isinstance(workers, FaultyWorkers)
         assert workers.injected.total() == workers.repeated > 10
 
@@ -257,7 +264,7 @@ def check_what_the_machine_loses_is_tried_again() -> None:
 
     history, dispatcher, _ = history_of(lose_twice)
     assert history == history_of(FaultyFunction)[0]
-    assert dispatcher.losses["memory"] > 10
+    assert dispatcher.queue.losses["memory"] > 10
 
 
 def test_what_the_machine_loses_is_tried_again_and_the_history_stays():

@@ -9,10 +9,11 @@ import sys
 import cloudpickle
 import pytest
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, keep_text
+from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.evaluation.evaluator import to_record
 from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, keep_text
+from autoloss.proposing.records import NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
 from autoloss.report.failures import failures
 from autoloss.run.request import make_request
 from autoloss.settings import Configuration, LimitSettings
@@ -20,7 +21,6 @@ from autoloss.store.read import Reader
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import FILE, Store
 from autoloss.training.training import Diverged, Scored, Stopped, Training
-from autoloss.workers.dispatch import Dispatcher, run_jobs
 from autoloss.workers.messages import Finished, Lost, Raised
 from autoloss.workers.pool import InlineWorkers, ProcessWorkers
 from autoloss.workers.worker import run_job

@@ -14,10 +14,10 @@ from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.record import Record
 from autoloss.comparison.table import sort_by_mean
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.space.branch import Branch
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.tasks.task import Task
-from autoloss.workers.dispatch import Dispatcher
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""

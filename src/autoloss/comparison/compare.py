@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.record import Record, run_trainings
 from autoloss.comparison.table import Row, collect_rows
-from autoloss.workers.dispatch import Dispatcher
+from autoloss.evaluation.dispatch import Dispatcher
 
 
 def compare_losses(

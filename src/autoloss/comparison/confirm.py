@@ -11,12 +11,12 @@ from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant,
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Counted, Record, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.store.crash_points import crash_point
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.dispatch import Dispatcher
 
 Say = Callable[[str], None]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import Dispatcher, run_jobs
 
 
 class Record(Protocol):

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autoloss import zoo
+from autoloss.errors import keep_text
 from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State, keep_text
+from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Sample

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.proposing.jobs import Job, RejectionBatch
 from autoloss.tasks.task import Task
-from autoloss.workers.faults import FaultyFunction
 from autoloss.workers.gpus import deal_gpus
-from autoloss.workers.injection import FaultyWorkers, Injection
+from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import InlineWorkers, JobFunction, ProcessWorkers, Workers
 
 
@@ -70,7 +70,17 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
     if machines.injection is None:
         return _start(runner.perform, runner, machines, limit, resume)
     workers = _start(FaultyFunction(runner.perform), runner, machines, limit, resume)
-    return FaultyWorkers(workers, machines.injection, limit)
+    return FaultyWorkers(workers, machines.injection, job_key, limit)
+
+
+def job_key(job: Job) -> tuple[int | str, ...]:
+    """Return what identifies a job in every run of the same configuration."""
+    if isinstance(job, RejectionBatch):
+        # How many attempts a batch holds, and which keys were known when it was sent, is a matter of timing.
+        return job.candidate, job.branch, job.first
+    training = job.training
+    factors = str((training.fidelity, training.learning_rate, dict(training.scale)))
+    return job.loss, training.seed, training.split, training.schedule, factors
 
 
 def gpus_of_workers(task: Task, machines: Machines) -> tuple[str, ...]:

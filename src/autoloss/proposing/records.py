@@ -16,25 +16,6 @@ PROMOTED = "promoted"
 """Kind of every branch of a candidate that is an earlier one, trained at a larger share of the schedule."""
 
 
-def keep_text(text: str, characters: int) -> str:
-    """Return a text as a run keeps it: what UTF-8 cannot write is escaped, and the middle of a longer one is left out.
-
-    >>> keep_text("a" * 100, 30)
-    'aaaaaaa … shortened … aaaaaaa'
-    """
-    # A subclass's methods are not ours.
-    text = str.__str__(text)
-    # What cannot be written is rare, and long texts are cut before they are copied again.
-    if len(text) > characters:
-        half = (characters - len(_CUT)) // 2
-        text = text[:half] + _CUT + text[-half:]
-    plain = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return plain if plain == text else keep_text(plain, characters)
-
-
-_CUT = " … shortened … "
-
-
 class State(Enum):
     """How a training ends."""
 

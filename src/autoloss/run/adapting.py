@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from autoloss import zoo
-from autoloss.errors import RequestError, RunError, describe_user_error
+from autoloss.errors import RequestError, RunError, describe_user_error, keep_text
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.records import Outcome, State, keep_text
+from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.loss import bind

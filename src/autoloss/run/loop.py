@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from autoloss.errors import RunError
+from autoloss.evaluation.dispatch import CompletedJob, Dispatcher
 from autoloss.proposing.ahead import Ahead
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.history import History
@@ -16,7 +17,6 @@ from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.run.progress import Progress
 from autoloss.store.crash_points import crash_point
 from autoloss.training.training import Training
-from autoloss.workers.dispatch import CompletedJob, Dispatcher
 
 POLL_SECONDS = 0.5
 """How often the observer is told when nothing ends."""
@@ -87,7 +87,7 @@ class _Search:
         """Return why the search is over; what still trains is waited for, except past the wall-clock limit."""
         limit = self.history.configuration.limits.wall_clock_seconds
         if limit is not None and time.monotonic() - self.started > limit:
-            self.dispatcher.abandon()
+            self.dispatcher.queue.abandon()
             return f"the wall-clock limit of {limit:g} s is reached"
         return None if self.history.running else self.history.end
 
@@ -119,7 +119,7 @@ class _Search:
         if self.history.end is not None:
             return
         for eager in (False, True):
-            while self.dispatcher.idle and (batch := self.ahead.next_batch(eager)) is not None:
+            while self.dispatcher.queue.idle and (batch := self.ahead.next_batch(eager)) is not None:
                 self.dispatcher.submit(batch)
 
     def receive(self, done: CompletedJob) -> None:

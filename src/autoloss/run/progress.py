@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Individual
 from autoloss.rejection.reasons import Reason
-from autoloss.workers.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Progress:
             rejected={reason.value: counts[reason.name] for reason in Reason if counts[reason.name]},
             best=best,
             best_age=len(history.candidates) - 1 - best.id if best else 0,
-            workers=dispatcher.slots,
-            busy=dispatcher.slots - dispatcher.idle,
+            workers=dispatcher.queue.slots,
+            busy=dispatcher.queue.slots - dispatcher.queue.idle,
             seconds=seconds,
         )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.proposing.proposers import find_proposer
-from autoloss.proposing.records import NAME_CHARACTERS, keep_text
+from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.identities import find_target_kind
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses

@@ -14,6 +14,7 @@ from autoloss.comparison.entrant import TEST, Entrant
 from autoloss.comparison.record import Memory
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.errors import RequestError, unknown
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
@@ -29,7 +30,6 @@ from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.dispatch import Dispatcher
 
 FINAL = FinalSettings()
 BASELINES = ("usual", "all")
@@ -146,7 +146,7 @@ def compare(
         runner = Evaluator(request.task, samples, request.configuration, operators=request.operators)
         with start_workers(runner, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, request.configuration.limits)
-            store.rest_with(dispatcher.rest)
+            store.rest_with(dispatcher.queue.rest)
             entrants = [
                 Entrant(f"#{loss.id}", loss.formula, request.configuration.search.learning_rate) for loss in best
             ]

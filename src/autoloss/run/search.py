@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from autoloss import recipes
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.errors import RequestError
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.proposing.history import History
@@ -33,7 +34,6 @@ from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
-from autoloss.workers.dispatch import Dispatcher
 from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 
@@ -228,7 +228,7 @@ class _Driver:
             self.say(text)
         with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
-            self.store.rest_with(dispatcher.rest)
+            self.store.rest_with(dispatcher.queue.rest)
             end = run_loop(history, self.store, dispatcher, self._watch(history))
             crash_point("search-ended")
             if final:
@@ -236,8 +236,8 @@ class _Driver:
                 if not best and history.best is not None:
                     self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
                 confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say, self._count())
-        if dispatcher.losses:
-            self.say(dispatcher.describe_losses())
+        if dispatcher.queue.losses:
+            self.say(dispatcher.queue.describe_losses())
         if isinstance(workers, FaultyWorkers):
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.

@@ -13,8 +13,8 @@ from types import NoneType
 from typing import Any, final
 
 from autoloss.conversion import parse_json
-from autoloss.errors import RunError, quote
-from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State, keep_text
+from autoloss.errors import RunError, keep_text, quote
+from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
 from autoloss.training.training import Training
 
 CHECKSUM = "checksum"

@@ -1,31 +1,125 @@
 """Injected faults: workers that crash, hang or run out of memory at chosen attempts, so that a run can be rehearsed.
 
-`worker-crash=0.05,seed=7` kills the worker in one attempt out of twenty. An injected fault never changes a history: the attempt
-is repeated with the same job and so with the same seed, and whoever submitted the job is told nothing of it.
+`worker-crash=0.05,seed=7` kills the worker in one attempt out of twenty. An injected fault never changes a history: the queue
+repeats the attempt with the same payload and so with the same seed, and does not count it among the failures of the machine.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.proposing.chance import derive_generator
-from autoloss.proposing.jobs import Job, RejectionBatch
-from autoloss.workers.faults import FAULTS, HANGING, UNLIMITED_BYTES, Fault, FaultyPayload
-from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, Lost
-from autoloss.workers.pool import Workers, check_submission, wait_for_outcomes
+from autoloss.workers.pool import JobFunction, Workers
 
 FAULTY_ATTEMPTS = 3
 """Only the first so many attempts at a job may be given a fault, so a run ends whatever the rates."""
 OVERUSE = 1.5
-"""A worker with the fault `oom` takes so many times its limit."""
+"""Memory that the fault `oom` takes, in multiples of the worker's limit."""
 HANG_SECONDS = 5.0
 """Deadline of a job that was made to hang; its own may be an hour."""
+STEP_BYTES = 64 << 20
+UNLIMITED_BYTES = 1 << 30
+"""Memory that the fault `oom` takes where there is no limit: enough to be measured, not enough to endanger the machine."""
+FOREVER_SECONDS = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong with one attempt at a job.
+
+    Args:
+        kind: A key of `FAULTS`.
+        late: Whether it happens after the work is done and before the result is sent, or before the work.
+        memory_bytes: What a worker with the fault `oom` takes.
+    """
+
+    kind: str
+    late: bool
+    memory_bytes: int = UNLIMITED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyPayload:
+    """A payload with the fault that its worker shall have."""
+
+    payload: Any
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyFunction:
+    """Runs jobs as `function` does, with the faults that `FaultyWorkers` adds to their payloads."""
+
+    function: JobFunction
+
+    def __call__(self, payload: Any) -> Any:
+        if not isinstance(payload, FaultyPayload):
+            return self.function(payload)
+        fault = payload.fault
+        if not fault.late:
+            FAULTS[fault.kind](fault)
+        # A process that was stopped may be continued: there is a job to do.
+        value = self.function(payload.payload)
+        if fault.late:
+            FAULTS[fault.kind](fault)
+        return value
+
+
+def _crash(fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang(fault: Fault) -> None:
+    end = time.monotonic() + FOREVER_SECONDS
+    while time.monotonic() < end:
+        pass
+
+
+def _hang_in_c(fault: Fault) -> None:
+    # PyDLL keeps the GIL: no thread and no signal handler of the worker runs until it returns.
+    ctypes.PyDLL(None).sleep(FOREVER_SECONDS)
+
+
+def _freeze(fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _grow(fault: Fault) -> None:
+    taken: list[bytearray] = []
+    while len(taken) * STEP_BYTES < fault.memory_bytes:
+        # Bytes other than 0, so that the kernel has to find a page for each.
+        taken.append(bytearray(b"x") * STEP_BYTES)
+    # Memory is measured about five times a second.
+    time.sleep(1.0)
+    raise MemoryError(f"injected, at {fault.memory_bytes} bytes")
+
+
+def _fail(fault: Fault) -> None:
+    raise RuntimeError("CUDA error: unspecified launch failure (injected)")
+
+
+FAULTS: Mapping[str, Callable[[Fault], None]] = MappingProxyType(
+    {
+        "worker-crash": _crash,
+        "hang": _hang,
+        "hang-c": _hang_in_c,
+        "freeze": _freeze,
+        "oom": _grow,
+        "error": _fail,
+    }
+)
+"""By name: SIGKILL, a loop in Python, C code that holds the GIL, SIGSTOP, memory beyond the limit, an error of a GPU."""
+HANGING = ("hang", "hang-c", "freeze")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +131,7 @@ class Injection:
 
     Args:
         rates: Key of `FAULTS` → share of attempts, 0 to 1.
-        seed: Of the draws; no draw of the search depends on it.
+        seed: Seed of the draws; no draw of the search depends on it.
 
     Raises:
         RequestError: An unknown fault, a rate outside 0 to 1, or rates that add up to more than 1.
@@ -89,13 +183,13 @@ class Injection:
         """Return what goes wrong with an attempt at a job, or None.
 
         Args:
-            key: What identifies the job; see `job_key`.
+            key: What identifies the job in every run of the same configuration.
             attempt: From 0.
             memory_bytes: The limit of a worker.
         """
         if attempt >= FAULTY_ATTEMPTS:
             return None
-        rng = derive_generator(self.seed, "fault", *key, attempt)
+        rng = Random(repr((self.seed, *key, attempt)))
         left = rng.random()
         for kind, rate in self.rates.items():
             left -= rate
@@ -105,33 +199,22 @@ class Injection:
         return None
 
 
-def job_key(job: Job) -> tuple[int | str, ...]:
-    """Return what identifies a job in every run of the same configuration."""
-    if isinstance(job, RejectionBatch):
-        # How many attempts a batch holds, and which keys were known when it was sent, is a matter of timing.
-        return job.candidate, job.branch, job.first
-    training = job.training
-    factors = str((training.fidelity, training.learning_rate, dict(training.scale)))
-    return job.loss, training.seed, training.split, training.schedule, factors
-
-
 class FaultyWorkers(Workers):
-    """Runs jobs on other workers and injects faults; an attempt that a fault ended is repeated here and not returned.
+    """Runs jobs on other workers and injects faults; an attempt that a fault ended is `Lost` with the cause `injected`.
 
     A job that is submitted again after `Lost` keeps its number: it is the next attempt at the same job.
 
-    >>> from autoloss.workers.faults import FaultyFunction
     >>> from autoloss.workers.pool import InlineWorkers
     >>> injection = Injection({"error": 1.0})
-    >>> with FaultyWorkers(InlineWorkers(FaultyFunction(str.upper)), injection, key=lambda text: (text,)) as workers:
+    >>> with FaultyWorkers(InlineWorkers(FaultyFunction(str.upper)), injection, lambda text: (text,)) as workers:
     ...     workers.submit(0, "a", deadline_seconds=60)
-    ...     workers.wait()[0].value, workers.injected
-    ('A', Counter({'error': 3}))
+    ...     workers.wait()[0].cause
+    'injected'
 
     Args:
         workers: They run a `FaultyFunction`; `close` closes them.
-        memory_limit_bytes: The limit of one of them.
         key: Payload → what identifies the job.
+        memory_limit_bytes: The limit of one of them.
 
     Attributes:
         injected: Kind → faults so far.
@@ -142,17 +225,15 @@ class FaultyWorkers(Workers):
         self,
         workers: Workers,
         injection: Injection,
+        key: Callable[[Any], tuple[int | str, ...]],
         memory_limit_bytes: int | None = None,
-        key: Callable[[Any], tuple[int | str, ...]] = job_key,
     ) -> None:
         self._workers = workers
         self._injection = injection
-        self._memory_limit_bytes = memory_limit_bytes
         self._key = key
-        self._jobs: dict[int, tuple[Any, float]] = {}
+        self._memory_limit_bytes = memory_limit_bytes
         self._attempts: Counter[int] = Counter()
         self._faulty: set[int] = set()
-        self._outcomes: dict[int, JobOutcome] = {}
         self.injected: Counter[str] = Counter()
         self.repeated = 0
 
@@ -162,32 +243,31 @@ class FaultyWorkers(Workers):
 
     @property
     def busy(self) -> Mapping[int, float]:
-        # A job that a fault ended keeps its slot until it is repeated.
-        seconds = self._workers.busy
-        return {job: seconds.get(job, 0.0) for job in self._jobs}
+        return self._workers.busy
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        with hold_interrupts():
-            check_submission(self, job, deadline_seconds, closed=False, waiting=self._outcomes)
-            self._submit(job, payload, deadline_seconds)
+        fault = self._injection.draw_fault(self._key(payload), self._attempts[job], self._memory_limit_bytes)
+        if fault is None:
+            self._workers.submit(job, payload, deadline_seconds=deadline_seconds)
+        else:
+            limit = min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
+            self._workers.submit(job, FaultyPayload(payload, fault), deadline_seconds=limit)
+            self._faulty.add(job)
+            self.injected[fault.kind] += 1
+        self._attempts[job] += 1
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
+        return [self._mark(outcome) for outcome in self._workers.wait(timeout_seconds)]
 
     def cancel(self, job: int) -> None:
-        with hold_interrupts():
-            if self._outcomes.pop(job, None) is None:
-                self._workers.cancel(job)
-                self._faulty.discard(job)
-                del self._jobs[job], self._attempts[job]
+        self._workers.cancel(job)
+        self._faulty.discard(job)
 
     def close(self) -> None:
         self._workers.close()
-        self._jobs.clear()
-        self._outcomes.clear()
 
     def describe_faults(self, failed: int) -> str:
-        """Return one line on the injected faults and what came of them.
+        """Return one line on the injected faults and their consequences.
 
         Args:
             failed: Jobs that ended without a result.
@@ -199,27 +279,10 @@ class FaultyWorkers(Workers):
             f"{self.repeated} attempts repeated with the same seed, {lost}."
         )
 
-    def _submit(self, job: int, payload: Any, deadline_seconds: float) -> None:
-        fault = self._injection.draw_fault(self._key(payload), self._attempts[job], self._memory_limit_bytes)
-        if fault is None:
-            self._workers.submit(job, payload, deadline_seconds=deadline_seconds)
-        else:
-            limit = min(deadline_seconds, HANG_SECONDS) if fault.kind in HANGING else deadline_seconds
-            self._workers.submit(job, FaultyPayload(payload, fault), deadline_seconds=limit)
-            self._faulty.add(job)
-            self.injected[fault.kind] += 1
-        self._attempts[job] += 1
-        self._jobs[job] = payload, deadline_seconds
-
-    def _poll(self, timeout_seconds: float) -> None:
-        for outcome in self._workers.wait(timeout_seconds):
-            job, was_faulty = outcome.job, outcome.job in self._faulty
-            self._faulty.discard(job)
-            if was_faulty and isinstance(outcome, Lost):
-                self.repeated += 1
-                self._submit(job, *self._jobs[job])
-                continue
-            del self._jobs[job]
-            if not isinstance(outcome, Lost):
-                del self._attempts[job]
-            self._outcomes[job] = outcome
+    def _mark(self, outcome: JobOutcome) -> JobOutcome:
+        is_faulty = outcome.job in self._faulty
+        self._faulty.discard(outcome.job)
+        if not (is_faulty and isinstance(outcome, Lost)):
+            return outcome
+        self.repeated += 1
+        return replace(outcome, cause="injected")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import cloudpickle
 
-Cause = Literal["deadline", "killed", "memory", "device", "node", "exited"]
+Cause = Literal["deadline", "killed", "memory", "device", "node", "exited", "injected"]
 
 TOKEN_BYTES = 16
 REPLY_BYTES = 64 << 20
@@ -57,7 +57,7 @@ class Lost:
         cause: `deadline`: it ran longer than allowed. `memory`: it exceeded the limit, or raised MemoryError. `device`: the
             accelerator failed, so this worker process cannot use it any more. `killed`: a signal ended the worker (SIGSEGV, the
             kernel's OOM killer, a person). `node`: its machine was lost, or was silent for too long. `exited`: the worker
-            ended itself, or did not start in time.
+            ended itself, or did not start in time. `injected`: a fault that was injected ended the attempt.
         detail: What happened, and the last lines of the worker's output.
         begun: Whether the worker had started the job when it ended.
     """

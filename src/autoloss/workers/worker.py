@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from autoloss.proposing.records import keep_text
+from autoloss.errors import keep_text
 from autoloss.workers.channel import Channel
 from autoloss.workers.messages import REPLY_BYTES, START, Cause, Finished, JobOutcome, Lost, Raised, decode
 from autoloss.workers.process_state import read_state, restore_state
