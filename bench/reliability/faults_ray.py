@@ -24,8 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
+
 from autoloss.workers.pool import Workers
-from autoloss.workers.process_table import descendants, read_process_table
+from autoloss.workers.process_table import find_descendants
 from autoloss.workers.ray_cluster import AUTH_MODE, ISOLATED, QUIET, start_ray_workers
 from beside import Measure, beside_clean, run_measures
 from output import Figure
@@ -174,19 +176,19 @@ def _send(processes: Sequence[int], number: signal.Signals) -> None:
 
 def _find_actors(raylet: int) -> list[int]:
     """Return the supervisors of workers: what started the reapers, of which workers are forks with the same name."""
-    table, reapers = read_process_table(), set()
-    for process in descendants(raylet):
-        with suppress(OSError):
-            if b"autoloss.workers.reaper" in Path(f"/proc/{process}/cmdline").read_bytes():
-                reapers.add(process)
-    return list({table[process].parent for process in reapers if process in table} - reapers)
+    reapers = {}
+    for process in find_descendants(raylet):
+        with suppress(psutil.Error):
+            if "autoloss.workers.reaper" in process.cmdline():
+                reapers[process.pid] = process.ppid()
+    return list(set(reapers.values()) - reapers.keys())
 
 
 Find = Callable[[int], list[int]]
 PARTS: Mapping[str, Find] = {
     "an actor": _find_actors,
     "a raylet": lambda raylet: [raylet],
-    "a node": lambda raylet: [raylet, *descendants(raylet)],
+    "a node": lambda raylet: [raylet, *(process.pid for process in find_descendants(raylet))],
 }
 HARMS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
 

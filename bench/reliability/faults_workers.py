@@ -25,7 +25,7 @@ from autoloss.settings import Configuration
 from autoloss.workers.injection import FAULTS, HANGING, Fault, FaultyFunction, FaultyPayload
 from autoloss.workers.messages import Finished, Lost
 from autoloss.workers.pool import ProcessWorkers, Workers
-from autoloss.workers.process_table import measure_groups
+from autoloss.workers.process_table import measure_memory
 from beside import Measure, beside_clean, row, run_measures
 from output import Figure
 
@@ -76,7 +76,7 @@ def _moment_of_fault(kind: str, group: int) -> Iterator[Callable[[], float]]:
 
     def look() -> None:
         while not ended.wait(0.01):
-            if not passed and measure_groups([group], LIMIT_BYTES)[group] > LIMIT_BYTES:
+            if not passed and measure_memory([group], LIMIT_BYTES)[group] > LIMIT_BYTES:
                 passed.append(time.monotonic())
 
     thread = threading.Thread(target=look)

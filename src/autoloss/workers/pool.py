@@ -17,7 +17,7 @@ from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode, encode_function
 from autoloss.workers.process import WorkerProcess
 from autoloss.workers.process_state import restored_state
-from autoloss.workers.process_table import measure_groups
+from autoloss.workers.process_table import measure_memory
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import run_job
 
@@ -254,7 +254,7 @@ class ProcessWorkers(Workers):
         if self._memory_limit_bytes is None or start < self._memory_due:
             return {}
         workers = [slot.worker.reaper for slot in self._slots if slot.worker is not None]
-        memory = measure_groups(workers, self._memory_limit_bytes)
+        memory = measure_memory(workers, self._memory_limit_bytes)
         # With many thousand processes on a server one measurement takes long: it gets a fixed share of the time.
         self._memory_due = start + max(POLL_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
         return memory

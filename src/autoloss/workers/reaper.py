@@ -19,7 +19,9 @@ import sys
 import time
 from typing import NoReturn
 
-from autoloss.workers.process_table import descendants, read_process_table
+import psutil
+
+from autoloss.workers.process_table import find_descendants
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -96,10 +98,10 @@ def _ended(worker: int) -> bool:
 
 
 def _reap_orphans(worker: int) -> None:
-    for process, entry in read_process_table().items():
-        if entry.parent == os.getpid() and process != worker:
+    for process in psutil.Process().children():
+        if process.pid != worker:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(process, os.WNOHANG)
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def _end_descendants(worker: int) -> None:
@@ -108,10 +110,10 @@ def _end_descendants(worker: int) -> None:
     while time.monotonic() < end:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
-        left = [process for process in descendants(os.getpid()) if process != worker]
+        left = [process for process in find_descendants(os.getpid()) if process.pid != worker]
         for process in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         _reap_orphans(worker)
         if not left and _ended(worker):
             return

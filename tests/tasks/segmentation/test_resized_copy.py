@@ -150,7 +150,7 @@ def test_a_copy_whose_maker_was_killed_is_made_anew_and_nothing_is_left_of_it(dr
 
 
 def test_where_locks_do_nothing_the_later_one_takes_the_earlier_ones_copy(drawn: ImageFiles, cache: Path, monkeypatch):
-    monkeypatch.setattr(resized_copy, "lock_file", lambda file: contextlib.nullcontext())
+    monkeypatch.setattr(resized_copy, "FileLock", lambda file: contextlib.nullcontext())
     first: list[ResizedCopy] = []
     rows = resized_copy._resize_all
 

@@ -24,11 +24,11 @@ from typing import Any, final
 import cloudpickle
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from autoloss.errors import RequestError
 from autoloss.tasks.files.faults import FAULTS_SHOWN, Fault, FaultyFile, missing_file, report_faults
-from autoloss.tasks.files.locking import lock_file
 from autoloss.tasks.segmentation.data.image_files import ImageFiles
 from autoloss.tasks.segmentation.data.resizing import resize
 
@@ -162,7 +162,7 @@ def fingerprint(source: ImageFiles, side: int) -> str:
 def _make_copy(source: ImageFiles, side: int, folder: Path) -> None:
     """Write the copy to a temporary folder, and rename it when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(folder.with_suffix(".lock")):
+    with FileLock(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
         # Under the lock, remaining temporary folders are those of killed processes.
