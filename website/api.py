@@ -16,9 +16,9 @@ INTRODUCTION = """\
 `import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Search": ("autoloss.run.",),
+    "Search": ("autoloss.run.", "autoloss.settings.", "autoloss.comparison."),
     "Losses": ("autoloss.space.", "autoloss.formulas."),
-    "Tasks": ("autoloss.tasks.",),
+    "Tasks": ("autoloss.tasks.", "autoloss.training."),
     "Named losses": ("autoloss.zoo.",),
     "Parts of the algorithm": ("autoloss.rejection.", "autoloss.proposing."),
     "Errors": ("autoloss.errors.",),

@@ -18,6 +18,7 @@ SEAM = {
     "autoloss.training.execution",
     "autoloss.training.loop",
     "autoloss.training.recipe",
+    "autoloss.training.training",
 }
 
 

@@ -95,7 +95,7 @@ def test_a_process_killed_by_the_system_goes_on_to_the_same_bits(whole, tmp_path
         "task, execution = drawing_task(), kept_in(pathlib.Path(sys.argv[1]), lambda step: True)\n"
         "task.train(cross_entropy(task), Training(seed=3), execution, lambda step, loss: time.sleep(0.05))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[3])
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2])
     while len(list_checkpoints(tmp_path)) < 2:
         assert process.poll() is None
         time.sleep(0.01)

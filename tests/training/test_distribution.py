@@ -31,7 +31,7 @@ def found(tmp_path_factory) -> list[dict[str, object]]:
     processes = [
         subprocess.Popen(
             command,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[2],
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
