@@ -335,7 +335,7 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
     ("arguments", "message"),
     [
         (["--set", "steps=many"], "steps takes a whole number; found 'many'"),
-        (["--set", "evolution.lag=2"], "found the setting evolution.lag of a search"),
+        (["--set", "evolution.lag=2"], "evolution.lag"),
         (["--baselines", "lovazs"], "no loss in the zoo named 'lovazs'"),
         (["--recipe", "voc"], "no recipe of a retraining named 'voc'"),
         (["--precision", "half"], "no precision named 'half'"),
@@ -355,7 +355,7 @@ def test_a_wrong_retraining_gets_one_screen_and_exit_2(tabular_directory, argume
 def test_an_interrupted_retraining_says_how_to_go_on(tabular_directory):
     arguments = ["retrain", str(tabular_directory), "--set", "steps=20000", "--checkpoint-seconds", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "autoloss.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "autoloss", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while not list(tabular_directory.rglob("checkpoint-*.pt")):
         assert process.poll() is None, process.stderr.read()

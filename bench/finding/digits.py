@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 
 import autoloss
-from autoloss.report.leaderboard import comparison_rows
+from autoloss.report.summary import comparison_rows
 from autoloss.run.results import Search, open_run
 from output import Figure, emit, parse_arguments
 from problems import FEW

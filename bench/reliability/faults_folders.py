@@ -20,7 +20,7 @@ from unittest import mock
 
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.report.page.contents import gathered
+from autoloss.report.page.contents import gather_contents
 from autoloss.store.read import Reader
 from faults_driver import Clean, begun, committed, compared_with, driven_here, forked, waited
 from faults_file import LOG
@@ -167,7 +167,7 @@ def _jump(trial: Trial) -> None:
     for path in trial.directory.iterdir():
         os.utime(path, (trial.rng.uniform(0, 4e9), trial.rng.uniform(0, 4e9)))
     trial.complete(trial.directory, _let_clocks_jump)
-    gathered(Reader(trial.directory), live=True)
+    gather_contents(Reader(trial.directory), live=True)
 
 
 def _let_clocks_jump() -> None:

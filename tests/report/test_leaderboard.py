@@ -16,8 +16,8 @@ from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import MUTATIONS, mutate, trace_mutations
 from autoloss.report.failures import failures, print_failures
 from autoloss.report.individual import print_show, show_values, sparkline
-from autoloss.report.leaderboard import hall_of_fame, top_rows
 from autoloss.report.lineage import lineage
+from autoloss.report.summary import list_by_size, list_top
 from autoloss.run.results import open_run
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
@@ -41,7 +41,7 @@ def directory(tmp_path):
 
 
 def test_a_row_holds_formula_size_score_age_and_times_found(directory):
-    rows = {row["id"]: row for row in top_rows(open_run(directory), 10)}
+    rows = {row.id: row.to_dict() for row in list_top(open_run(directory), 10)}
     assert list(rows) == [1, 2, 0]
     expected = {
         "score": 0.3,
@@ -67,7 +67,7 @@ def test_the_hall_of_fame_holds_only_what_is_better_than_all_smaller(tmp_path):
         4: ("exp(mul(y, p))", 0.3),
     }
     add(directory, *((candidate(number, loss), scored(score)) for number, (loss, score) in sizes.items()))
-    assert [found.id for found in hall_of_fame(open_run(directory))] == [2, 1]
+    assert [found.id for found in list_by_size(open_run(directory))] == [2, 1]
 
 
 def test_top_prints_both_forms_and_what_is_in_training(directory, capsys):
@@ -91,14 +91,14 @@ def test_top_needs_no_torch_once_its_formulas_are_known(directory, capsys):
 
 
 def test_a_spoilt_or_older_list_of_formulas_is_made_again(directory):
-    rows = top_rows(open_run(directory), 3)
+    rows = list_top(open_run(directory), 3)
     for text in ("{", "[]", '{"release": "0", "formulas": {}}', json.dumps({"release": "0.1.0", "formulas": {CE: 1}})):
         (directory / "formulas.json").write_text(text)
-        assert top_rows(open_run(directory), 3) == rows
+        assert list_top(open_run(directory), 3) == rows
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
+def test_the_mutations_of_a_candidate_are_those_that_were_drawn(seed, tmp_path):
     directory = begin(tmp_path / "run", seed=seed)
     rng = derive_generator(seed, "attempt", 1, "main", 3)
     tree, names = trace_mutations(parse(ROOT), ALPHABET, rng)
@@ -111,7 +111,7 @@ def test_the_mutations_of_a_child_are_those_that_were_drawn(seed, tmp_path):
     assert set(nouns) == {one.__name__ for one in MUTATIONS}
 
 
-def test_mutations_that_do_not_lead_to_the_child_are_not_claimed(directory):
+def test_mutations_that_do_not_lead_to_the_candidate_are_not_claimed(directory):
     assert lineage(open_run(directory), 2)[0].how == {"main": "mutated"}
 
 

@@ -16,9 +16,9 @@ from autoloss.proposing.records import Individual
 from autoloss.report.failures import failures, print_failures
 from autoloss.report.individual import print_show, show_values
 from autoloss.report.lineage import lineage
-from autoloss.report.page.contents import gathered
+from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
-from autoloss.report.page.shapes import shape_of
+from autoloss.report.page.shapes import draw_shape
 from autoloss.report.shares import at_share, describe_factors, write_score, write_share
 from autoloss.report.status import line, panel
 from autoloss.report.take_home import export_loss
@@ -72,7 +72,7 @@ def test_show_tells_the_share_the_promotion_with_both_scores_and_the_factor(dire
     assert "Train it again: autoloss score" in whole
     assert "scored  score 0.2000 at 1/8" in short
     assert "promoted to #3: score 0.8000 whole" in short
-    assert "Train it whole: autoloss score" in short
+    assert "Train it with the whole schedule: autoloss score" in short
     for printed in (whole, short):
         assert printed.count(FACTOR) == 1
         assert "−0.371·y·log(p)" in printed
@@ -93,15 +93,15 @@ def test_a_run_that_trains_all_whole_says_nothing_of_shares(tmp_path):
     directory = begin(tmp_path / "run")
     add(directory, (candidate(0, ROOT), scored(0.3)), (candidate(1, CE, parent=0), scored(0.5)))
     # Without the glossary, which explains all words.
-    written, _, rest = page(gathered(Reader(directory))).partition('<aside id="glossary"')
+    written, _, rest = page(gather_contents(Reader(directory))).partition('<aside id="glossary"')
     told = [shown(open_run(directory), 1), words(written), words(rest.partition("</aside>")[2])]
     told += [panel_text(progress(rungs={1.0: 2})), line(progress(rungs={1.0: 2}))]
     for text in told:
-        assert "whole" not in text.replace("Train it whole", "")
+        assert "whole" not in text.replace("with the whole schedule", "")
         assert "1/8" not in text
 
 
-def test_the_mutations_of_a_scaled_child_of_a_scaled_parent_are_those_that_were_drawn(tmp_path):
+def test_the_mutations_of_a_scaled_candidate_of_a_scaled_parent_are_those_that_were_drawn(tmp_path):
     directory = begin(tmp_path / "run", seed=0)
     tree, _ = trace_mutations(parse(ROOT), ALPHABET, derive_generator(0, "attempt", 1, "main", 3))
     rows = (candidate(0, f"2.50 * {ROOT}"), scored(0.3)), (candidate(1, f"0.371 * {tree}", parent=0), scored(0.5))
@@ -168,22 +168,23 @@ def test_the_line_of_a_search_fits_eighty_columns_and_names_the_share_of_the_bes
 
 
 def test_the_page_draws_shares_apart_and_names_them(directory):
-    contents = gathered(Reader(directory))
+    contents = gather_contents(Reader(directory))
     whole, short = contents.over_time
     assert (whole.title, short.title) == ("Trained whole", "Trained at 1/8 of the schedule")
     assert "Scores of 1 training in" in whole.description
     assert "Scores of 2 trainings" in short.description
     # Both are over training equivalents: two eighths, then a whole one.
     assert (whole.x, whole.x.high, whole.x.label) == (short.x, 1.25, "training equivalents")
-    assert [row.title for row in contents.top] == ["trained whole", "trained at 1/8"]
-    assert [[row.values["id"] for row in ranking.rows] for ranking in contents.top] == [[3], [0]]
-    assert [(one.id, one.how, one.score) for one in contents.family] == [
-        (1, "fresh", "0.2000 at 1/8"),
-        (3, "promoted from 1/8", "0.8000 whole"),
+    assert list(contents.rankings) == [1.0, 0.125]
+    assert [[row.id for row in rows] for rows in contents.rankings.values()] == [[3], [0]]
+    assert [(one.candidate.id, one.how["main"], one.score) for one in contents.family] == [
+        (1, "fresh", 0.2),
+        (3, "promoted from 1/8", 0.8),
     ]
     assert [chart.title for chart in contents.curves] == ["#3: score 0.8000 whole", "#1: score 0.2000 at 1/8"]
     text = words(page(contents))
     assert "The best so far is #3 with 0.8000 on the valid split, trained whole." in text
+    assert "promoted from 1/8 score 0.8000 whole" in text
     assert "training equivalents 1.25 of 6 trainings 3 at 1/8, 1 whole" in text
     assert "promoted trained whole as well 1" in text
     assert f"It is {FACTOR}." in text
@@ -194,7 +195,7 @@ def test_the_page_draws_shares_apart_and_names_them(directory):
 def test_a_page_without_a_whole_training_says_so(tmp_path):
     directory = begin(tmp_path / "run", **{"search.rungs": (0.125, 1.0)})
     add(directory, (candidate(0, SCALED, fidelity=0.125), scored(0.2)), (candidate(1, CE, fidelity=0.125), None))
-    contents = gathered(Reader(directory))
+    contents = gather_contents(Reader(directory))
     assert [chart.title for chart in contents.over_time] == ["Trained at 1/8 of the schedule"]
     text = words(page(contents))
     assert "0.2000 on the valid split, trained at 1/8 of the schedule; none is trained whole yet." in text
@@ -205,11 +206,11 @@ def test_a_page_without_a_whole_training_says_so(tmp_path):
 @pytest.mark.parametrize(("evaluations", "word"), [(1, "finished"), (2, "finished"), (3, "stopped")])
 def test_a_search_whose_rest_is_too_little_for_a_whole_training_is_finished(evaluations, word, tmp_path):
     directory = promoted(tmp_path / "run", evaluations=evaluations)
-    assert gathered(Reader(directory)).state.word == word
+    assert gather_contents(Reader(directory)).summary.state.word == word
 
 
 def test_the_shape_of_a_scaled_loss_is_drawn_at_its_factor():
-    plain, scaled = (shape_of(parse(text), BranchForm(), "", "#1") for text in (CE, f"2.50 * {CE}"))
+    plain, scaled = (draw_shape(parse(text), BranchForm(), "", "#1") for text in (CE, f"2.50 * {CE}"))
     assert "over 0.693 in the middle" in plain.charts[0].description
     assert "over 1.73 in the middle" in scaled.charts[0].description
     assert "over -5 in the middle" in scaled.charts[1].description

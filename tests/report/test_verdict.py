@@ -15,12 +15,13 @@ from autoloss.comparison.judgement import Standing, correct_by_holm, judge_compa
 from autoloss.comparison.table import Row, collect_rows
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
-from autoloss.report.leaderboard import comparison_rows, comparison_table
-from autoloss.report.page.contents import gathered
+from autoloss.report.leaderboard import comparison_table
+from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
 from autoloss.report.readable import Readable
 from autoloss.report.take_home import export_loss
-from autoloss.report.verdict import HEADLINES, answer, evidence, headline, next_steps
+from autoloss.report.summary import comparison_rows, summarize
+from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
 from autoloss.run.results import open_run
 from autoloss.store.read import Reader
@@ -49,14 +50,14 @@ CASES = [
     # Without a spread of the differences there is no p-value, and nothing is claimed.
     ([row("#1", 0.5, 0.75), ce(0.25, 0.5)], Standing.AHEAD, "Perhaps: #1 is ahead"),
     ([row("#1", 0.5, 0.5), ce(0.5, 0.5)], Standing.EQUAL, "No: #1 does as well as the best baseline, not better."),
-    ([row("#1", 0.2, 0.6, 0.3), ce(0.4, 0.5, 0.4)], Standing.BEHIND, "how far it is behind may be chance."),
+    ([row("#1", 0.2, 0.6, 0.3), ce(0.4, 0.5, 0.4)], Standing.BEHIND, "behind, but not significantly"),
     ([row("#1", -0.05, -0.04), ce(0.0, 0.01)], Standing.BEHIND, "No: #1 does not beat the best baseline"),
     ([row("#1", 0.2, 0.21, 0.22), ce(0.4, 0.41, 0.43)], Standing.WORSE, "it is significantly worse."),
     ([row("#1", 0.9), ce(0.1)], Standing.ONE_SEED, "Not known yet: #1 and the baselines were trained on one seed"),
-    ([row("#1", 0.9, None), ce(0.1, 0.2)], Standing.NO_SCORE, "No: #1 did not train on every seed"),
-    ([row("#1", 0.9, 0.8), ce(0.1, None)], Standing.NO_BASELINE, "names no baseline to compare #1 with"),
-    ([row("#2", 0.9, 0.8), ce(0.1, 0.2)], Standing.NOT_COMPARED, "nothing was compared with the baselines"),
-    ([], Standing.NOT_COMPARED, "nothing was compared with the baselines"),
+    ([row("#1", 0.9, None), ce(0.1, 0.2)], Standing.NO_SCORE, "No: #1 has no score on some training seeds"),
+    ([row("#1", 0.9, 0.8), ce(0.1, None)], Standing.NO_BASELINE, "no baseline to compare #1 with"),
+    ([row("#2", 0.9, 0.8), ce(0.1, 0.2)], Standing.NOT_COMPARED, "Not known yet"),
+    ([], Standing.NOT_COMPARED, "Not known yet"),
     # The loss that was best on valid is judged, not the one that happens to be best on test.
     ([row("#2", 0.9, 0.91), row("#1", 0.1, 0.12), ce(0.5, 0.5)], Standing.WORSE, "#1 does not beat"),
     # At its tuned learning rate it is the same loss.
@@ -158,7 +159,7 @@ def test_a_search_that_won_says_how_to_take_the_loss_home(tmp_path, capsys):
 )
 def test_where_chance_is_not_ruled_out_more_seeds_are_advised(found, standard, step, tmp_path):
     search = open_run(judged(tmp_path, found, standard))
-    steps = next_steps(search)
+    steps = summarize(search).verdict.steps
     assert any(step in each.command for each in steps)
     # What is ahead is not given up for the baseline.
     is_ahead = search.judgement.standing in (Standing.AHEAD, Standing.ONE_SEED)
@@ -171,18 +172,20 @@ def test_a_loss_that_is_the_best_baseline_up_to_a_factor_is_not_ahead_of_it(name
     monkeypatch.setattr(
         verdict,
         "simplify_formulas",
-        lambda search, formulas: {one: Readable(one, one, {"main": identity}) for one in formulas},
+        lambda search, formulas: {one: Readable(one, one, one, {"main": identity}) for one in formulas},
     )
     search = open_run(judged(tmp_path, (0.9, 0.7, 0.8), (0.7, 0.72, 0.71)))
-    found, tone = answer(search)
-    advice = " ".join(map(str, next_steps(search)))
+    found = summarize(search).verdict
+    advice = " ".join(map(str, found.steps))
     assert search.judgement.standing is Standing.AHEAD
     if repeats:
-        assert (found, tone) == ("No: #1 (cross entropy × 2) is the best baseline again, up to a factor.", "bad")
+        assert found.headline.startswith("No: #1 (cross entropy × 2)")
+        assert found.tone == "bad"
         assert "Use baseline/ce at the recipe's learning rate" in advice
         assert "--seeds" not in advice
     else:
-        assert (found, tone) == (HEADLINES[Standing.AHEAD][0].format(found="#1 (cross entropy × 2)"), "open")
+        assert found.headline.startswith("Perhaps: #1 (cross entropy × 2) is ahead")
+        assert found.tone == "open"
         assert "--seeds" in advice
 
 
@@ -190,14 +193,14 @@ def test_a_loss_that_is_the_best_baseline_up_to_a_factor_is_not_ahead_of_it(name
 def test_a_search_that_lost_is_told_of_known_losses_unless_it_began_with_some(start, tmp_path):
     run = searched(tmp_path / "run", **{"evaluations": 3, "evolution.start": start})
     compared(run, found=LOST[0], standard=LOST[1])
-    advice = " ".join(map(str, next_steps(open_run(run))))
+    advice = " ".join(map(str, summarize(open_run(run)).verdict.steps))
     assert "A longer search may find a better loss: autoloss resume" in advice
     assert ("--start zoo" in advice) == (not start)
 
 
 def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):
     printed = concluded(searched(tmp_path / "run", evaluations=3), capsys)
-    assert printed.startswith("Not known yet: nothing was compared with the baselines.\n")
+    assert printed.startswith("Not known yet")
     assert "Compare it with the baselines: autoloss compare " in printed
 
 
@@ -208,7 +211,7 @@ def test_terminal_json_and_page_show_the_same_judgement(tmp_path, capsys):
     values = json.loads(capsys.readouterr().out)
     assert next(iter(values)) == "verdict"
     assert values["verdict"] == found.judgement.to_dict()
-    text = page(gathered(Reader(directory)))
+    text = page(gather_contents(Reader(directory)))
     for sentence in (headline(found.judgement), *evidence(found.judgement)):
         assert sentence in text
         assert sentence in concluded(directory, capsys)

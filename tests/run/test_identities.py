@@ -13,11 +13,10 @@ from torch import nn
 
 import autoloss
 from autoloss import parse
-from autoloss.report.leaderboard import top_rows
-from autoloss.report.page.contents import gathered
+from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
 from autoloss.report.readable import simplify_formulas
-from autoloss.report.verdict import sentences
+from autoloss.report.summary import list_top, summarize
 from autoloss.run.identities import Identifier, Identity, find_target_kind
 from autoloss.run.results import open_run
 from autoloss.space.activated import ActivatedBranch
@@ -152,28 +151,28 @@ def write_run(directory, branch: Branch, samples, *losses: str):
 
 def test_every_table_says_what_a_loss_is(tmp_path, capsys):
     directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), "sqrt(neg(mul(p, y)))", DOUBLED)
-    rows = top_rows(open_run(directory), 2)
-    assert [row["identity"] for row in rows] == ["", "cross entropy × 2"]
+    rows = list_top(open_run(directory), 2)
+    assert [row.formula.identity for row in rows] == ["", "cross entropy × 2"]
     run("top", directory)
     assert "= cross entropy × 2" in capsys.readouterr().out
     run("show", directory, "1")
-    assert "on this task: cross entropy × 2" in capsys.readouterr().out
+    assert "cross entropy × 2" in capsys.readouterr().out
     run("export", directory, "1")
     assert "cross entropy × 2" in capsys.readouterr().out
-    assert "cross entropy × 2</span>" in page(gathered(read_once(directory)))
+    assert "cross entropy × 2</span>" in page(gather_contents(read_once(directory)))
 
 
 def test_the_verdict_says_what_the_best_loss_is(tmp_path):
     directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), DOUBLED, CE)
-    text = " ".join(sentences(open_run(directory)))
-    assert "On this task #0 is cross entropy × 2" in text
+    text = " ".join(summarize(open_run(directory)).verdict.text)
+    assert "#0 has the gradient of cross entropy × 2" in text
     other = write_run(tmp_path / "other", SOFTMAX, draw_samples("indices"), "sqrt(neg(mul(p, y)))")
-    assert "On this task" not in " ".join(sentences(open_run(other)))
+    assert "gradient" not in " ".join(summarize(open_run(other)).verdict.text)
 
 
 def test_reading_the_names_again_imports_no_torch(tmp_path):
     directory = write_run(tmp_path / "run", SOFTMAX, draw_samples("indices"), DOUBLED)
-    first = top_rows(open_run(directory), 1)
+    first = [row.to_dict() for row in list_top(open_run(directory), 1)]
     script = (
         "import sys; from autoloss.cli import main\ntry: main(sys.argv[1:])\nfinally: assert 'torch' not in sys.modules"
     )
@@ -231,7 +230,7 @@ def test_a_search_stores_what_its_branches_are(tmp_path):
     )
     assert found.settings.standard_loss == {"main": "baseline/bce"}
     assert found.settings.branches["main"].target_kind == "binary"
-    assert top_rows(open_run(tmp_path / "run"), 1)[0]["identity"] == "binary cross entropy × 2"
+    assert list_top(open_run(tmp_path / "run"), 1)[0].formula.identity == "binary cross entropy × 2"
 
 
 @pytest.mark.parametrize("unit", ["pixels", "target"])

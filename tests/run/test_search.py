@@ -33,7 +33,7 @@ from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Origin, State
 from autoloss.report.leaderboard import describe_never_trained
-from autoloss.report.page.story import state_of
+from autoloss.report.state import state_of
 from autoloss.run import search as searches
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.progress import Finale

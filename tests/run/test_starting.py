@@ -12,14 +12,8 @@ from autoloss.errors import RequestError
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.history import as_text
 from autoloss.proposing.records import Origin
-from autoloss.report.leaderboard import (
-    columns_of,
-    comparison_rows,
-    comparison_table,
-    hall_of_fame,
-    top_rows,
-    top_table,
-)
+from autoloss.report.leaderboard import columns_of, comparison_table, top_table
+from autoloss.report.summary import comparison_rows, list_by_size, list_top
 from autoloss.report.take_home import export_loss
 from autoloss.run.frozen import freeze_branches
 from autoloss.run.replay import replay
@@ -165,7 +159,7 @@ class TestWarmStart:
         )
         chosen = found.configuration.evolution.start
         assert len(chosen) == min(FROM_RUN, len(earlier.top(100)))
-        assert {loss.formula for loss in hall_of_fame(earlier)} <= set(chosen)
+        assert {loss.formula.found for loss in list_by_size(earlier)} <= set(chosen)
         assert chosen[0] == earlier.best.formula
         assert found.settings.start[0].label == f"run #{earlier.best.id}"
         assert found.settings.start[0].reason is None
@@ -323,9 +317,9 @@ class TestFrozen:
 class TestAlso:
     def test_a_further_metric_has_a_column(self, tmp_path):
         found = searched(tmp_path / "run", evaluations=2, also=["digest"])
-        assert "digest" in [column.header for column in top_table(found, top_rows(found, 3)).columns]
+        assert "digest" in [column.header for column in top_table(found, list_top(found, 3)).columns]
         assert list(columns_of(None, found)) == ["digest"]
-        assert "digest" not in [column.header for column in top_table(found, top_rows(found, 3), (), []).columns]
+        assert "digest" not in [column.header for column in top_table(found, list_top(found, 3), (), []).columns]
         with pytest.raises(RequestError, match=r"no further metric of the run in .* named 'miou'. Known: digest"):
             columns_of(["miou"], found)
 

@@ -11,11 +11,10 @@ from typing import NoReturn
 
 # Commands join the application as they are imported, and are listed in this order.
 # isort: off
-from autoloss.cli import searching, readings, trainings, catalogues, formulas  # noqa: F401
+from autoloss.cli import searching, readings, trainings, catalogues  # noqa: F401
 
 # isort: on
-from autoloss.cli.application import app
-from autoloss.cli.interruption import Interrupted, terminate
+from autoloss.cli.application import Interrupted, app, terminate
 from autoloss.errors import OwnedError, RequestError, RunError, mask_unprintable
 
 LINE = 1_000

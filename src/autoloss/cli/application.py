@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM."""
+
+
+class Interrupted(Exception):
+    """An interrupted command; its text includes the notes of the interrupt, such as the command that resumes the run."""
+
+    def __init__(self, interruption: KeyboardInterrupt) -> None:
+        self.code = 143 if isinstance(interruption, Terminated) else 130
+        super().__init__(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        # Typer would turn an interrupt into a bare exit.
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            raise Interrupted(interruption) from None
+
+
 app = typer.Typer(
     name="autoloss",
     help="Search loss functions from scratch, for any PyTorch task and any evaluation metric.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,16 +55,34 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+def terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM like Ctrl-C, with an exit code of its own."""
+    raise Terminated
+
+
 def is_first_process() -> bool:
-    """Say whether this process prints; of those that torchrun starts, only the first does."""
+    """Return whether this process prints; of those that torchrun starts, only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def console_of(to_stderr: bool = False) -> Console:
+    """Return the console that results are printed to."""
     from autoloss.report.terminal import console
 
     return console(to_stderr=to_stderr, quiet=not is_first_process())
 
 
+def print_lines(*texts: object, to_stderr: bool = False) -> None:
+    """Print lines of text, which the terminal may wrap but which are not broken."""
+    for text in texts:
+        console_of(to_stderr).print(text, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print a line beside the results, to stderr."""
+    print_lines(text, to_stderr=True)
+
+
 def print_json(value: Any) -> None:
+    """Print one JSON document."""
     print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, parsed and checked before torch is imported."""
+"""Arguments that several commands share: each declared once, parsed and checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from autoloss.errors import RequestError, quote
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="A name of `autoloss tasks`, or file.py:name.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
-Metric = Annotated[str | None, typer.Option(help="Metric to maximise; the task's default when left out.")]
+Metric = Annotated[str | None, typer.Option(help="Metric to maximise; the task's default if omitted.")]
 Data = Annotated[str | None, typer.Option(help="Folder or file of the data set.")]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting (group.name) or an option of the task; repeatable."),
 ]
-Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 runs everything in this process.")]
+Workers = Annotated[int, typer.Option(min=0, help="Number of worker processes; 0 runs everything in this process.")]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="auto|ADDRESS", help="Run the workers on a Ray cluster: one started here, or the one at host:port."
-    ),
+    typer.Option(metavar="auto|ADDRESS", help="Use a Ray cluster: one started here (auto), or the one at host:port."),
 ]
 RayInsecure = Annotated[
     bool, typer.Option("--ray-insecure", help="Allow a cluster that accepts commands from anyone who can reach it.")
@@ -33,19 +31,15 @@ Inject = Annotated[
     typer.Option(metavar="FAULT=RATE,…", help="Faults to inject, like worker-crash=0.05,hang=0.01,seed=7."),
 ]
 Final = Annotated[
-    bool, typer.Option(help="At the end, train the best on new training seeds and compare them with baselines.")
+    bool, typer.Option(help="At the end, train the best losses on new seeds and compare them with baselines.")
 ]
+Individual = Annotated[int | None, typer.Argument(metavar="ID", help="Number of a loss; the best found by default.")]
 Frozen = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="BRANCH=LOSS",
-        help="Keep a loss (zoo name or formula) for a branch; may be given several times.",
-    ),
+    typer.Option(metavar="BRANCH=LOSS", help="Fix the loss of a branch (zoo name or formula); repeatable."),
 ]
-Operators = Annotated[
-    list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; may be given several times.")
-]
-Also = Annotated[str | None, typer.Option(help="Further metrics to show beside the score, with commas.")]
+Operators = Annotated[list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; repeatable.")]
+Also = Annotated[str | None, typer.Option(help="Further metrics to show, separated by commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

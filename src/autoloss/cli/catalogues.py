@@ -1,93 +1,73 @@
-"""`tasks`, `zoo` and `check`: commands that need no run."""
+"""`tasks`, `zoo`, `check` and `simplify`: commands that need no run."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import (
-    AsJson,
-    Assignments,
-    Data,
-    Metric,
-    TaskName,
-    Workers,
-    check_task_name,
-    parse_assignments,
-)
+from autoloss.cli import arguments
+from autoloss.cli.application import app, console_of, print_json, print_lines
+from autoloss.errors import RequestError
 from autoloss.space.loss_text import join_branches
+
+if TYPE_CHECKING:
+    from autoloss.formulas.terms import Term
+    from autoloss.space.branch import Activation
+    from autoloss.space.loss import Loss
 
 
 @app.command()
-def tasks(as_json: AsJson = False) -> None:
+def tasks(as_json: arguments.AsJson = False) -> None:
     """List the tasks that come with autoloss."""
     from autoloss.report.leaderboard import table
     from autoloss.tasks.catalogue import CATALOGUE
 
+    rows = [(name, list(row.metrics), row.description) for name, row in CATALOGUE.items()]
     if as_json:
-        rows = [
-            {"name": name, "metrics": list(row.metrics), "description": row.description}
-            for name, row in CATALOGUE.items()
-        ]
-        print_json(rows)
-        return
-    rows = ((name, ", ".join(row.metrics), row.description) for name, row in CATALOGUE.items())
-    console_of().print(
-        table("Tasks", {"name": "left", "metrics (the default first)": "left", "description": "left"}, rows)
-    )
+        print_json([dict(zip(("name", "metrics", "description"), row, strict=True)) for row in rows])
+    else:
+        shown = [(name, ", ".join(metrics), description) for name, metrics, description in rows]
+        console_of().print(table("Tasks", ["name", "metrics (the default first)", "description"], shown))
 
 
 @app.command()
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show this loss in full.")] = None, as_json: AsJson = False
+    name: Annotated[str | None, typer.Argument(help="Show this loss in full.")] = None,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """List the published losses and the baselines, or show one."""
     from autoloss.report.leaderboard import table
     from autoloss.zoo import ENTRIES, get_entry
 
     entries = [get_entry(name)] if name else list(ENTRIES.values())
-    rows = [
-        {
-            "name": e.name,
-            "formula": dict(e.formulas),
-            "description": e.description,
-            "source": e.source,
-            "metric": e.metric,
-        }
-        for e in entries
-    ]
+    facts = ("name", "description", "source", "metric")
+    rows = [{**{fact: getattr(one, fact) for fact in facts}, "formula": dict(one.formulas)} for one in entries]
     if name and rows[0]["formula"]:
-        from autoloss.cli.formulas import shortened
-
-        # One loss alone: the whole list needs no torch, which takes its time to load.
-        rows[0]["simplified"] = {branch: term.unicode for branch, term in shortened(name).items()}
+        # For one loss only: the list needs no torch, which takes long to load.
+        rows[0]["simplified"] = {branch: term.unicode for branch, term in _simplify(name).items()}
     if as_json:
         print_json(rows[0] if name else rows)
         return
-    shown = [(row["name"], _formulas(row["formula"]), row["description"], row["source"]) for row in rows]
+    shown = [(row["name"], _join(row["formula"]), row["description"]) for row in rows]
     if name:
-        simplified = [_formulas(rows[0]["simplified"])] if "simplified" in rows[0] else []
-        for text in [*shown[0][:2], *simplified, *shown[0][2:]]:
-            console_of().print(text, soft_wrap=True)
+        simplified = [_join(rows[0]["simplified"])] if "simplified" in rows[0] else []
+        print_lines(*shown[0][:2], *simplified, shown[0][2], rows[0]["source"])
     else:
-        console_of().print(
-            table("Zoo", {"name": "left", "formula": "left", "description": "left"}, (columns[:3] for columns in shown))
-        )
+        console_of().print(table("Zoo", ["name", "formula", "description"], shown))
 
 
-def _formulas(formulas: dict[str, str]) -> str:
+def _join(formulas: dict[str, str]) -> str:
     return join_branches(formulas) if formulas else "(hand-written)"
 
 
 @app.command()
 def check(
-    task: TaskName,
-    metric: Metric = None,
-    data: Data = None,
+    task: arguments.TaskName,
+    metric: arguments.Metric = None,
+    data: arguments.Data = None,
     evaluations: Annotated[int, typer.Option(min=1, help="Budget of the search whose time is estimated.")] = 500,
-    workers: Workers = 2,
+    workers: arguments.Workers = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     rates: Annotated[
         bool | None,
@@ -96,12 +76,12 @@ def check(
             help="Train the standard loss at a grid of learning rates, too [default: where it takes seconds].",
         ),
     ] = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    assignments: arguments.Assignments = None,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Check a task before a search: its samples, its standard loss, and the expected time of a search."""
-    settings, options = parse_assignments(assignments, data)
-    check_task_name(task, metric)
+    settings, options = arguments.parse_assignments(assignments, data)
+    arguments.check_task_name(task, metric)
     from autoloss.run.check import check as checked
 
     report = checked(
@@ -117,5 +97,61 @@ def check(
     if as_json:
         print_json(report.values())
     else:
-        for text in report.lines():
-            console_of().print(text, soft_wrap=True)
+        print_lines(*report.lines())
+
+
+# A formula may begin with a minus, which would otherwise be taken for an option.
+@app.command(context_settings={"ignore_unknown_options": True})
+def simplify(
+    formula: Annotated[str, typer.Argument(metavar="FORMULA", help="A formula, or a name of the zoo.")],
+    activation: Annotated[
+        str | None,
+        typer.Option(help="Activation that gives p: softmax, sigmoid or none. Default: softmax; for the zoo, its own."),
+    ] = None,
+    one_hot: Annotated[bool, typer.Option("--one-hot", help="y is 0 or 1 everywhere: no soft labels.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Make a formula shorter, with the same value and gradient."""
+    from autoloss.formulas.notations import LATEX, TEXT, UNICODE
+    from autoloss.formulas.simplify import write_loss
+
+    loss, terms = _read(formula), _simplify(formula, activation, one_hot=one_hot)
+    nodes, left = sum(len(tree.symbols) for tree in loss.values()), sum(term.size for term in terms.values())
+    text, unicode, latex = (write_loss(terms, notation) for notation in (TEXT, UNICODE, LATEX))
+    if as_json:
+        shorter = {"formula": str(loss), "simplified": text, "unicode": unicode, "latex": latex}
+        print_json({**shorter, "nodes": nodes, "simplified_nodes": left})
+    else:
+        print_lines(*([latex] if as_latex else [unicode, text, f"{nodes} → {left} nodes"]))
+
+
+def _simplify(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:
+    """Simplify each branch of a formula or of a loss of the zoo, for the activation it was found with.
+
+    Raises:
+        RequestError: No formula, a hand-written loss, or an unknown activation.
+    """
+    from autoloss.formulas.simplify import simplify as simplify_formula
+    from autoloss.zoo import ENTRIES
+
+    found: dict[str, Term] = {}
+    for branch, tree in _read(text).items():
+        entry = ENTRIES.get(text)
+        own = (entry.members.get(branch, entry)).activation if entry else "softmax"
+        # `simplify` refuses an unknown activation.
+        found[branch] = simplify_formula(tree, cast("Activation", activation or own), one_hot=one_hot)
+    return found
+
+
+def _read(text: str) -> Loss:
+    from autoloss.space.loss import Loss
+    from autoloss.zoo import ENTRIES, get_entry
+
+    family, slash, _ = text.partition("/")
+    if text not in ENTRIES and not (slash and any(name.startswith(f"{family}/") for name in ENTRIES)):
+        return Loss.parse(text)
+    formulas = get_entry(text).formulas
+    if not formulas:
+        raise RequestError(f"{text} is written by hand; only formulas can be simplified. `autoloss zoo` lists them.")
+    return Loss(formulas)

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import Also, AsJson, Directory, parse_list
+from autoloss.cli import arguments
+from autoloss.cli.application import app, console_of, print_json, print_lines, say
 from autoloss.errors import RequestError, RunError
 
 
 @app.command()
 def top(
-    directory: Directory,
+    directory: arguments.Directory,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of losses.")] = 10,
-    also: Also = None,
+    also: arguments.Also = None,
     by_size: Annotated[
-        bool, typer.Option("--by-size", help="The best loss of each size that is better than all smaller ones.")
+        bool, typer.Option("--by-size", help="Show the best loss of each size that is better than all smaller ones.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Show the best losses of a run; also while it runs."""
-    from autoloss.report.leaderboard import hall_rows, top_rows, top_table
+    from autoloss.report.leaderboard import top_table
+    from autoloss.report.summary import list_by_size, list_top
     from autoloss.run.results import open_run
 
     found = open_run(directory)
-    rows = hall_rows(found) if by_size else top_rows(found, count)
+    rows = list_by_size(found) if by_size else list_top(found, count)
     if as_json:
-        print_json(rows)
+        print_json([row.to_dict() for row in rows])
     else:
-        console_of().print(top_table(found, rows, found.reader.running, None if also is None else parse_list(also)))
+        further = None if also is None else arguments.parse_list(also)
+        console_of().print(top_table(found, rows, found.reader.running, further))
 
 
 @app.command()
 def show(
-    directory: Directory, individual: Annotated[int, typer.Argument(metavar="ID")], as_json: AsJson = False
+    directory: arguments.Directory,
+    individual: Annotated[int, typer.Argument(metavar="ID", help="Number of a loss.")],
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Show one loss of a run: its lineage, its rejection test and its training."""
     from autoloss.report.individual import print_show, show_values
@@ -53,7 +56,7 @@ def show(
 
 
 @app.command()
-def failures(directory: Directory, as_json: AsJson = False) -> None:
+def failures(directory: arguments.Directory, as_json: arguments.AsJson = False) -> None:
     """Show trainings without a score and rejected losses, grouped by reason."""
     from autoloss.report.failures import failures as found
     from autoloss.report.failures import print_failures
@@ -69,40 +72,35 @@ def failures(directory: Directory, as_json: AsJson = False) -> None:
 @app.command()
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="The folder of a run; of several, to compare them.")
+        list[Path], typer.Argument(metavar="DIR...", help="The folder of a run; several folders to compare runs.")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The file to write; DIR/report.html when left out, comparison.html for several runs."),
+        typer.Option(help="The file to write; DIR/report.html by default, comparison.html for several runs."),
     ] = None,
     scenes: Annotated[
         bool, typer.Option("--scenes", help="Add test images with predictions; trains two networks.")
     ] = False,
 ) -> None:
-    """Write the results of a run and their uncertainty as one HTML file, or several runs beside each other; also while they run."""
-    from autoloss.report.page.comparing import write_comparison
-    from autoloss.report.page.writing import write_report
+    """Write the results of a run as one HTML file, or compare several runs; also while they run."""
+    from autoloss.report.page.writing import write_comparison, write_report
 
-    if scenes and len(directories) > 1:
-        raise RequestError("Scenes are drawn for one run; name one, or leave --scenes out.")
-    console = console_of(to_stderr=True)
-    say = partial(console.print, soft_wrap=True)
-    if len(directories) > 1:
-        path, damaged = write_comparison(directories, out)
-    else:
+    if len(directories) == 1:
         path, damaged = write_report(directories[0], out, scenes=scenes, say=say)
-    for problem in damaged:
-        say(f"Left out: {problem}")
-    say(f"Wrote {path}")
+    elif scenes:
+        raise RequestError("--scenes works for one run only. Name one run, or omit --scenes.")
+    else:
+        path, damaged = write_comparison(directories, out)
+    print_lines(*(f"Left out: {problem}" for problem in damaged), f"Wrote {path}", to_stderr=True)
 
 
 @app.command()
 def watch(
-    directory: Directory,
+    directory: arguments.Directory,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (8642); 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1: this machine only).")] = None,
 ) -> None:
-    """Serve the report as a page that follows a search while it runs; Ctrl-C ends it."""
+    """Serve the report as a page that follows a search while it runs; Ctrl-C stops the server."""
     from autoloss.report.page.serving import HOST, PORT, Live, Server
 
     with Server(Live(directory), HOST if host is None else host, PORT if port is None else port) as server:
@@ -113,9 +111,9 @@ def watch(
 
 @app.command()
 def replay(
-    directory: Directory,
+    directory: arguments.Directory,
     full: Annotated[bool, typer.Option("--full", help="Test all attempts again, also the rejected ones.")] = False,
-    as_json: AsJson = False,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Derive every candidate of a run again from the recorded scores; nothing is trained."""
     from autoloss.run.replay import replay as replayed
@@ -126,28 +124,25 @@ def replay(
     if found.difference is not None:
         raise RunError(f"The run in {directory} is not what its configuration and seed give: {found.difference}.")
     if not as_json:
-        console_of().print(found.summary, soft_wrap=True)
+        print_lines(found.summary)
 
 
 @app.command()
 def export(
-    directory: Directory,
-    individual: Annotated[int | None, typer.Argument(metavar="ID", help="The best loss found when left out.")] = None,
-    to: Annotated[str, typer.Option(help="python, latex or json.")] = "python",
-    out: Annotated[Path | None, typer.Option(help="A file to write; the terminal when left out.")] = None,
+    directory: arguments.Directory,
+    individual: arguments.Individual = None,
+    to: Annotated[str, typer.Option(help="Format: python, latex or json.")] = "python",
+    out: Annotated[Path | None, typer.Option(help="File to write; the terminal if omitted.")] = None,
 ) -> None:
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
+    from autoloss.atomic_files import write_text
     from autoloss.report.take_home import export_loss
 
-    say = partial(console_of(to_stderr=True).print, soft_wrap=True)
     text = export_loss(directory, individual, to, say)
     if out is None:
         sys.stdout.write(text)
         return
     if out.exists():
         raise RequestError(f"{out} exists already, and nothing is overwritten. Name another file with --out.")
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RequestError(f"{out} cannot be written: {error.strerror}. Name another file with --out.") from None
+    write_text(out, text)
     say(f"Wrote {out}")

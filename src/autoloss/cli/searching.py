@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloss.cli.application import app, console_of, print_json
-from autoloss.cli.arguments import (
-    Also,
-    AsJson,
-    Assignments,
-    Data,
-    Directory,
-    Final,
-    Frozen,
-    Inject,
-    Metric,
-    Operators,
-    Ray,
-    RayInsecure,
-    TaskName,
-    Workers,
-    check_task_name,
-    parse_assignments,
-    parse_budget,
-    parse_frozen,
-    parse_list,
-)
-from autoloss.cli.interruption import interruptible
+from autoloss.cli import arguments
+from autoloss.cli.application import app, console_of, print_json, print_lines
 
 if TYPE_CHECKING:
     from autoloss.run.results import Search
@@ -38,40 +16,39 @@ if TYPE_CHECKING:
 
 @app.command()
 def search(
-    task: TaskName,
-    metric: Metric = None,
-    data: Data = None,
+    task: arguments.TaskName,
+    metric: arguments.Metric = None,
+    data: arguments.Data = None,
     evaluations: Annotated[int | None, typer.Option(help="Budget: number of proxy trainings (500).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
-    workers: Workers = 2,
-    ray: Ray = None,
-    ray_insecure: RayInsecure = False,
-    inject: Inject = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
+    workers: arguments.Workers = 2,
+    ray: arguments.Ray = None,
+    ray_insecure: arguments.RayInsecure = False,
+    inject: arguments.Inject = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; a new one under runs by default.")] = None,
     start: Annotated[
         list[str] | None,
         typer.Option(
-            help="Losses to start from: a file with one on each line; or, with commas, formulas, names of the zoo, "
-            "zoo (all its formulas that fit), folders of runs (their ten best)."
+            help="Losses to start from: a file with one per line; or, separated by commas, formulas, names of the zoo, "
+            "zoo (all its formulas that fit), folders of runs (the ten best of each)."
         ),
     ] = None,
-    frozen: Frozen = None,
-    size_limit: Annotated[int | None, typer.Option(help="Maximum number of operators of a tree (64).")] = None,
-    without: Annotated[str | None, typer.Option(help="Operators to switch off, with commas.")] = None,
-    operators: Operators = None,
-    also: Also = None,
+    frozen: arguments.Frozen = None,
+    size_limit: Annotated[int | None, typer.Option(help="Maximum number of operators per tree (64).")] = None,
+    without: Annotated[str | None, typer.Option(help="Operators to exclude, separated by commas.")] = None,
+    operators: arguments.Operators = None,
+    also: arguments.Also = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="Settings to begin with: default, or paper, those of the paper for 500 trainings."),
+        str | None, typer.Option(help="Initial settings: default, or paper (those of the paper, with 500 trainings).")
     ] = None,
-    final: Final = True,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    final: arguments.Final = True,
+    assignments: arguments.Assignments = None,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Search a loss for a task."""
-    settings, options = parse_assignments(assignments, data)
+    settings, options = arguments.parse_assignments(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
-    check_task_name(task, metric)
+    arguments.check_task_name(task, metric)
     from autoloss.store.lock import refuse_owned
 
     if out is not None:
@@ -79,8 +56,7 @@ def search(
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
-    console = console_of(to_stderr=as_json)
-    with interruptible(), Status(console) as status:
+    with Status(console_of(to_stderr=as_json)) as status:
         found = runs.search(
             task,
             metric=metric,
@@ -94,10 +70,10 @@ def search(
             settings=settings,
             options=options,
             start=start or (),
-            frozen=parse_frozen(frozen or ()),
-            without=parse_list(without or ""),
+            frozen=arguments.parse_frozen(frozen or ()),
+            without=arguments.parse_list(without or ""),
             operators=operators or (),
-            also=parse_list(also or ""),
+            also=arguments.parse_list(also or ""),
             recipe=recipe,
             final=final,
             observe=status.observe,
@@ -109,21 +85,19 @@ def search(
 
 @app.command()
 def resume(
-    directory: Directory,
+    directory: arguments.Directory,
     evaluations: Annotated[str | None, typer.Option(help="A new budget, or +N for N more trainings.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes; as many as the run had when left out.")
+        int | None, typer.Option(min=0, help="Number of worker processes; that of the run if omitted.")
     ] = None,
-    ray: Ray = None,
-    ray_insecure: RayInsecure = False,
-    inject: Inject = None,
+    ray: arguments.Ray = None,
+    ray_insecure: arguments.RayInsecure = False,
+    inject: arguments.Inject = None,
     final: Annotated[
         bool | None,
-        typer.Option(
-            "--final/--no-final", help="Confirm and compare the best at the end; as the run was started when left out."
-        ),
+        typer.Option("--final/--no-final", help="Confirm and compare the best losses; as in the search if omitted."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Resume a run where it stopped."""
     from autoloss.store.lock import refuse_owned
@@ -132,9 +106,8 @@ def resume(
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
-    budget = parse_budget(evaluations, directory)
-    console = console_of(to_stderr=as_json)
-    with interruptible(), Status(console) as status:
+    budget = arguments.parse_budget(evaluations, directory)
+    with Status(console_of(to_stderr=as_json)) as status:
         found = runs.resume(
             directory,
             evaluations=budget,
@@ -152,37 +125,18 @@ def resume(
 
 def _conclude(found: Search, as_json: bool) -> None:
     """Print the result of a run, the judgement first."""
-    from autoloss.report.leaderboard import (
-        columns_of,
-        comparison_rows,
-        comparison_table,
-        identify_compared,
-        top_rows,
-        top_table,
-    )
-    from autoloss.report.verdict import identify_best, next_steps, sentences
+    from autoloss.report.summary import summarize
 
+    summary = summarize(found)
     if as_json:
-        print_json(
-            {
-                "verdict": found.judgement.to_dict(),
-                "identity": identify_best(found),
-                "directory": str(found.directory),
-                "end": found.end,
-                "top": top_rows(found, 10),
-                "never_trained": asdict(found.never_trained),
-                "comparison": comparison_rows(found.comparison, found.judgement),
-            }
-        )
+        print_json(summary.to_dict())
         return
-    console = console_of()
-    for sentence in sentences(found):
-        console.print(sentence, soft_wrap=True)
-    console.print(f"The search ended: {found.end}.", soft_wrap=True)
-    console.print(top_table(found, top_rows(found, 10)))
+    from autoloss.report.leaderboard import comparison_of, top_table
+
+    print_lines(*summary.verdict.text, f"The search ended: {found.end}.")
+    tables = [top_table(found, summary.top)]
     if found.comparison:
-        title, further = "On the test split, new training seeds", columns_of(None, found)
-        known = identify_compared(found)
-        console.print(comparison_table(title, found.comparison, further, found.judgement, known))
-    for step in next_steps(found):
-        console.print(str(step), soft_wrap=True)
+        tables.append(comparison_of(found, "On the test split, new training seeds"))
+    for table in tables:
+        console_of().print(table)
+    print_lines(*map(str, summary.verdict.steps))

@@ -16,6 +16,11 @@ from autoloss.report.shares import at_share
 from autoloss.store.read import Reader
 
 NO_REASON = "no reason was given"
+TITLES = {
+    "trainings": "Trainings of the search without a score",
+    "trials": "Other trainings without a score",
+    "rejections": "Rejected without a training",
+}
 
 
 def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
@@ -25,19 +30,14 @@ def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
             "state": group["state"],
             "reason": group["line"] or NO_REASON,
             "count": group["count"],
-            "example": {
-                "id": group["id"],
-                "formula": group["loss"],
-                "step": group["step"],
-                "fidelity": group["fidelity"],
-            },
+            "example": {"formula": group["loss"], **{name: group[name] for name in ("id", "step", "fidelity")}},
         }
         for group in reader.unscored
     ]
-    return {"trainings": trainings, "trials": _trials(reader.trainings), "rejections": rejections(reader)}
+    return {"trainings": trainings, "trials": _trials(reader.trainings), "rejections": _rejections(reader)}
 
 
-def rejections(reader: Reader) -> list[dict[str, Any]]:
+def _rejections(reader: Reader) -> list[dict[str, Any]]:
     """Count the rejected losses by reason; one in a thousand was kept as an example."""
     totals = reader.totals
     examples = {
@@ -54,58 +54,49 @@ def rejections(reader: Reader) -> list[dict[str, Any]]:
 
 def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
     """Group the trainings beside the search that have no score."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
     for job, outcome in trainings.items():
-        if outcome.state is not State.SCORED:
-            key = job.training
-            example = {
-                "loss": job.loss,
-                "seed": key.seed,
-                "split": key.split,
-                "step": outcome.step,
-                "fidelity": key.fidelity,
-            }
-            line = next(iter(outcome.reason.splitlines()), NO_REASON)
-            groups.setdefault((outcome.state.value, line), []).append(example)
-    found = [
-        {"state": state, "reason": reason, "count": len(examples), "example": examples[0]}
-        for (state, reason), examples in groups.items()
-    ]
-    return sorted(found, key=lambda row: -row["count"])
+        if outcome.state is State.SCORED:
+            continue
+        state, reason = outcome.state.value, next(iter(outcome.reason.splitlines()), NO_REASON)
+        key = job.training
+        example = {
+            "loss": job.loss,
+            "seed": key.seed,
+            "split": key.split,
+            "step": outcome.step,
+            "fidelity": key.fidelity,
+        }
+        first = {"state": state, "reason": reason, "count": 0, "example": example}
+        groups.setdefault((state, reason), first)["count"] += 1
+    return sorted(groups.values(), key=lambda row: -row["count"])
 
 
 def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, Any]]], directory: object) -> None:
     """Print the groups as tables."""
-    columns = {"count": "right", "state": "left", "reason": "left", "example": "left"}
-    for title, name in (
-        ("Trainings of the search without a score", "trainings"),
-        ("Other trainings without a score", "trials"),
-    ):
-        rows = [
-            (counted(row["count"], " "), row["state"], row["reason"], _training(row["example"])) for row in values[name]
+    for name, groups in values.items():
+        columns = ["count", *(["state"] if name != "rejections" else []), "reason", "example"]
+        shown = [
+            {**row, "count": counted(row["count"], " "), "example": _write_example(row["example"])} for row in groups
         ]
-        if rows:
-            console.print(table(title, columns, rows))
-    rows = [(counted(row["count"], " "), row["reason"], _rejected(row["example"])) for row in values["rejections"]]
-    if rows:
-        console.print(
-            table("Rejected without a training", {"count": "right", "reason": "left", "example": "left"}, rows)
-        )
+        if shown:
+            rows = [[row[column] for column in columns] for row in shown]
+            console.print(table(TITLES[name], columns, rows, left=("state", "reason", "example")))
     if not any(values.values()):
         console.print(f"Nothing failed in {directory}, and nothing was rejected.")
 
 
-def _training(example: Mapping[str, Any]) -> str:
+def _write_example(example: Mapping[str, Any] | None) -> str:
+    if example is None:
+        return "no example kept"
+    if "child" in example:
+        return f"{example['formula']}  (for #{example['child']})"
     loss = f"#{example['id']}  {example['formula']}" if "id" in example else f"{example['loss']} on {example['split']}"
     return loss + describe_end(example)
 
 
 def describe_end(example: Mapping[str, Any]) -> str:
-    """Say at which share and step a training ended: ` (at 1/8, step 3)`; nothing of one that is whole and has no step."""
+    """Write the share and the step at which a training ended, ` (at 1/8, step 3)`; empty for a whole one without a step."""
     short = [at_share(example["fidelity"])] if example["fidelity"] != 1 else []
     facts = short + [f"step {example['step']}"] * (example["step"] is not None)
     return f" ({', '.join(facts)})" * bool(facts)
-
-
-def _rejected(example: Mapping[str, Any] | None) -> str:
-    return "no example kept" if example is None else f"{example['formula']}  (for #{example['child']})"

@@ -17,14 +17,14 @@ from autoloss.report.leaderboard import table
 from autoloss.report.lineage import lineage
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import (
-    Counterpart,
-    at_share,
     describe_factors,
     promoted_from,
     promoted_to,
+    write_promotion,
     write_score,
     write_share,
 )
+from autoloss.report.summary import describe_formula
 from autoloss.run.results import Search, training_command
 from autoloss.space.loss_text import join_branches
 
@@ -42,126 +42,116 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
     """
     steps = lineage(search, number)
     if not steps:
-        raise RequestError(_no_such_loss(search, number))
-    child, outcome = steps[0].child, search.reader.outcome(number)
-    readable = simplify_formulas(search, [child.loss])[child.loss]
+        newest = search.reader.newest
+        if newest is None:
+            raise RequestError(f"{search.directory} has no loss yet.")
+        raise RequestError(f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far.")
+    candidate, outcome = steps[0].candidate, search.reader.outcome(number)
+    origin, larger = promoted_from(search, candidate), promoted_to(search, number)
     return {
-        "id": child.id,
-        "formula": child.loss,
-        "simplified": readable.text,
-        "readable": readable.line,
-        "identity": readable.identity,
+        "id": candidate.id,
+        **describe_formula(simplify_formulas(search, [candidate.loss])[candidate.loss]),
         "state": RUNNING if outcome is None else outcome.state.value,
         "score": None if outcome is None else outcome.score,
-        "fidelity": child.fidelity,
-        "promoted_from": _counterpart(promoted_from(search, child)),
-        "promoted_to": _counterpart(promoted_to(search, number)),
-        "factor": describe_factors(child.loss),
+        "fidelity": candidate.fidelity,
+        "promoted_from": None if origin is None else asdict(origin),
+        "promoted_to": None if larger is None else asdict(larger),
+        "factor": describe_factors(candidate.loss),
         "also": {} if outcome is None else dict(outcome.also),
         "reason": "" if outcome is None else outcome.reason,
         "step": None if outcome is None else outcome.step,
-        "origin": child.origin.value,
-        "source": child.source,
-        "kinds": dict(child.kinds),
-        "attempts": dict(child.attempts),
-        "g": {branch: scores[0] for branch, scores in child.scores.items()},
-        "gains": {branch: list(scores[1:]) for branch, scores in child.scores.items()},
+        "origin": candidate.origin.value,
+        "source": candidate.source,
+        "kinds": dict(candidate.kinds),
+        "attempts": dict(candidate.attempts),
+        "g": {branch: scores[0] for branch, scores in candidate.scores.items()},
+        "gains": {branch: list(scores[1:]) for branch, scores in candidate.scores.items()},
         "lineage": [
             {
-                "id": step.child.id,
-                "kinds": dict(step.child.kinds),
+                "id": step.candidate.id,
+                "kinds": dict(step.candidate.kinds),
                 "how": dict(step.how),
-                "formula": step.child.loss,
+                "formula": step.candidate.loss,
                 "score": step.score,
-                "fidelity": step.child.fidelity,
+                "fidelity": step.candidate.fidelity,
             }
             for step in steps
         ],
         "curve": [] if outcome is None else [list(point) for point in outcome.curve],
-        "command": training_command(search, search.reader.trained_loss(number) or child.loss),
+        "command": training_command(search, search.reader.trained_loss(number) or candidate.loss),
     }
-
-
-def _counterpart(found: Counterpart | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
-
-
-def _no_such_loss(search: Search, number: int) -> str:
-    newest = search.reader.newest
-    if newest is None:
-        return f"{search.directory} has no loss yet."
-    return f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far."
 
 
 def print_show(console: Console, values: Mapping[str, Any]) -> None:
     """Print one loss."""
-    console.print(Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"), soft_wrap=True)
-    console.print(f"original: {values['formula']}", soft_wrap=True)
+    steps = values["lineage"]
+    short = any(step["fidelity"] != 1 for step in steps) or bool(values["promoted_to"])
+    lines = [
+        Text.assemble((f"#{values['id']}", "bold"), f"  {values['readable']}"),
+        *_describe_formula(values),
+        *_describe_outcome(values, short),
+        *_describe_test(values),
+        *_draw_curve(values["curve"]),
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    columns = {
+        "id": [step["id"] for step in steps],
+        "how": [_join_kinds(step["how"]) for step in steps],
+        "score": [figure(step["score"]) for step in steps],
+        **({"share": [write_share(step["fidelity"]) for step in steps]} if short else {}),
+        "formula": [step["formula"] for step in steps],
+    }
+    console.print(table("Lineage", columns, zip(*columns.values(), strict=True), left=("how", "share", "formula")))
+    how = "again" if values["fidelity"] == 1 else "with the whole schedule"
+    console.print(f"Train it {how}: {values['command']}", soft_wrap=True)
+
+
+def _describe_formula(values: Mapping[str, Any]) -> list[str]:
+    lines = [f"original: {values['formula']}"]
     if values["simplified"] != values["formula"]:
-        console.print(f"simplified: {values['simplified']}", soft_wrap=True)
+        lines.append(f"simplified: {values['simplified']}")
     if values["identity"]:
-        console.print(f"on this task: {values['identity']}, by its gradient", soft_wrap=True)
-    also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
-    if values["factor"]:
-        console.print(values["factor"], soft_wrap=True)
-    short = any(step["fidelity"] != 1 for step in values["lineage"]) or bool(values["promoted_to"])
+        lines.append(f"on this task: the gradient is that of {values['identity']}")
+    return [*lines, values["factor"]] if values["factor"] else lines
+
+
+def _describe_outcome(values: Mapping[str, Any], short: bool) -> list[str]:
     score = write_score(values["score"], values["fidelity"]) if short else figure(values["score"])
-    console.print(f"{values['state']}  score {score}  {also}".rstrip())
-    for name, other in (("promoted from", values["promoted_from"]), ("promoted to", values["promoted_to"])):
-        if other:
-            console.print(f"{name} #{other['id']}: {_describe(other)}")
+    also = "  ".join(f"{name} {figure(value)}" for name, value in values["also"].items())
+    lines = [f"{values['state']}  score {score}  {also}".rstrip()]
+    for name in ("promoted_from", "promoted_to"):
+        if other := values[name]:
+            lines.append(f"{name.replace('_', ' ')} {write_promotion(**other)}")
     if values["reason"]:
-        step = "" if values["step"] is None else f" (step {values['step']})"
-        console.print(f"reason: {values['reason']}{step}")
+        lines.append(f"reason: {values['reason']}" + ("" if values["step"] is None else f" (step {values['step']})"))
     if values["origin"] != Origin.TRAINED.value:
-        console.print(f"{values['origin']}: shares the outcome of #{values['source']}")
+        lines.append(f"{values['origin']}: shares the outcome of #{values['source']}")
+    return lines
+
+
+def _describe_test(values: Mapping[str, Any]) -> list[str]:
+    lines = []
     for branch, score in values["g"].items():
         gains = " ".join(f"{gain:+.3f}" for gain in values["gains"][branch])
-        console.print(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
-    if values["g"]:
-        console.print("  g: how far descending the loss on the predictions of an untrained network raises the metric")
-    _print_curve(console, values["curve"])
-    console.print(
-        table(
-            "Lineage",
-            {
-                "id": "right",
-                "how": "left",
-                "score": "right",
-                **dict.fromkeys(["share"] * short, "left"),
-                "formula": "left",
-            },
-            (
-                (
-                    step["id"],
-                    _how(step["how"]),
-                    figure(step["score"]),
-                    *[write_share(step["fidelity"])] * short,
-                    step["formula"],
-                )
-                for step in values["lineage"]
-            ),
-        )
-    )
-    console.print(f"Train it {'again' if values['fidelity'] == 1 else 'whole'}: {values['command']}", soft_wrap=True)
+        lines.append(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
+    meaning = "  g: how much gradient descent on the predictions of an untrained network raises the metric"
+    return [*lines, meaning] if lines else lines
 
 
-def _describe(other: Mapping[str, Any]) -> str:
-    if other["score"] is None:
-        return f"no score {at_share(other['fidelity'])}"
-    return f"score {write_score(other['score'], other['fidelity'])}"
+def _draw_curve(curve: Sequence[Sequence[float]]) -> list[str]:
+    if not curve:
+        return []
+    (first, start), (last, end) = curve[0], curve[-1]
+    return [
+        f"training loss, steps {first:.0f} to {last:.0f}: {start:.4g} → {end:.4g}",
+        f"  {sparkline([loss for _, loss in curve], WIDTH)}",
+    ]
 
 
-def _how(how: Mapping[str, str]) -> str:
+def _join_kinds(how: Mapping[str, str]) -> str:
     kinds = dict.fromkeys(how.values())
     return next(iter(kinds)) if len(kinds) == 1 else join_branches(how)
-
-
-def _print_curve(console: Console, curve: Sequence[Sequence[float]]) -> None:
-    if curve:
-        (first, start), (last, end) = curve[0], curve[-1]
-        console.print(f"training loss, steps {first:.0f} to {last:.0f}: {start:.4g} → {end:.4g}")
-        console.print(f"  {sparkline([loss for _, loss in curve], WIDTH)}")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -1,8 +1,8 @@
-"""Runs and comparisons as tables for a terminal, and as plain values for JSON."""
+"""Runs and comparisons as tables for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -14,122 +14,85 @@ from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import trains_short, write_share
-from autoloss.report.verdict import MEANING
-from autoloss.run.results import NOTHING_GAINED, FoundLoss, Search
+from autoloss.report.summary import ListedLoss, p_value_of
+from autoloss.report.verdict import MEANING, describe_p_values
+from autoloss.run.results import NOTHING_GAINED, Search
 
 LOOKED_AT = 20
 """Number of best and of latest losses that are searched for the names of a run's further metrics."""
+TEXTS = frozenset({"formula", "loss"})
+"""Columns of the tables of losses that are text; the others are numbers."""
 
 
-def table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], caption: str | None = None) -> Table:
+def table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[Any]],
+    caption: str | None = None,
+    left: Container[str] | None = None,
+) -> Table:
     """Build a table.
 
     Args:
-        columns: Header → justification: left or right.
+        left: The columns of text, which are aligned on the left; all if omitted.
     """
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    for header, justify in columns.items():
-        made.add_column(header, justify="right" if justify == "right" else "left", overflow="fold")
+    for header in columns:
+        made.add_column(header, justify="left" if left is None or header in left else "right", overflow="fold")
     for row in rows:
         made.add_row(*("" if cell is None else str(cell) for cell in row))
     return made
 
 
-def top_rows(search: Search, count: int) -> list[dict[str, Any]]:
-    """Return the best losses of a run as plain values."""
-    return rows_of(search, search.top(count))
-
-
-def hall_of_fame(search: Search) -> list[FoundLoss]:
-    """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
-    return search.losses(search.reader.best_by_size)
-
-
-def hall_rows(search: Search) -> list[dict[str, Any]]:
-    """Return the hall of fame as plain values."""
-    return rows_of(search, hall_of_fame(search))
-
-
-def rows_of(search: Search, chosen: Sequence[FoundLoss]) -> list[dict[str, Any]]:
-    """Return losses of a run as plain values."""
-    times_found, last = search.reader.times_found([found.id for found in chosen]), search.reader.latest
-    readable = simplify_formulas(search, [found.formula for found in chosen])
-    return [
-        {
-            "id": found.id,
-            "score": found.score,
-            "fidelity": found.fidelity,
-            "confirmed": found.confirmed,
-            "size": found.size,
-            "age": last - found.id,
-            "found": times_found[found.id],
-            "formula": found.formula,
-            "simplified": readable[found.formula].text,
-            "readable": readable[found.formula].line,
-            "identity": readable[found.formula].identity,
-            "also": dict(found.also),
-        }
-        for found in chosen
-    ]
-
-
 def top_table(
     search: Search,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[ListedLoss],
     running: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] | None = None,
 ) -> Table:
     """Show losses of a run, one row each.
 
     Args:
-        rows: Those of `top_rows` or of `hall_rows`.
         running: Id and loss of the candidates in training; they are listed below the table.
-        also: Further metrics that get a column; those that the run was started with when left out.
+        also: Further metrics that get a column; those that the run was started with if omitted.
     """
-    further = columns_of(also, search)
-    confirmed = any(row["confirmed"] is not None for row in rows)
+    further, shares = columns_of(also, search), trains_short(search)
+    confirmed = any(row.confirmed is not None for row in rows)
     best = search.best.id if confirmed else None
-    shares = trains_short(search)
-    columns = {"id": "right", "score": "right", **({"trained": "right"} if shares else {})}
-    columns |= {"new training seeds": "right"} if confirmed else {}
+    columns = {
+        "id": lambda row: f"{'★ ' if row.id == best else ''}{row.id}",
+        "score": lambda row: figure(row.score),
+        **({"trained": lambda row: write_share(row.fidelity)} if shares else {}),
+        **({"new training seeds": lambda row: figure(row.confirmed)} if confirmed else {}),
+        **{metric: lambda row, metric=metric: figure(row.also.get(metric)) for metric in further},
+        "size": lambda row: row.size,
+        "age": lambda row: row.age,
+        "found": lambda row: f"{row.found}×",
+        "formula": _write_formula,
+    }
+    notes = [
+        "score: metric of the proxy training on the valid split",
+        "size: number of operators",
+        "age: number of later losses",
+        "found: number of times found, with twins and copies",
+        "formula: simplified, and below it the original; √x is sign(x)·√|x|, likewise log",
+        *["=: has the same gradient on this task"] * any(row.formula.identity for row in rows),
+        *["trained: share of the schedule; only scores at the same share are comparable"] * shares,
+        *["new training seeds: mean score of further trainings · ★ best on these"] * confirmed,
+    ]
+    lines = [" · ".join(notes), *(f"in training: #{one['id']}  {one['loss']}" for one in running)]
     return table(
         f"Best of {search.reader.count} losses in {search.directory}",
-        {
-            **columns,
-            **dict.fromkeys(further, "right"),
-            "size": "right",
-            "age": "right",
-            "found": "right",
-            "formula": "left",
-        },
-        (
-            (
-                f"{'★ ' if row['id'] == best else ''}{row['id']}",
-                figure(row["score"]),
-                *([write_share(row["fidelity"])] if shares else []),
-                *([figure(row["confirmed"])] if confirmed else []),
-                *(figure(row["also"].get(metric)) for metric in further),
-                row["size"],
-                row["age"],
-                f"{row['found']}×",
-                _write_formula(row),
-            )
-            for row in rows
-        ),
-        "score: metric of the proxy training on the valid split · size: number of operators · age: number of later losses · "
-        "found: number of times found, with twins and copies · formula: simplified, and below it the original; √x is sign(x)·√|x|, "
-        "likewise log"
-        + (" · =: has the same gradient on this task" if any(row["identity"] for row in rows) else "")
-        + (" · trained: share of the schedule; scores compare at one share only" if shares else "")
-        + (" · new training seeds: mean score of further trainings · ★ best on these" if confirmed else "")
-        + "".join(f"\nin training: #{one['id']}  {one['loss']}" for one in running)
-        + f"\n{describe_never_trained(search)}",
+        columns,
+        [[write(row) for write in columns.values()] for row in rows],
+        "\n".join([*lines, describe_never_trained(search)]),
+        TEXTS,
     )
 
 
-def _write_formula(row: Mapping[str, Any]) -> str:
-    identity = f"  = {row['identity']}" if row["identity"] else ""
-    return f"{row['readable']}{identity}\n{row['formula']}"
+def _write_formula(row: ListedLoss) -> str:
+    identity = f"  = {row.formula.identity}" if row.formula.identity else ""
+    return f"{row.formula.line}{identity}\n{row.formula.found}"
 
 
 def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
@@ -151,39 +114,14 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
 def describe_never_trained(search: Search) -> str:
     """Say how many losses passed the rejection protocol, but diverged or hardly improved the network."""
     found = search.never_trained
-    lost = found.diverged + (found.standing or 0)
     ways = [f"{found.diverged} diverged"]
     if found.standing is not None:
         ways.append(
             f"{found.standing} improved the untrained network's score of {figure(found.untrained)} by less than "
             f"{NOTHING_GAINED:.0%} of the best loss's improvement"
         )
+    lost = found.diverged + (found.standing or 0)
     return f"Of {found.trained} trained losses, {lost} did not learn: {', '.join(ways)}."
-
-
-def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:
-    """Return a comparison as plain values.
-
-    Args:
-        judgement: Its p-values take the place of those against the first baseline.
-    """
-    return [
-        {
-            "label": row.entrant.label,
-            "loss": row.entrant.loss,
-            "learning_rate": row.entrant.learning_rate,
-            "scale": row.entrant.scale,
-            "baseline": row.entrant.baseline,
-            "scores": list(row.scores),
-            "reasons": list(row.reasons),
-            "mean": row.mean,
-            "sd": row.deviation,
-            "interval": row.interval,
-            "p_value": _p_value(row, judgement),
-            "also": row.also,
-        }
-        for row in rows
-    ]
 
 
 def comparison_table(
@@ -197,66 +135,44 @@ def comparison_table(
 
     Args:
         also: Further metrics whose means get a column.
+        judgement: Its p-values replace those against the first baseline.
         identities: Formula → what it is on the task, such as `cross entropy × 2`.
-        judgement: Its p-values take the place of those against the first baseline.
     """
     notes = [MEANING] * any(row.interval is not None for row in rows) + describe_p_values(rows, judgement)
+    notes += [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons]
     return table(
         title,
-        {
-            "loss": "left",
-            "mean": "right",
-            "± 95 %": "right",
-            "p": "right",
-            **dict.fromkeys(also, "right"),
-            "seeds": "right",
-            "formula": "left",
-        },
+        ["loss", "mean", "± 95 %", "p", *also, "seeds", "formula"],
         (
             (
                 row.entrant.label,
                 figure(row.mean),
                 figure(row.interval),
-                "" if (p_value := _p_value(row, judgement)) is None else f"{p_value:.2g}",
+                write_p_value(row, judgement),
                 *(figure(row.also.get(metric)) for metric in also),
                 count_seeds(row),
-                "" if row.entrant.baseline else _add_identity(row.entrant.loss, identities),
+                ""
+                if row.entrant.baseline
+                else "\n= ".join(filter(None, [row.entrant.loss, (identities or {}).get(row.entrant.loss)])),
             )
             for row in rows
         ),
-        "\n".join(
-            [*notes, *(f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons)]
-        )
-        or None,
+        "\n".join(notes) or None,
+        TEXTS,
     )
 
 
-def _add_identity(loss: str, identities: Mapping[str, str] | None) -> str:
-    identity = (identities or {}).get(loss)
-    return f"{loss}\n= {identity}" if identity else loss
-
-
-def identify_compared(search: Search) -> dict[str, str]:
-    """Return what the compared losses are on the task: formula → `cross entropy × 2`; others are left out."""
+def comparison_of(search: Search, title: str, also: Sequence[str] | None = None) -> Table:
+    """Show the comparison of a run."""
     formulas = [row.entrant.loss for row in search.comparison if not row.entrant.baseline]
-    return {formula: one.identity for formula, one in simplify_formulas(search, formulas).items() if one.identity}
+    identities = {formula: one.identity for formula, one in simplify_formulas(search, formulas).items()}
+    return comparison_table(title, search.comparison, columns_of(also, search), search.judgement, identities)
 
 
-def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
-    """Say what the p-values of a comparison are; nothing where it has none."""
-    test = "two-sided paired t-test over the same training seeds"
-    if judgement is None:
-        reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)
-        tested = any(row.p_value is not None for row in rows)
-        return [f"p: against {reference}, {test}, not corrected"] if reference and tested else []
-    if judgement.found is None or not judgement.p_values:
-        return []
-    corrected = f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
-    return [f"p: {judgement.found.entrant.label} against this baseline, {test}{corrected}"]
-
-
-def _p_value(row: Row, judgement: Judgement | None) -> float | None:
-    return row.p_value if judgement is None else judgement.p_values.get(row.entrant.label)
+def write_p_value(row: Row, judgement: Judgement | None) -> str:
+    """Write the p-value of a row; empty where it has none."""
+    p_value = p_value_of(row, judgement)
+    return "" if p_value is None else f"{p_value:.2g}"
 
 
 def count_seeds(row: Row) -> str:

@@ -22,37 +22,38 @@ class Step:
     """A loss, or one of its ancestors.
 
     Args:
-        score: That of a training at `child.fidelity`.
-        how: Branch → how its tree came about: copied, fresh, promoted, or the two mutations.
+        score: That of a training at `candidate.fidelity`.
+        how: Branch → the origin of its tree: copied, fresh, promoted, or the two mutations.
     """
 
-    child: Candidate
+    candidate: Candidate
     score: float | None
     how: Mapping[str, str]
 
 
 def lineage(search: Search, number: int) -> list[Step]:
-    """Return where a loss came from, itself first, a random tree last; nothing where there is no such loss."""
+    """Return a loss and its ancestors, itself first, a random tree last; empty where there is no such loss."""
     line = search.reader.lineage(number)
     parents = [*(candidate for candidate, _ in line[1:]), None]
     return [
-        Step(child, score, _how(search, child, parent)) for (child, score), parent in zip(line, parents, strict=False)
+        Step(candidate, score, _trace_origin(search, candidate, parent))
+        for (candidate, score), parent in zip(line, parents, strict=False)
     ]
 
 
-def _how(search: Search, child: Candidate, parent: Candidate | None) -> dict[str, str]:
-    how = dict(child.kinds)
-    for branch, kind in child.kinds.items():
+def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None) -> dict[str, str]:
+    how = dict(candidate.kinds)
+    for branch, kind in candidate.kinds.items():
         if kind == PROMOTED and parent is not None:
             how[branch] = f"{kind} from {write_share(parent.fidelity)}"
         if kind == MUTATED and parent is not None:
-            found = _mutations(search, child, parent, branch)
+            found = _redraw_mutations(search, candidate, parent, branch)
             how[branch] = f"{kind}: {', then '.join(found)}" if found else kind
     return how
 
 
-def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str) -> list[str]:
-    """Draw an attempt again and name its mutations; none where the run was made with other operators or another release."""
+def _redraw_mutations(search: Search, candidate: Candidate, parent: Candidate, branch: str) -> list[str]:
+    """Draw an attempt again and name its mutations; none where the run used other operators or another release."""
     from autoloss.proposing.chance import derive_generator
     from autoloss.proposing.mutation import trace_mutations
     from autoloss.space.branch import Role
@@ -61,14 +62,14 @@ def _mutations(search: Search, child: Candidate, parent: Candidate, branch: str)
     from autoloss.space.operators import OPERATORS
     from autoloss.space.parsing import FormulaError
 
-    number = child.attempts[branch]
+    number = candidate.attempts[branch]
     configuration, leaves = search.configuration, search.settings.leaves
     if number is None or number >= configuration.evolution.mutation_attempts:
         return ["a fresh tree instead, after too many attempts"] if number is not None else []
-    rng = derive_generator(configuration.seed, "attempt", child.id, branch, number)
+    rng = derive_generator(configuration.seed, "attempt", candidate.id, branch, number)
     try:
         # A factor belongs to one tree, and none is drawn.
-        before, after = (Loss.parse(one.loss, leaves)[branch].scaled(1.0) for one in (parent, child))
+        before, after = (Loss.parse(one.loss, leaves)[branch].scaled(1.0) for one in (parent, candidate))
     except FormulaError:
         return []
     # Roles decide nothing of a draw.

@@ -19,14 +19,14 @@ STEM = "table"
 
 def retraining_table(found: Retraining) -> Table:
     """Return the table of trained losses, the best first, followed by published figures."""
-    justified = {"loss": "left", "seeds": "right", **dict.fromkeys(found.figures, "right"), "formula": "left"}
     formulas = ["" if row.entrant.baseline else row.entrant.loss for row in found.rows]
     cells = _cells(found)
     return table(
         title(found),
-        justified,
+        ["loss", "seeds", *found.figures, "formula"],
         [[*row, formula] for row, formula in zip(cells, [*formulas, *[""] * len(cells)], strict=False)],
         "\n".join(notes(found)),
+        ("loss", "formula"),
     )
 
 

@@ -1,6 +1,6 @@
-"""At which share of the schedule losses were trained, what they were promoted from and to, and at which factor, in words.
+"""Shares of the schedule, promotions and factors of losses, in words.
 
-A score at a share of the schedule is no worse and no better than one of a whole training; it is another quantity.
+Scores at different shares of the schedule are different quantities and are never compared.
 """
 
 from __future__ import annotations
@@ -59,9 +59,19 @@ def write_counts(counts: Mapping[float, int]) -> str:
     return ", ".join(f"{count} {at_share(fidelity)}" for fidelity, count in sorted(counts.items()))
 
 
+def write_promotion(id: int, fidelity: float, score: float | None) -> str:
+    """Write the counterpart of a promotion with its score: `#3: score 0.8000 whole`."""
+    return f"#{id}: " + (f"no score {at_share(fidelity)}" if score is None else f"score {write_score(score, fidelity)}")
+
+
 def trains_short(search: Search) -> bool:
-    """Say whether a run trains at several shares, so that each score needs its own."""
+    """Return whether a run trains at several shares, so that each score needs its own."""
     return len(search.configuration.search.rungs) > 1
+
+
+def score_of(search: Search, score: float | None, fidelity: float) -> str:
+    """Write a score, with its share where the run trains at several."""
+    return write_score(score, fidelity) if trains_short(search) else figure(score)
 
 
 def count_trainings(search: Search) -> Counter[float]:
@@ -77,11 +87,11 @@ def list_charges(search: Search) -> list[float]:
     return [row["fidelity"] if row["state"] in charged else 0.0 for row in search.reader.ended]
 
 
-def promoted_from(search: Search, child: Candidate) -> Counterpart | None:
+def promoted_from(search: Search, candidate: Candidate) -> Counterpart | None:
     """Return what a candidate is the promotion of, or None."""
-    if child.parent is None or not child.promoted:
+    if candidate.parent is None or not candidate.promoted:
         return None
-    for row in search.reader.losses([child.parent]):
+    for row in search.reader.losses([candidate.parent]):
         return Counterpart(row["id"], row["fidelity"], row["score"])
     return None
 

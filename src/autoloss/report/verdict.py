@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from autoloss.comparison.entrant import TEST, Entrant
 from autoloss.comparison.judgement import Judgement, Standing
-from autoloss.comparison.table import Row
+from autoloss.comparison.table import Measurements, Row
 from autoloss.numbers import figure, signed
-from autoloss.report.readable import simplify_formulas
-from autoloss.run.results import Search
+from autoloss.report.readable import Readable, simplify_formulas
+from autoloss.report.shares import at_share, trains_short
+from autoloss.report.state import State
+from autoloss.run.results import FoundLoss, Search
 
 Tone = Literal["good", "open", "bad"]
 MEANING = "±: half the width of the 95 % confidence interval (Student's t over the training seeds)"
 """The one kind of ± in all tables and sentences of a search."""
 MORE_SEEDS = 10
 
-HEADLINES: Mapping[Standing, tuple[str, Tone]] = {
-    Standing.BEATS: ("Yes: {found} beats the best baseline.", "good"),
-    Standing.AHEAD: ("Perhaps: {found} is ahead of the best baseline, but chance is not ruled out.", "open"),
-    Standing.EQUAL: ("No: {found} does as well as the best baseline, not better.", "bad"),
-    Standing.BEHIND: (
-        "No: {found} does not beat the best baseline; how far it is behind may be chance.",
-        "bad",
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a standing is put into words.
+
+    Args:
+        is_lost: The best baseline is the better choice.
+        needs_seeds: More training seeds may change the answer.
+    """
+
+    headline: str
+    tone: Tone
+    is_lost: bool = False
+    needs_seeds: bool = False
+
+
+FORMS: Mapping[Standing, Form] = {
+    Standing.BEATS: Form("Yes: {found} beats the best baseline.", "good"),
+    Standing.AHEAD: Form(
+        "Perhaps: {found} is ahead of the best baseline, but not significantly.", "open", needs_seeds=True
     ),
-    Standing.WORSE: ("No: {found} does not beat the best baseline; it is significantly worse.", "bad"),
-    Standing.ONE_SEED: (
-        "Not known yet: {found} and the baselines were trained on one seed, which tells nothing.",
-        "open",
+    Standing.EQUAL: Form("No: {found} does as well as the best baseline, not better.", "bad", is_lost=True),
+    Standing.BEHIND: Form(
+        "No: {found} does not beat the best baseline; it is behind, but not significantly.", "bad", True, True
     ),
-    Standing.NO_SCORE: ("No: {found} did not train on every seed of the comparison.", "bad"),
-    Standing.NO_BASELINE: ("Not known: the task names no baseline to compare {found} with.", "open"),
-    Standing.NOT_COMPARED: ("Not known yet: nothing was compared with the baselines.", "open"),
+    Standing.WORSE: Form("No: {found} does not beat the best baseline; it is significantly worse.", "bad", True),
+    Standing.ONE_SEED: Form(
+        "Not known yet: {found} and the baselines were trained on one seed only.", "open", needs_seeds=True
+    ),
+    Standing.NO_SCORE: Form("No: {found} has no score on some training seeds of the comparison.", "bad", True),
+    Standing.NO_BASELINE: Form("Not known: the task has no baseline to compare {found} with.", "open"),
+    Standing.NOT_COMPARED: Form("Not known yet: no loss has been compared with the baselines.", "open"),
 }
-NOTHING = "Nothing yet: no loss has a score."
-REPEATED: tuple[str, Tone] = ("No: {found} is the best baseline again, up to a factor.", "bad")
+REPEATED = Form("No: {found} has the gradient of the best baseline, up to a factor.", "bad", is_lost=True)
 """In place of `Standing.AHEAD`."""
 
 
@@ -57,122 +73,149 @@ class Step:
         return f"{self.text}: {self.command}" if self.command else f"{self.text}."
 
 
-def answer(search: Search) -> tuple[str, Tone]:
-    """Answer in a sentence whether the search found something better than the baselines."""
-    judgement = search.judgement
-    form = REPEATED if _repeats_baseline(search) else HEADLINES[judgement.standing]
-    return headline(judgement, identify_best(search), form[0]), form[1]
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a search found a better loss than the baselines.
+
+    Args:
+        headline: The answer in a sentence.
+        sentences: The evidence.
+        steps: What to do next.
+    """
+
+    headline: str
+    tone: Tone
+    sentences: Sequence[str] = ()
+    steps: Sequence[Step] = ()
+
+    @property
+    def text(self) -> Sequence[str]:
+        """The answer and its evidence."""
+        return [self.headline, *self.sentences]
 
 
-def headline(judgement: Judgement, identity: str = "", form: str = "") -> str:
+def reach_verdict(search: Search, state: State) -> Verdict:
+    """Put the judgement of a run into words."""
+    resume = [Step("Resume it", state.command)] if state.command else []
+    progress = [f"{state.progress} {state.unit} are done."] if state.going else []
+    if not search.top(1):
+        ended = [] if state.going or state.command else ["The run ended without a score."]
+        steps = [] if state.going else [*resume, _advise("See why", search, "failures")]
+        return Verdict("Nothing yet: no loss has a score.", "open", [*progress, *ended], steps)
+    best, judgement = search.best, search.judgement
+    readable = simplify_formulas(search, [best.formula])[best.formula]
+    form = REPEATED if _repeats_baseline(judgement, readable) else FORMS[judgement.standing]
+    sentences = evidence(judgement)
+    if judgement.standing is Standing.NOT_COMPARED:
+        sentences = [*_describe_best(search, best), *progress]
+    if readable.identity:
+        sentences.append(
+            f"On this task, #{best.id} has the gradient of {readable.identity}. "
+            "A factor on a loss acts like a factor on the learning rate."
+        )
+    is_open = state.going or (bool(resume) and judgement.standing is Standing.NOT_COMPARED)
+    steps = [*resume, *([] if is_open else _next_steps(search, best, form))]
+    return Verdict(headline(judgement, readable.identity, form), form.tone, sentences, steps)
+
+
+def headline(judgement: Judgement, identity: str = "", form: Form | None = None) -> str:
     """Answer in a sentence.
 
     Args:
         identity: What the loss found is on the task, such as `cross entropy × 2`.
-        form: The sentence, if it is not that of the standing.
+        form: That of the standing if omitted.
     """
     label = judgement.found and judgement.found.entrant.label
     found = f"{label} ({identity})" if identity else label
-    return (form or HEADLINES[judgement.standing][0]).format(found=found)
+    return (form or FORMS[judgement.standing]).headline.format(found=found)
 
 
-def _repeats_baseline(search: Search) -> bool:
-    """Say whether a loss that is ahead by chance has the gradient of the very baseline that it is ahead of."""
-    judgement, formula = search.judgement, search.best.formula
+def _repeats_baseline(judgement: Judgement, readable: Readable) -> bool:
+    """Return whether a loss that is ahead, but not significantly, has the gradient of the best baseline."""
     if judgement.standing is not Standing.AHEAD or judgement.rival is None:
         return False
-    identities = simplify_formulas(search, [formula])[formula].identities or {}
-    return [one.name for one in identities.values()] == [judgement.rival.entrant.loss]
-
-
-def identify_best(search: Search) -> str:
-    """Return what the best loss is on the task, such as `cross entropy × 2`; empty where it is no loss of the zoo."""
-    if not search.top(1):
-        return ""
-    formula = search.best.formula
-    return simplify_formulas(search, [formula])[formula].identity
-
-
-def explain_identity(search: Search) -> list[str]:
-    """Say in a sentence what the best loss is on the task; nothing where it is no loss of the zoo."""
-    identity = identify_best(search)
-    if not identity:
-        return []
-    return [
-        f"On this task #{search.best.id} is {identity}: its gradient is that of this loss. "
-        "A factor on a loss acts like one on the learning rate."
-    ]
+    return [one.name for one in (readable.identities or {}).values()] == [judgement.rival.entrant.loss]
 
 
 def evidence(judgement: Judgement) -> list[str]:
-    """Say in sentences what the answer rests on."""
+    """State in sentences what the answer rests on."""
     found, rival, paired = judgement.found, judgement.rival, judgement.paired
     if found is None:
         return []
-    seeds = _seeds(len(found.scores))
+    seeds = f"{len(found.scores)} training seed" + "s" * (len(found.scores) != 1)
     if found.mean is None:
-        return [f"{found.failed} of its trainings on {seeds} have no score: {'; '.join(_first_lines(found))}."]
-    means = [f"{row.entrant.label} {_mean(row)}" for row in (found, rival) if row is not None]
+        reasons = "; ".join(reason.splitlines()[0] for reason in found.reasons)
+        return [f"{found.failed} of its trainings on {seeds} have no score: {reasons}."]
+    means = [f"{row.entrant.label} {write_mean(row.score)}" for row in (found, rival) if row is not None]
     interval = "" if found.interval is None else ", ± 95 % confidence interval"
     sentences = [f"Mean over {seeds} of the {TEST} split{interval}: {', '.join(means)}."]
     if rival is None or paired is None:
         return sentences
-    sentences.append(f"Difference {_difference(judgement)}.")
+    sentences.append(f"Difference {_describe_difference(judgement)}.")
     if judgement.baselines > 1:
         sentences.append(f"{rival.entrant.label} is the best of {judgement.baselines} baselines on the {TEST} split.")
     return sentences
 
 
-def sentences(search: Search) -> list[str]:
-    """Return the answer and what it rests on, for a terminal."""
-    if not search.top(1):
-        return [NOTHING]
-    return [answer(search)[0], *evidence(search.judgement), *explain_identity(search)]
-
-
-def next_steps(search: Search) -> list[Step]:
-    """Say what to do next: which loss to use, and which command goes on."""
-    if not search.top(1):
-        return [Step("Look at why", _command("failures", search.directory))]
-    best, judgement = search.best, search.judgement
-    export = _command("export", search.directory, str(best.id), "--out", "my_loss.py")
-    found, rival = judgement.found, judgement.rival
-    if judgement.is_win and found is not None:
-        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), Step("Export it", export)]
-    steps = []
-    repeats = _repeats_baseline(search)
-    lost = (Standing.EQUAL, Standing.BEHIND, Standing.WORSE, Standing.NO_SCORE)
-    is_lost = repeats or judgement.standing in lost
-    if is_lost and rival is not None:
-        steps.append(
-            Step(f"Use {_name(rival.entrant)} {_at(rival.entrant)}: on the {TEST} split it has {_mean(rival)}")
-        )
-    if judgement.standing is Standing.NOT_COMPARED:
-        steps.append(Step("Compare it with the baselines", _command("compare", search.directory)))
-    elif judgement.standing in (Standing.ONE_SEED, Standing.AHEAD, Standing.BEHIND) and not repeats:
-        more = ("--seeds", str(max(MORE_SEEDS, 2 * len(found.scores) if found else 0)))
-        steps.append(Step("More training seeds tell more", _command("compare", search.directory, *more)))
-    if is_lost:
-        more = ("--evaluations", f"+{search.configuration.evaluations}")
-        steps.append(Step("A longer search may find a better loss", _command("resume", search.directory, *more)))
-        if not search.configuration.evolution.start:
-            steps.append(
-                Step("So may one that starts from known losses: search again with --start zoo and another --out")
-            )
-    return [*steps, Step(f"Export the best loss found, #{best.id}", export)]
-
-
-def _difference(judgement: Judgement) -> str:
+def _describe_difference(judgement: Judgement) -> str:
     assert judgement.paired is not None
     difference = signed(judgement.paired.difference)
     if judgement.paired.interval is None or judgement.p_value is None:
         why = "one seed has no spread" if judgement.standing is Standing.ONE_SEED else "the same on every seed"
         return f"{difference}; no p-value: {why}"
-    corrected = f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
     return (
         f"{difference} ± {figure(judgement.paired.interval)}, p = {judgement.p_value:.2g} "
-        f"(paired t-test, two-sided{corrected})"
+        f"(paired t-test, two-sided{describe_correction(judgement)})"
     )
+
+
+def describe_correction(judgement: Judgement) -> str:
+    """Say how p-values are corrected; empty where there is one baseline only."""
+    return f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
+
+
+def write_mean(measured: Measurements) -> str:
+    """Write a mean with its confidence interval."""
+    return figure(measured.mean) + ("" if measured.interval is None else f" ± {figure(measured.interval)}")
+
+
+def _describe_best(search: Search, best: FoundLoss) -> list[str]:
+    share = ""
+    if trains_short(search):
+        rest = "" if best.fidelity == 1 else " of the schedule; none is trained whole yet"
+        share = f", trained {at_share(best.fidelity)}{rest}"
+    confirmed = ""
+    if best.confirmed is not None:
+        confirmed = f" Its mean over {best.fresh_seeds} new training seeds is {figure(best.confirmed)}."
+    return [
+        f"The best so far is #{best.id} with {figure(best.score)} on the valid split{share}.{confirmed}",
+        "The maximum of many noisy scores is optimistic: only new training seeds and held-out data give a fair estimate.",
+    ]
+
+
+def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
+    """Return which loss to use, and which commands continue."""
+    judgement = search.judgement
+    found, rival = judgement.found, judgement.rival
+    export = ("export", str(best.id), "--out", "my_loss.py")
+    if judgement.is_win and found is not None:
+        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), _advise("Export it", search, *export)]
+    steps = []
+    if form.is_lost and rival is not None:
+        name = min(rival.entrant.label, rival.entrant.loss, key=len)
+        mean = write_mean(rival.score)
+        steps.append(Step(f"Use {name} {_at(rival.entrant)}: on the {TEST} split it has {mean}"))
+    if judgement.standing is Standing.NOT_COMPARED:
+        steps.append(_advise("Compare it with the baselines", search, "compare"))
+    if form.needs_seeds:
+        count = max(MORE_SEEDS, 2 * len(found.scores) if found else 0)
+        steps.append(_advise("More training seeds may settle it", search, "compare", "--seeds", str(count)))
+    if form.is_lost:
+        more = ("--evaluations", f"+{search.configuration.evaluations}")
+        steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
+        if not search.configuration.evolution.start:
+            steps.append(Step("Or start a new search from known losses, with --start zoo and another --out"))
+    return [*steps, _advise(f"Export the best loss found, #{best.id}", search, *export)]
 
 
 def _at(entrant: Entrant) -> str:
@@ -183,21 +226,17 @@ def _at(entrant: Entrant) -> str:
     return "at the recipe's learning rate" if factor == 1 else f"at {factor:g} × the recipe's learning rate"
 
 
-def _name(entrant: Entrant) -> str:
-    return entrant.loss if len(entrant.loss) <= len(entrant.label) else entrant.label
+def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:
+    return Step(text, shlex.join(["autoloss", command, str(search.directory), *arguments]))
 
 
-def _mean(row: Row) -> str:
-    return figure(row.mean) + ("" if row.interval is None else f" ± {figure(row.interval)}")
-
-
-def _seeds(count: int) -> str:
-    return f"{count} training seed" + "s" * (count != 1)
-
-
-def _first_lines(row: Row) -> list[str]:
-    return [reason.splitlines()[0] for reason in row.reasons]
-
-
-def _command(name: str, directory: Path, *arguments: str) -> str:
-    return shlex.join(["autoloss", name, str(directory), *arguments])
+def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
+    """Say what the p-values of a comparison are; nothing where it has none."""
+    test = "two-sided paired t-test over the same training seeds"
+    if judgement is None:
+        reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)
+        tested = any(row.p_value is not None for row in rows)
+        return [f"p: against {reference}, {test}, not corrected"] if reference and tested else []
+    if judgement.found is None or not judgement.p_values:
+        return []
+    return [f"p: {judgement.found.entrant.label} against this baseline, {test}{describe_correction(judgement)}"]

@@ -7,9 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import nlargest
-from statistics import mean
-from typing import Any
+from heapq import heappush, heappushpop
+from statistics import fmean, mean
 
 from autoloss.comparison.entrant import COMPARISON, TEST, training_seeds
 from autoloss.numbers import counted, figure
@@ -18,17 +17,21 @@ from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.report.page.charts import SIZE, Axis, Chart, Layer, Point, axis, dots, line, steps
 from autoloss.report.shares import at_share, count_trainings, list_charges, trains_short
+from autoloss.report.summary import ListedLoss
 from autoloss.run.results import Search
 from autoloss.training.training import Training
 
 BINS = 24
 """Stretches of a search over which operators are counted."""
 BEST = 5
-"""So many of the best make the mean that is drawn beside the best."""
+"""Number of best scores whose mean is drawn beside the best."""
 SIZED = 2000
-"""Losses, the best ones, whose score is drawn against their size."""
+"""Number of best losses whose score is drawn against their size."""
 CURVES = 3
-"""So many losses have their training curves drawn: the best one found, and the best baselines'."""
+"""Number of losses whose training curves are drawn: the best one found, and the best baselines."""
+REACH = 4
+"""Points on either side that a moving average includes."""
+SCORE = "score on the valid split"
 
 
 def over_time(search: Search, baseline: float | None) -> list[Chart]:
@@ -55,39 +58,29 @@ def over_time(search: Search, baseline: float | None) -> list[Chart]:
 
 
 def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | None) -> Chart:
-    """Draw trainings that are alike.
+    """Draw trainings at one share.
 
     Args:
         scored: (Training equivalents so far, score) of each.
         end: Training equivalents in all.
     """
     scores = [score for _, score in scored]
-    best, top = _running(scores)
-    low = min(_typical_low(scores), baseline if baseline is not None else math.inf)
-    y = axis(low, max(scores), "score on the valid split")
-    places = [at for at, _ in scored]
-    so_far = [*zip(places, best, strict=True), (end, best[-1])]
+    best, top = _follow_best(scored, end)
+    y = axis(min(_typical_low(scores), math.inf if baseline is None else baseline), max(scores), SCORE)
+    layers = [Layer("line", steps(best, x, y), 1, "best so far")]
+    description = f"Scores of {counted(len(scores))} training{'s' * (len(scores) != 1)} in their order. "
+    description += f"The best rises from {figure(best[0][1])} to {figure(best[-1][1])}"
     # The mean of fewer than five would fall as the others join.
-    means = [*zip(places, top, strict=True), (end, top[-1])][BEST - 1 :] if len(top) >= BEST else []
-    layers = [
-        Layer("dots", dots(scored, x, y), 4, "one training"),
-        *([Layer("line", steps(means, x, y), 2, f"mean of the best {BEST} so far")] if means else []),
-        Layer("line", steps(so_far, x, y), 1, "best so far"),
-    ]
+    if len(scores) >= BEST:
+        layers.insert(0, Layer("line", steps(top[BEST - 1 :], x, y), 2, f"mean of the best {BEST} so far"))
+        description += f", the mean of the best {BEST} to {figure(top[-1][1])}"
     if baseline is not None:
         name = f"standard loss ({figure(baseline)})"
         layers.append(Layer("line", line([(x.low, baseline), (x.high, baseline)], x, y), 3, name, dashed=True))
-    below = sum(score < y.low for score in scores)
-    note = f"{counted(below)} trainings below {y.low:.2g} are drawn at the lower edge." if below else ""
-    description = (
-        f"Scores of {counted(len(scores))} training{'s' * (len(scores) != 1)} in their order. "
-        f"The best rises from {figure(best[0])} to {figure(best[-1])}"
-        + (f", the mean of the best {BEST} to {figure(top[-1])}." if means else ".")
-    )
-    return Chart("Score over time", description, x, y, tuple(layers), note)
+    return _draw_scores("Score over time", f"{description}.", scored, "one training", layers, x, y)
 
 
-def score_by_size(search: Search, hall: Sequence[Mapping[str, Any]]) -> Chart | None:
+def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
     """Draw the score of each loss over its size, at the share of the schedule of the hall of fame, which is the line.
 
     Args:
@@ -95,42 +88,44 @@ def score_by_size(search: Search, hall: Sequence[Mapping[str, Any]]) -> Chart | 
     """
     if not hall:
         return None
-    share = hall[0]["fidelity"]
-    rows = [row for row in search.reader.losses(search.reader.ranking[:SIZED]) if row["fidelity"] == share]
-    points = [(float(row["loss"].count("(")), row["score"]) for row in rows]
-    best = [(float(row["size"]), row["score"]) for row in hall]
+    rows = search.reader.losses(search.reader.ranking[:SIZED])
+    points = [(float(row["size"]), row["score"]) for row in rows if row["fidelity"] == hall[0].fidelity]
+    best = [(float(one.size), one.score) for one in hall]
+    (least, first), (most, last) = best[0], best[-1]
     x = axis(0, max(size for size, _ in [*points, *best]), "size, in operators")
-    scores = [score for _, score in points] or [score for _, score in best]
-    y = axis(min(_typical_low(scores), best[0][1]), max(score for _, score in best), "score on the valid split")
-    line_of_best = steps([*best, (x.high, best[-1][1])], x, y)
-    layers = (Layer("dots", dots(points, x, y), 4, "a loss"), Layer("line", line_of_best, 1, "best up to this size"))
-    below = sum(score < y.low for score in scores)
-    note = f"{counted(below)} losses below {y.low:.2g} are drawn at the lower edge." if below else ""
+    scores = [score for _, score in points or best]
+    y = axis(min(_typical_low(scores), first), max(score for _, score in best), SCORE)
+    layers = [Layer("line", steps([*best, (x.high, last)], x, y), 1, "best up to this size")]
     description = (
-        f"Score against size of {counted(len(points))} losses. The best rises from {figure(best[0][1])} with {best[0][0]:g} "
-        f"operators to {figure(best[-1][1])} with {best[-1][0]:g}."
+        f"Score against size of {counted(len(points))} losses. The best rises from {figure(first)} with {least:g} "
+        f"operators to {figure(last)} with {most:g}."
     )
-    return Chart("Score against size", description, x, y, layers, note)
+    return _draw_scores("Score against size", description, points, "a loss", layers, x, y)
 
 
-def _running(scores: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return, after each score, the best so far and the mean of the best five so far."""
-    best: list[float] = []
-    top: list[float] = []
+def _draw_scores(
+    title: str, description: str, points: Sequence[Point], name: str, layers: Sequence[Layer], x: Axis, y: Axis
+) -> Chart:
+    """Draw scores as dots, below other layers, and say how many are below the axis."""
+    below = sum(score < y.low for _, score in points)
+    note = f"{counted(below)} scores below {y.low:.2g} are drawn at the lower edge." if below else ""
+    return Chart(title, description, x, y, (Layer("dots", dots(points, x, y), 4, name), *layers), note)
+
+
+def _follow_best(scored: Sequence[Point], end: float) -> tuple[list[Point], list[Point]]:
+    """Return, after each training and at the end, the best score so far and the mean of the best five so far."""
+    best: list[Point] = []
+    top: list[Point] = []
     kept: list[float] = []
-    mean_of_kept = 0.0
-    for score in scores:
-        # Most scores are below the best five.
-        if len(kept) < BEST or score > kept[-1]:
-            kept = nlargest(BEST, [*kept, score])
-            mean_of_kept = math.fsum(kept) / len(kept)
-        best.append(kept[0])
-        top.append(mean_of_kept)
-    return best, top
+    for at, score in scored:
+        (heappush if len(kept) < BEST else heappushpop)(kept, score)
+        best.append((at, max(kept)))
+        top.append((at, fmean(kept)))
+    return [*best, (end, best[-1][1])], [*top, (end, top[-1][1])]
 
 
 def _typical_low(scores: Sequence[float]) -> float:
-    """Return where the axis begins: a few trainings that come to nothing shall not press the others together."""
+    """Return where the axis begins: a few trainings that learned nothing do not compress the others."""
     ordered = sorted(scores)
     return ordered[len(ordered) // 20] if len(ordered) > 40 else ordered[0]
 
@@ -140,8 +135,8 @@ class Stage:
     """One stage of the funnel.
 
     Args:
-        share: Of what was drawn.
-        width: Of its bar in units, on a logarithmic scale.
+        share: Share of the losses drawn, in words.
+        width: Length of its bar in units, on a logarithmic scale.
     """
 
     name: str
@@ -152,7 +147,7 @@ class Stage:
 
 
 def funnel(search: Search, running: int) -> list[Stage]:
-    """Count what was drawn and how far it came."""
+    """Count the losses that reached each stage."""
     reader, ended = search.reader, count_trainings(search)
     totals, trained = Counter(reader.totals), reader.trained()
     sampled = totals["sampled"]
@@ -164,28 +159,21 @@ def funnel(search: Search, running: int) -> list[Stage]:
         ("known", "decided by a stored verdict on equal gradients", totals["reused"]),
         ("accepted", "passed the protocol on a branch", totals["passed"]),
         ("reused", "twins and copies, which share an outcome", reader.count - trained),
-        (
-            "trained",
-            f"trainings{share} that ended" + (f"; {running} more not finished" if running else ""),
-            ended[first],
-        ),
+        ("trained", f"trainings{share} that ended" + f"; {running} more not finished" * bool(running), ended[first]),
         ("scored", f"trainings{share} with a score", len(reader.scores)),
         *(("promoted", f"trained {at_share(rung)} as well", ended[rung]) for rung in larger),
     )
     most = math.log10(1 + max(1, sampled))
-    return [
-        Stage(name, meaning, count, percent(count, sampled), round(SIZE * math.log10(1 + count) / most))
-        for name, meaning, count in stages
-    ]
+    return [Stage(*one, percent(one[2], sampled), round(SIZE * math.log10(1 + one[2]) / most)) for one in stages]
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How often an operator occurs.
+    """The frequency of an operator.
 
     Args:
-        first: Share of the losses of the first quarter that hold it, in percent; likewise `last`.
-        path: The same over time.
+        first: Percentage of the losses of the first quarter that contain it; likewise `last`.
+        path: The share over time, as a path.
     """
 
     name: str
@@ -195,10 +183,10 @@ class Trend:
 
 
 def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
-    """Follow how many losses hold each operator, the most frequent at the end first.
+    """Return how many losses contain each operator over time, the most frequent at the end first.
 
     Args:
-        losses: The operators of each, in order.
+        losses: The operators of each loss, in order.
     """
     if not losses:
         return []
@@ -209,19 +197,15 @@ def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
     quarter = max(1, len(losses) // 4)
     first, last = Counter(losses[:quarter]), Counter(losses[-quarter:])
     x, y = Axis(0, max(1, bins - 1), "losses"), Axis(0, 1, "share")
-    trends = [
-        Trend(
-            name,
-            round(100 * _holding(name, first)),
-            round(100 * _holding(name, last)),
-            line([(float(at), _holding(name, part)) for at, part in enumerate(parts)], x, y),
-        )
-        for name in names
-    ]
+    trends = []
+    for name in names:
+        early, late = (round(100 * _find_share(name, part)) for part in (first, last))
+        path = line([(float(at), _find_share(name, part)) for at, part in enumerate(parts)], x, y)
+        trends.append(Trend(name, early, late, path))
     return sorted(trends, key=lambda trend: (-trend.last, trend.name))
 
 
-def _holding(name: str, losses: Counter[frozenset[str]]) -> float:
+def _find_share(name: str, losses: Counter[frozenset[str]]) -> float:
     return sum(count for loss, count in losses.items() if name in loss) / losses.total()
 
 
@@ -239,10 +223,11 @@ def training_curves(search: Search, trials: Mapping[Train, Outcome], best: int) 
 
 
 def training_curve(label: str, curve: Sequence[Point], score: str) -> Chart:
+    """Draw a training loss over the steps, with its moving average."""
     losses = [loss for _, loss in curve]
     x = axis(0, curve[-1][0], "step", count=4, widen=False)
     y = axis(min(losses), max(losses), "training loss", count=4)
-    smooth = list(zip((at for at, _ in curve), _smoothed(losses), strict=True))
+    smooth = [(at, mean(losses[max(0, number - REACH) : number + REACH + 1])) for number, (at, _) in enumerate(curve)]
     layers = (
         Layer("line", line(curve, x, y), 4, "each point"),
         Layer("line", line(smooth, x, y), 1, "mean of nine"),
@@ -251,19 +236,11 @@ def training_curve(label: str, curve: Sequence[Point], score: str) -> Chart:
     return Chart(f"{label}: score {score}", description, x, y, layers)
 
 
-def _smoothed(values: Sequence[float], reach: int = 4) -> list[float]:
-    return [mean(values[max(0, at - reach) : at + reach + 1]) for at in range(len(values))]
-
-
 def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float | None:
     """Return the mean of the standard loss on the valid split at the recipe's own learning rate, where it was trained."""
     # Of the entrants as they were listed: the rows are sorted by their mean.
     entrants = search.settings.comparison.entrants
     standard = next((entrant["loss"] for entrant in entrants if entrant.get("baseline")), None)
-    scores = [
-        outcome.score
-        for job, outcome in trials.items()
-        if job == Train(standard or "", Training(seed=job.training.seed))
-    ]
-    finite = [score for score in scores if score is not None]
-    return mean(finite) if finite else None
+    own = [outcome for job, outcome in trials.items() if job == Train(standard or "", Training(seed=job.training.seed))]
+    scores = [outcome.score for outcome in own if outcome.score is not None]
+    return mean(scores) if scores else None

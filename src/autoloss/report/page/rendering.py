@@ -6,48 +6,35 @@ import base64
 import functools
 import hashlib
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from autoloss.numbers import counted, figure
 from autoloss.report.failures import describe_end
+from autoloss.report.leaderboard import count_seeds, write_p_value
 from autoloss.report.page.charts import SIZE
+from autoloss.report.page.comparing import RunsContents
 from autoloss.report.page.contents import Contents
+from autoloss.report.shares import at_share, write_score
+from autoloss.report.verdict import write_mean
 
 GENERATOR = b'<meta name="generator" content="autoloss'
 """What tells a report from another file."""
+FILTERS = (at_share, count_seeds, counted, describe_end, figure, write_mean, write_p_value, write_score)
 _FOLDER = files("autoloss.report.page").joinpath("templates")
 
 
-def page(contents: Contents) -> str:
-    """Return the whole page as one HTML document."""
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            contents=contents, style=_asset("style.css"), script=_asset("page.js"), policy=policy(live=contents.live)
-        )
-    )
-
-
-def compared_page(contents: object) -> str:
-    """Return the page of several runs as one HTML document.
-
-    Args:
-        contents: A `comparing.RunsContents`, which is made of what this page does not know.
-    """
-    return (
-        _environment()
-        .get_template("comparison.html")
-        .render(contents=contents, style=_asset("style.css"), script=_asset("page.js"), policy=policy(live=False))
-    )
+def page(contents: Contents | RunsContents) -> str:
+    """Return the page of a run or of several runs as one HTML document."""
+    template = _environment().get_template("page.html" if isinstance(contents, Contents) else "comparison.html")
+    style, script = _asset("style.css"), _asset("page.js")
+    return template.render(c=contents, style=style, script=script, policy=policy(live=contents.live))
 
 
 def main(contents: Contents) -> str:
-    """Return what is inside the page's main part, for a page that is open already."""
-    return _environment().get_template("main.html").render(contents=contents)
+    """Return the page's main part, for a page that is open already."""
+    return _environment().get_template("main.html").render(c=contents)
 
 
 def apology(trouble: str) -> str:
@@ -72,15 +59,10 @@ def policy(*, live: bool) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("autoloss.report.page", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("autoloss.report.page", "templates")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.globals |= {"SIZE": SIZE}
-    made.filters |= {"figure": figure, "counted": counted, "end": describe_end}
+    made.filters |= {function.__name__: function for function in FILTERS}
     return made
 
 
@@ -91,5 +73,4 @@ def _asset(name: str) -> Markup:
 
 
 def _digest(name: str) -> str:
-    found: Any = base64.b64encode(hashlib.sha256(_asset(name).encode()).digest())
-    return f"'sha256-{found.decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()}'"

@@ -1,7 +1,7 @@
 """Test images with their target, the prediction of a network trained with the found loss, and that of the standard loss.
 
-Two trainings make them, so they are made when they are asked for, and kept beside the run. They are the first images of the
-test split, not chosen ones.
+They need two trainings, so they are made on request only, and stored beside the run. They are the first images of the test split,
+not selected.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import colorsys
 import io
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from autoloss.atomic_files import write_text
@@ -27,19 +27,8 @@ COUNT = 6
 LARGEST = 256
 """Pixels of an image's longer side; larger ones are shrunk."""
 IGNORED = 255
-_PALETTE = (
-    "#101418",
-    "#4e9ff0",
-    "#f28e2b",
-    "#e15759",
-    "#3fc1a5",
-    "#f1ce3a",
-    "#b07aa1",
-    "#ff9da7",
-    "#b88a5e",
-    "#a8d154",
-    "#d0d4da",
-)
+_PALETTE = "101418 4e9ff0 f28e2b e15759 3fc1a5 f1ce3a b07aa1 ff9da7 b88a5e a8d154 d0d4da"
+"""Colours of the first classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +36,8 @@ class Scene:
     """One image, each picture as a PNG in Base64.
 
     Args:
-        found: What the network trained with the found loss makes of it; likewise `standard`.
-        hits: Share of the pixels that each of the two gets right.
+        found: Prediction of the network trained with the found loss; likewise `standard`.
+        hits: Share of the pixels that each of the two predicts correctly.
     """
 
     image: str
@@ -65,33 +54,33 @@ class Scenes:
     Args:
         formula: The found loss.
         baseline: Name of the standard loss.
-        entrants: Both losses as they were trained; none where an earlier build made the scenes, at the recipe's learning rate.
+        entrants: Both losses as they were trained.
     """
 
     formula: str
     baseline: str
     seed: int
     scenes: tuple[Scene, ...]
-    entrants: tuple[Mapping[str, Any], ...] = ()
+    entrants: tuple[Mapping[str, Any], ...]
 
 
-def kept(search: Search, formula: str) -> Scenes | None:
-    """Return the scenes that were made of a loss before, if there are any."""
+def read_scenes(search: Search, formula: str) -> Scenes | None:
+    """Return the stored scenes of a loss; None where there are none, or where it was compared at another factor since."""
     try:
-        found = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
-        scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in found.pop("scenes"))
-        made = Scenes(**found, scenes=scenes)
-        before = [Entrant(**one) for one in made.entrants] or [Entrant(f"#{search.best.id}", formula)]
+        stored = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
+        scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in stored.pop("scenes"))
+        found = Scenes(**stored, scenes=scenes)
+        before = [Entrant(**one) for one in found.entrants]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     now = [find_learning_rate(search, one) for one in before]
     same = [(one.learning_rate, one.scale) for one in before] == [(one.learning_rate, one.scale) for one in now]
-    return made if made.formula == formula and same else None
+    return found if found.formula == formula and same else None
 
 
 @importable_files()
-def made(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
-    """Train twice, with the found loss and with the standard one, and keep the scenes beside the run.
+def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
+    """Train twice, with the found loss and with the standard one, and store the scenes beside the run.
 
     Each is trained at the learning rate at which it was compared.
 
@@ -104,68 +93,56 @@ def made(search: Search, formula: str, say: Callable[[str], None] = lambda text:
 
     task = load_task(search.settings.task)
     if set(task.standard) != set(task.branches):
-        raise RequestError(f"The task {task.name} names no standard loss, so there is nothing to compare scenes with.")
+        raise RequestError(f"The task {task.name} has no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
     seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
     entrants = {"the found loss": Entrant(f"#{search.best.id}", formula), standard: baselines(task)[0]}
     losses = {name: find_learning_rate(search, entrant) for name, entrant in entrants.items()}
     drawn = train_pictures(task, losses, seed, TEST, COUNT, say)
-    pairs = zip(*drawn, strict=True)
-    scenes = tuple(_scene(ours, theirs) for ours, theirs in pairs)
+    scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
     found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))
-    _keep(search.directory / FILE, found)
+    # A folder that cannot be written stays as it is.
+    with suppress(RequestError):
+        write_text(search.directory / FILE, json.dumps(asdict(found)))
     return found
 
 
-def _scene(ours: Any, theirs: Any) -> Scene:
+def _draw_scene(ours: Any, theirs: Any) -> Scene:
     counted = ours.target != IGNORED
     hits = [float((one.prediction == one.target)[counted].double().mean()) for one in (ours, theirs)]
-    classes = [_classes(map_) for map_ in (ours.target, ours.prediction, theirs.prediction)]
-    return Scene(_grey_or_colour(ours.image), *classes, hits=(hits[0], hits[1]))
+    classes = [_draw_classes(map_) for map_ in (ours.target, ours.prediction, theirs.prediction)]
+    return Scene(_draw_image(ours.image), *classes, hits=(hits[0], hits[1]))
 
 
-def _classes(classes: Any) -> str:
+def _draw_classes(classes: Any) -> str:
     from PIL import Image
 
     height, width = classes.shape
     picture = Image.frombytes("P", (width, height), bytes(classes.flatten().tolist()))
-    picture.putpalette(_colours())
-    return _png(picture, Image.Resampling.NEAREST)
+    picture.putpalette(_class_colours())
+    return _encode(picture, Image.Resampling.NEAREST)
 
 
-def _grey_or_colour(image: Any) -> str:
+def _draw_image(image: Any) -> str:
     import torch
     from PIL import Image
 
     low, high = float(image.min()), float(image.max())
-    bytes_ = ((image - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)
-    channels, height, width = bytes_.shape
-    mode, kept_channels = ("RGB", bytes_[:3]) if channels >= 3 else ("L", bytes_[:1])
-    data = bytes(kept_channels.permute(1, 2, 0).flatten().tolist())
-    return _png(Image.frombytes(mode, (width, height), data), Image.Resampling.BILINEAR)
+    scaled = ((image - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    picture = Image.fromarray(scaled[..., :3] if scaled.shape[-1] >= 3 else scaled[..., 0])
+    return _encode(picture, Image.Resampling.BILINEAR)
 
 
-def _png(picture: Any, resampling: Any) -> str:
+def _encode(picture: Any, resampling: Any) -> str:
     picture.thumbnail((LARGEST, LARGEST), resampling)
     text = io.BytesIO()
     picture.save(text, format="PNG", optimize=True)
     return base64.b64encode(text.getvalue()).decode()
 
 
-def _colours() -> list[int]:
+def _class_colours() -> list[int]:
     """Return red, green and blue of 256 classes; what is ignored is white."""
-    colours: list[int] = []
-    for number in range(256):
-        if number < len(_PALETTE):
-            colours += bytes.fromhex(_PALETTE[number][1:])
-        else:
-            colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))
-    return [*colours[: 3 * IGNORED], 255, 255, 255]
-
-
-def _keep(path: Path, found: Scenes) -> None:
-    try:
-        write_text(path, json.dumps(asdict(found)))
-    except RequestError:
-        # A folder that is only read stays as it is; the report has them all the same.
-        return
+    colours = list(bytes.fromhex(_PALETTE))
+    for number in range(len(colours) // 3, IGNORED):
+        colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))
+    return [*colours, 255, 255, 255]

@@ -1,7 +1,7 @@
-"""The live page: the report of a run that looks again by itself, served to this machine alone.
+"""The live page: the report of a run that updates itself, served to this machine alone.
 
-The store is opened read-only, for as long as a look takes. However many browsers are open, a run is read again once a second
-at most, and less often where that takes long.
+The store is opened read-only, and only while it is read. However many browsers are open, a run is read at most once a second, and
+less often where reading takes long.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError, RunError
-from autoloss.report.page.contents import Contents, gathered
+from autoloss.report.page.contents import Contents, gather_contents
 from autoloss.report.page.rendering import apology, main, page, policy
 from autoloss.store.read import Reader
 
 HOST, PORT = "127.0.0.1", 8642
 LOOK_SECONDS = 1.0
-"""A run is not looked at more often."""
+"""Least time between two readings of a run."""
 REST = 10.0
-"""After a look the reader rests so many times as long as it took."""
+"""Least pause after a reading, as a multiple of the time that it took."""
 CONNECTIONS = 64
-"""The most connections at a time; a browser opens six."""
+"""Maximum number of open connections; a browser opens six."""
 REQUEST_SECONDS = 20.0
-"""How long a client may take from one request to the end of the next, in how many bytes whatever; a hidden page asks every ten."""
-
-
+"""Time that a client has from one request to the end of the next; a hidden page sends one every ten seconds."""
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 """A Host header: a name or an address, and the port."""
 
 
 class Live:
-    """What is served of a run; its methods may be called by several threads.
+    """The page of a run, kept up to date; its methods may be called by several threads.
 
     Raises:
         RequestError: There is no run in the directory, or it was stopped before it began.
@@ -58,7 +56,7 @@ class Live:
         self._session = secrets.token_hex(4)
         self._number = 0
         self._trouble = ""
-        self._contents: Contents = gathered(self._reader, live=True)
+        self._contents: Contents = gather_contents(self._reader, live=True)
         self._next_look = clock() + LOOK_SECONDS
 
     def whole(self) -> str:
@@ -67,7 +65,7 @@ class Live:
         return page(self._contents)
 
     def fragment(self) -> tuple[str, str]:
-        """Return the main part and its tag, which is another one as soon as something changed."""
+        """Return the main part and its tag, which changes with the contents."""
         with self._lock:
             if self._clock() >= self._next_look:
                 self._look()
@@ -79,7 +77,7 @@ class Live:
         try:
             trouble, changed = "", self._reader.look()
             if changed:
-                self._contents = gathered(self._reader, live=True)
+                self._contents = gather_contents(self._reader, live=True)
         except (RequestError, RunError) as error:
             # What was read stays on the page, below the sentence.
             trouble, changed = str(error), False
@@ -89,11 +87,11 @@ class Live:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one run; `address` is where.
+    """Server of one run, at `address`.
 
     Args:
-        host: Where it listens; other machines reach it only if it is told so.
-        port: 0 takes a free one.
+        host: Address to listen on; by default, other machines cannot reach it.
+        port: 0 picks a free one.
 
     Raises:
         RequestError: It cannot listen there.
@@ -113,12 +111,11 @@ class Server(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise RequestError(
-                f"The page cannot be served at {host}, port {port}: {reason}. Choose another one.", argument="port"
-            ) from None
+            problem = f"The page cannot be served at {host}, port {port}: {reason}. Choose another one."
+            raise RequestError(problem, argument="port") from None
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Take a connection while there are not too many."""
+        """Accept a connection unless there are too many."""
         with self._guard:
             if len(self._open) >= CONNECTIONS:
                 return False
@@ -126,7 +123,7 @@ class Server(ThreadingHTTPServer):
             return True
 
     def service_actions(self) -> None:
-        """End what takes too long; called about twice a second."""
+        """End connections that take too long; called about twice a second."""
         now = time.monotonic()
         with self._guard:
             late = [connection for connection, end in self._open.items() if end < now]
@@ -145,7 +142,7 @@ class Server(ThreadingHTTPServer):
             self._open[connection] = time.monotonic() + (REQUEST_SECONDS if seconds is None else seconds)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that is gone before its answer."""
+        """Ignore a client that closes its connection before the answer."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -159,27 +156,22 @@ class Server(ThreadingHTTPServer):
         return f"http://{host}:{self.port}/"
 
     def knows(self, host: str) -> bool:
-        """Say whether a request's Host is a name of this server; a page elsewhere that had its own name point here is refused."""
+        """Return whether a request's Host is a name of this server; this prevents DNS rebinding."""
         found = _HOST.fullmatch(host)
         if found is None or int(found["port"] or 80) != self.port:
             return False
         name = (found["address"] or found["name"]).lower()
-        if name in ("localhost", self.host) or _is_loopback(name):
+        address, own = _parse_address(name), _parse_address(self.host)
+        if name in ("localhost", self.host) or (address and address.is_loopback):
             return True
-        # Told to serve others, it is reached by its addresses and its own name.
-        return not _is_loopback(self.host) and (_is_address(name) or name == socket.gethostname().lower())
+        # A server for other machines is reached by its addresses and its own name.
+        return not (own and own.is_loopback) and (address is not None or name == socket.gethostname().lower())
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(name)
+    return None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -196,11 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.expect(self.connection, math.inf)
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not self.server.knows(hosts[0].strip()):
-            self._answer(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "Unknown host name; open the address that the command printed.\n",
-                kind="text/plain",
-            )
+            text = "Unknown host name; open the address that the command printed.\n"
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, text, kind="text/plain")
         elif self.path == "/":
             self._answer(HTTPStatus.OK, self.server.live.whole())
         elif self.path == "/main":
@@ -233,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.expect(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal is the user's."""
+        """Print nothing: the terminal is the user's."""
 
 
 _HEADERS = {

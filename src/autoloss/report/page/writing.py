@@ -1,19 +1,21 @@
-"""The report as a file."""
+"""The report as a file, of one run or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError
-from autoloss.report.page import scenes as scene_files
-from autoloss.report.page.contents import gathered
+from autoloss.report.page.comparing import gather_runs
+from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import GENERATOR, page
+from autoloss.report.page.scenes import make_scenes
 from autoloss.run.results import Search
 from autoloss.store.read import Reader
 
-FILE = "report.html"
+FILE, COMPARISON_FILE = "report.html", "comparison.html"
 
 
 def write_report(
@@ -22,9 +24,9 @@ def write_report(
     """Write the report of a run, which may still be in progress.
 
     Args:
-        out: The file; `report.html` in the run's folder when left out. An earlier report is replaced, any other file is not.
+        out: The file; `report.html` in the run's folder if omitted. An earlier report is replaced, any other file is not.
         scenes: Train twice to draw test images, unless that was done before.
-        say: Told what takes time.
+        say: Called with a line before each training.
 
     Returns:
         The file, and what of the run could not be read.
@@ -34,31 +36,46 @@ def write_report(
         StoreError: The run cannot be read at all.
     """
     path = directory / FILE if out is None else out
-    refuse_other(path)
+    _refuse_other(path)
     reader = Reader(directory)
-    contents = gathered(reader)
-    if scenes:
-        if contents.best is None:
-            raise RequestError(
-                f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out.",
-                argument="scenes",
-            )
-        if contents.scenes is None:
-            scene_files.made(Search(reader), contents.best.formula.found, say)
-            contents = gathered(reader)
+    contents = gather_contents(reader)
+    best = contents.summary.best
+    if scenes and best is None:
+        problem = f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out."
+        raise RequestError(problem, argument="scenes")
+    if scenes and best is not None and contents.scenes is None:
+        contents = replace(contents, scenes=make_scenes(Search(reader), best.formula.found, say))
     write_text(path, page(contents))
     return path, list(reader.damaged)
 
 
-def refuse_other(path: Path) -> None:
-    """Refuse to replace a file that is no report.
+def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
+    """Write the comparison of several runs as one HTML file.
+
+    Args:
+        out: The file; `comparison.html` in the current folder if omitted. An earlier report is replaced, any other file is not.
+
+    Returns:
+        The file, and what of the runs could not be read.
 
     Raises:
-        RequestError: It is a folder or another file.
+        RequestError: A run comes twice or is not there, or the file is another one's or cannot be written.
     """
+    if len({directory.resolve() for directory in directories}) < len(directories):
+        raise RequestError(
+            f"A comparison needs different runs; found {', '.join(map(str, directories))}. Give each once."
+        )
+    path = Path(COMPARISON_FILE) if out is None else out
+    _refuse_other(path)
+    readers = [Reader(directory) for directory in directories]
+    write_text(path, page(gather_runs([Search(reader) for reader in readers])))
+    return path, [problem for reader in readers for problem in reader.damaged]
+
+
+def _refuse_other(path: Path) -> None:
+    """Refuse to replace a file that is no report."""
     if path.is_dir():
         raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:
-        raise RequestError(
-            f"{path} exists already and is no report, so it is not replaced. Name another file.", argument="out"
-        )
+        problem = f"{path} exists already and is no report, so it is not replaced. Name another file."
+        raise RequestError(problem, argument="out")

@@ -1,0 +1,174 @@
+"""The summary of a run, which the terminal, JSON, the report and the live page all show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autoloss.comparison.judgement import Judgement
+from autoloss.comparison.table import Row
+from autoloss.report.readable import Readable, simplify_formulas
+from autoloss.report.state import State, state_of
+from autoloss.report.verdict import Verdict, reach_verdict
+from autoloss.run.results import FoundLoss, NeverTrained, Search
+
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLoss:
+    """A loss of a run as tables list it.
+
+    Args:
+        id: The number of its candidate.
+        score: The metric of its training on the valid split.
+        fidelity: Share of the schedule of that training.
+        confirmed: Mean score over new training seeds, where it was trained again.
+        size: Number of operators.
+        age: Number of candidates since.
+        found: How often it was found, with its twins and copies.
+        also: Further metrics of its training.
+    """
+
+    id: int
+    score: float
+    fidelity: float
+    confirmed: float | None
+    size: int
+    age: int
+    found: int
+    formula: Readable
+    also: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, **describe_formula(self.formula), "also": dict(self.also)}
+
+
+def describe_formula(formula: Readable) -> dict[str, str]:
+    """Return the forms of a formula as plain values."""
+    return {
+        "formula": formula.found,
+        "simplified": formula.text,
+        "readable": formula.line,
+        "identity": formula.identity,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run found.
+
+    Args:
+        end: Why it ended.
+        best: The loss that the verdict is about; None before the first score.
+        top: The losses with the highest scores.
+        comparison: Losses found and baselines on the test split, the best first.
+    """
+
+    directory: Path
+    title: str
+    options: str
+    end: str
+    state: State
+    verdict: Verdict
+    judgement: Judgement
+    best: ListedLoss | None
+    top: Sequence[ListedLoss]
+    comparison: Sequence[Row]
+    never_trained: NeverTrained
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "verdict": self.judgement.to_dict(),
+            "identity": self.best.formula.identity if self.best else "",
+            "directory": str(self.directory),
+            "end": self.end,
+            "top": [one.to_dict() for one in self.top],
+            "never_trained": asdict(self.never_trained),
+            "comparison": comparison_rows(self.comparison, self.judgement),
+        }
+
+
+def summarize(search: Search, count: int = TOP) -> Summary:
+    """Summarize a run as far as it was read.
+
+    Args:
+        count: Number of losses in `top`.
+    """
+    state = state_of(search)
+    best = list_losses(search, search.best_first(1)) if search.top(1) else []
+    return Summary(
+        directory=search.directory,
+        title=search.settings.title,
+        options=", ".join(f"{name} {value}" for name, value in search.settings.task.options.items()),
+        end=search.end,
+        state=state,
+        verdict=reach_verdict(search, state),
+        judgement=search.judgement,
+        best=best[0] if best else None,
+        top=list_top(search, count),
+        comparison=search.comparison,
+        never_trained=search.never_trained,
+    )
+
+
+def list_top(search: Search, count: int) -> list[ListedLoss]:
+    """Return the losses with the highest scores."""
+    return list_losses(search, search.top(count))
+
+
+def list_by_size(search: Search) -> list[ListedLoss]:
+    """Return, for each size, the best loss that is better than all smaller ones, the smallest first."""
+    return list_losses(search, search.losses(search.reader.best_by_size))
+
+
+def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]:
+    """Return losses of a run as tables list them."""
+    times_found, last = search.reader.times_found([found.id for found in chosen]), search.reader.latest
+    readable = simplify_formulas(search, [found.formula for found in chosen])
+    return [
+        ListedLoss(
+            id=found.id,
+            score=found.score,
+            fidelity=found.fidelity,
+            confirmed=found.confirmed,
+            size=found.size,
+            age=last - found.id,
+            found=times_found[found.id],
+            formula=readable[found.formula],
+            also=found.also,
+        )
+        for found in chosen
+    ]
+
+
+def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:
+    """Return a comparison as plain values.
+
+    Args:
+        judgement: Its p-values replace those against the first baseline.
+    """
+    entrant = ("label", "loss", "learning_rate", "scale", "baseline")
+    return [
+        {name: getattr(row.entrant, name) for name in entrant}
+        | {
+            "scores": list(row.scores),
+            "reasons": list(row.reasons),
+            "mean": row.mean,
+            "sd": row.deviation,
+            "interval": row.interval,
+            "p_value": p_value_of(row, judgement),
+            "also": row.also,
+        }
+        for row in rows
+    ]
+
+
+def p_value_of(row: Row, judgement: Judgement | None) -> float | None:
+    """Return the p-value that a comparison shows for a row."""
+    return row.p_value if judgement is None else judgement.p_values.get(row.entrant.label)
