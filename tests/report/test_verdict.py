@@ -19,8 +19,8 @@ from autoloss.report.leaderboard import comparison_table
 from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
 from autoloss.report.readable import Readable
-from autoloss.report.take_home import export_loss
 from autoloss.report.summary import comparison_rows, summarize
+from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
 from autoloss.run.results import open_run
