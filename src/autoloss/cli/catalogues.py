@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from autoloss.cli import arguments
+import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, print_json, print_lines
 from autoloss.errors import RequestError
 from autoloss.space.loss_text import join_branches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloss.cli import arguments
+import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, print_json, print_lines
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autoloss.cli import arguments
+import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, say
 from autoloss.errors import RequestError
 from autoloss.settings import FinalSettings
