@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
     from autoloss.space.activated import ActivatedBranch
-    from autoloss.space.branch import Branch, Role, Sample
+    from autoloss.space.branch import Branch, Criterion, Role, Sample
     from autoloss.space.expression import Alphabet, Expression
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
-    from autoloss.tasks.supervised import SupervisedTask
-    from autoloss.tasks.task import Task
+    from autoloss.tasks.data import Data
+    from autoloss.tasks.supervised import Setup, SupervisedTask
+    from autoloss.tasks.task import Task, check_training
     from autoloss.training.execution import Execution
+    from autoloss.training.loop import fit, seed_generators, shuffle_batches
     from autoloss.training.recipe import Recipe
-    from autoloss.training.training import Diverged, Scored, Stopped, Training
+    from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
 __version__ = "0.1.0"
 
@@ -43,16 +45,18 @@ _HOMES = {
     "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
     "autoloss.space.activated": ("ActivatedBranch",),
-    "autoloss.space.branch": ("Branch", "Role", "Sample"),
+    "autoloss.space.branch": ("Branch", "Criterion", "Role", "Sample"),
     "autoloss.space.expression": ("Alphabet", "Expression"),
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
     "autoloss.formulas.simplify": ("simplify",),
     "autoloss.training.execution": ("Execution",),
-    "autoloss.training.training": ("Diverged", "Scored", "Stopped", "Training"),
-    "autoloss.tasks.supervised": ("SupervisedTask",),
-    "autoloss.tasks.task": ("Task",),
+    "autoloss.training.training": ("Diverged", "Observe", "Scored", "Stopped", "Training"),
+    "autoloss.tasks.data": ("Data",),
+    "autoloss.tasks.supervised": ("Setup", "SupervisedTask"),
+    "autoloss.tasks.task": ("Task", "check_training"),
+    "autoloss.training.loop": ("fit", "seed_generators", "shuffle_batches"),
     "autoloss.training.recipe": ("Recipe",),
 }
 _NAMES = {name: module for module, names in _HOMES.items() for name in names}
@@ -62,11 +66,14 @@ __all__ = [
     "ActivatedBranch",
     "Alphabet",
     "Branch",
+    "Criterion",
+    "Data",
     "Diverged",
     "Execution",
     "Expression",
     "FormulaError",
     "Loss",
+    "Observe",
     "Operator",
     "OwnedError",
     "Recipe",
@@ -77,12 +84,15 @@ __all__ = [
     "Sample",
     "Scored",
     "Search",
+    "Setup",
     "Stopped",
     "SupervisedTask",
     "Task",
     "Training",
     "bind",
+    "check_training",
     "correlation_score",
+    "fit",
     "initial_expression",
     "offspring",
     "parse",
@@ -90,6 +100,8 @@ __all__ = [
     "resume",
     "retrain",
     "search",
+    "seed_generators",
+    "shuffle_batches",
     "simplify",
     "tasks",
     "zoo",

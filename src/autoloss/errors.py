@@ -9,7 +9,8 @@ import difflib
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class RequestError(ValueError):
@@ -114,3 +115,24 @@ def join_names(names: Sequence[str]) -> str:
     """Join names with commas; of more than `MOST`, the first ones and the total."""
     text, more = ", ".join(names[:MOST]), f", … ({len(names)} in all)" if len(names) > MOST else ""
     return (text if len(text) <= MOST * LONGEST else f"{text[: MOST * LONGEST]}…") + more
+
+
+def check_kinds(values: Mapping[str, tuple[object, Any, str]]) -> None:
+    """Check the types of arguments.
+
+    Args:
+        values: Name of the argument → its value, the type or union of types that it may have, and these in words.
+
+    Raises:
+        RequestError: A value has another type.
+
+    >>> check_kinds({"rows_per_sample": ("64", int, "a whole number")})
+    Traceback (most recent call last):
+    autoloss.errors.RequestError: rows_per_sample is '64', a str; expected a whole number.
+    """
+    for name, (value, kinds, expected) in values.items():
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            kind = type(value).__name__
+            named = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}, {quote(value)}"
+            found = f"{quote(value)}, a {kind}" if isinstance(value, str | int | float) else named
+            raise RequestError(f"{name} is {found}; expected {expected}.")

@@ -28,7 +28,8 @@ from autoloss.run.retraining import retrain
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import Store
-from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.data import Data
+from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
 from autoloss.training.recipe import Recipe
 from autoloss.training.threads import one_thread
@@ -50,9 +51,9 @@ def small_task(learning_rate: float = 0.02) -> SupervisedTask:
         certainty,
         test=Augmented(32, 2, 0.0),
         also={"accuracy": lambda prediction, target: (prediction.argmax(1) == target).float().mean()},
-        rows_per_sample=8,
+        data=Data(rows_per_sample=8),
         recipe=Recipe(epochs=1, batch_size=8),
-        full_recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=learning_rate),
+        full=Setup(recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=learning_rate)),
     )
 
 

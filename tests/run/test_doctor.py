@@ -7,7 +7,6 @@ import pytest
 import autoloss
 from autoloss.cli import main
 from autoloss.errors import RequestError
-from autoloss.tasks.diagnosis import make_execution
 from tests.screens import CHARACTERS, LINES, screen
 
 TASK = """
@@ -171,11 +170,15 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a learning rate as text": ("recipe = Recipe(learning_rate='0.1')", "recipe.learning_rate is '0.1'", "a number"),
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
     "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is a dict", "Recipe("),
-    "rows as text": ("options = {'rows_per_sample': '64'}", "rows_per_sample is '64'", "a whole number"),
+    "rows as text": (
+        "options = {'data': autoloss.Data(rows_per_sample='64')}",
+        "rows_per_sample is '64'",
+        "a whole number",
+    ),
     "a number as name": ("options = {'name': 3}", "name is 3", "text"),
     "an unknown device": ("options = {'device': 'gpu'}", "'gpu'", "Name cpu, cuda"),
     "a tensor as ignored index": (
-        "options = {'ignore_index': '255'}",
+        "options = {'data': autoloss.Data(ignore_index='255')}",
         "ignore_index is '255'",
         "a whole number or none",
     ),
@@ -379,4 +382,4 @@ def test_a_value_of_the_wrong_type_is_named_from_python():
     with pytest.raises(RequestError, match="evaluations takes a whole number; found 'many'"):
         autoloss.search("tabular", evaluations="many")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"There is no device 'tpu:x'.*argument device of the task"):
-        make_execution("tpu:x")
+        autoloss.SupervisedTask(lambda: None, [], [], "softmax", device="tpu:x")

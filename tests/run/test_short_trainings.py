@@ -22,6 +22,7 @@ from autoloss.run.adapting import FEW_LOSSES, adapt_configuration, describe_budg
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store.crash_points import VARIABLE
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
@@ -182,7 +183,9 @@ def rows(epochs: int) -> Task:
         return (prediction.argmax(dim=1) == target).float().mean().item()
 
     recipe = Recipe(epochs=epochs, batch_size=8, learning_rate=0.1)
-    return SupervisedTask(lambda: nn.Linear(3, 2), data, data, "softmax", accuracy, rows_per_sample=16, recipe=recipe)
+    return SupervisedTask(
+        *(lambda: nn.Linear(3, 2), data, data, "softmax", accuracy), data=Data(rows_per_sample=16), recipe=recipe
+    )
 
 
 def adapt(task: Task, **settings: object) -> tuple[Configuration, list[str]]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from autoloss.run.frozen import freeze_branches
 from autoloss.tasks import get
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
@@ -30,7 +31,7 @@ def random_rows() -> Task:
         "softmax",
         accuracy,
         test=test,
-        rows_per_sample=16,
+        data=Data(rows_per_sample=16),
         also={"agreement": lambda prediction, target: (prediction[:, 1] * target).mean()},
         recipe=Recipe(epochs=3, batch_size=8, optimizer="adam", learning_rate=0.01),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -16,8 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.data import Split
+from autoloss.tasks.data import Data
 from autoloss.tasks.metric import MetricTotals
+from autoloss.tasks.splits import Split
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
 from autoloss.training.execution import Execution
@@ -28,6 +30,7 @@ from tests.tasks.toy import Items, Noisy, accuracy
 
 ROWS = 48
 RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.1)
+READING = {field.name for field in dataclasses.fields(Data)}
 
 
 def rows(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -51,7 +54,8 @@ class Named(nn.Module):
 
 
 def task(train: Any = None, valid: Any = None, build: Any = network, **others: Any) -> SupervisedTask:
-    given = {"recipe": RECIPE, "rows_per_sample": 16, **others}
+    reading = {name: others.pop(name) for name in READING & others.keys()}
+    given = {"recipe": RECIPE, "data": Data(**{"rows_per_sample": 16, **reading}), **others}
     train, valid = (rows(seed) if data is None else data for seed, data in enumerate((train, valid)))
     return SupervisedTask(build, train, valid, "softmax", given.pop("metric", accuracy), **given)
 
@@ -179,7 +183,7 @@ def test_images_of_different_sizes_are_trained_one_by_one():
     made = task(pairs, pairs, lambda: nn.Conv2d(3, 2, 1), recipe=small)
     assert {tuple(sample.prediction.shape) for sample in made.samples(4, 0)["main"]} == {(1, 2, 5, 6)}
     assert train(made).score > 0.6
-    with pytest.raises(RequestError, match=r"collate_fn=…, which brings"):
+    with pytest.raises(RequestError, match=r"collate_fn=…\), which brings"):
         task(pairs, pairs, lambda: nn.Conv2d(3, 2, 1))
 
 

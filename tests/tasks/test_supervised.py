@@ -18,8 +18,9 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.data import Split
+from autoloss.tasks.data import Data
 from autoloss.tasks.metric import to_float
+from autoloss.tasks.splits import Split
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import select_examples
@@ -48,7 +49,7 @@ def task(
     metric: Any = accuracy,
     **others: Any,
 ) -> SupervisedTask:
-    given = {"recipe": RECIPE, "rows_per_sample": 16, **others}
+    given = {"recipe": RECIPE, "data": Data(rows_per_sample=16), **others}
     return SupervisedTask(build, train or rows(0), valid or rows(1), activation, metric, **given)
 
 
@@ -200,10 +201,10 @@ def test_the_standard_loss_follows_from_the_activation(activation: str, standard
 
 def test_a_training_at_another_learning_rate_is_that_of_the_recipe_times_the_factor():
     full = Recipe(epochs=1, batch_size=8, learning_rate=0.5)
-    made = task(full_recipe=full)
+    made = task(full=Setup(recipe=full))
     slower = task(
         recipe=dataclasses.replace(RECIPE, learning_rate=RECIPE.learning_rate * 0.1),
-        full_recipe=dataclasses.replace(full, learning_rate=0.5 * 0.1),
+        full=Setup(recipe=dataclasses.replace(full, learning_rate=0.5 * 0.1)),
     )
     for schedule in ("proxy", "full"):
         assert trained(made, learning_rate=0.1, schedule=schedule) == trained(slower, schedule=schedule)
@@ -277,7 +278,7 @@ def test_images_are_samples_of_their_own():
         ({"build": lambda: nn.LSTM(4, 2)}, "returns a tuple"),
         ({"metric": 3}, "metric.*int"),
         ({"activation": "softmaks"}, "Did you mean 'softmax'"),
-        ({"rows_per_sample": 0}, "at least 1"),
+        ({"valid": None, "activation": None}, "no activation named"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
@@ -362,7 +363,9 @@ def test_examples_are_measured_in_batches_of_their_own_size():
 
 def test_what_an_example_draws_depends_on_its_place_and_not_on_who_loads_it():
     order = [torch.tensor([0, 1]), torch.tensor([0, 2])]
-    here, there = (list(Split(Noisy(rows()), "train", loaders).batches(order, seed=3)) for loaders in (0, 1))
+    here, there = (
+        list(Split(Noisy(rows()), "train", Data(loaders=loaders)).batches(order, seed=3)) for loaders in (0, 1)
+    )
     torch.rand(5)
     later = list(Split(Noisy(rows()), "train").batches(order[1:], seed=3, first=1))
     for one, other in zip([*here, here[1]], [*there, *later], strict=True):

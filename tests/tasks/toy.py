@@ -15,13 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from autoloss.space.activated import ActivatedBranch
-from autoloss.space.branch import Branch, Criterion, Role, Sample
-from autoloss.tasks.task import Task, check_training
-from autoloss.training.execution import Execution
-from autoloss.training.loop import fit, seed_generators, shuffle_batches
-from autoloss.training.recipe import Recipe
-from autoloss.training.training import Diverged, Observe, Scored, Training
+from autoloss import (
+    ActivatedBranch,
+    Branch,
+    Criterion,
+    Diverged,
+    Execution,
+    Observe,
+    Recipe,
+    Role,
+    Sample,
+    Scored,
+    Task,
+    Training,
+    check_training,
+    fit,
+    seed_generators,
+    shuffle_batches,
+)
 
 SIDE = 4
 """Pixels of a heatmap's side."""

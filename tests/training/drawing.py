@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from autoloss.space.branch import Criterion
 from autoloss.space.loss import Loss, bind
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import Checkpoints
 from autoloss.training.execution import Execution
@@ -60,7 +61,7 @@ def drawing_task() -> SupervisedTask:
         Augmented(32, 1, 0.0),
         "softmax",
         certainty,
-        rows_per_sample=8,
+        data=Data(rows_per_sample=8),
         recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=0.02),
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, list_checkpoints
@@ -30,7 +31,7 @@ def shared_task() -> SupervisedTask:
         rows(1),
         "softmax",
         certainty,
-        rows_per_sample=8,
+        data=Data(rows_per_sample=8),
         recipe=Recipe(epochs=2, batch_size=16, learning_rate=0.1),
     )
 

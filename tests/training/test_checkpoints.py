@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from autoloss.errors import RequestError, RunError
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.checkpoints import (
     KEPT,
@@ -267,7 +268,7 @@ def test_tasks_from_tensors_are_kept_too(tmp_path):
         "softmax",
         lambda p, y: p[:, 1].mean(),
         recipe=recipe,
-        rows_per_sample=8,
+        data=Data(rows_per_sample=8),
     )
     kept = kept_in(tmp_path, lambda step: True)
     with pytest.raises(Killed):

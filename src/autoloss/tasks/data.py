@@ -1,237 +1,195 @@
-"""The examples of a split, from tensors, arrays, dictionaries, lists, a torch `Dataset` or a `DataLoader`."""
+"""How the examples of a task are read: inputs, target and prediction, whatever structure they come in."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
+from torch import Tensor, nn
 
-from autoloss.errors import RequestError
-from autoloss.tasks.loading import Collate, Loading, Reseed, collate_columns, load_batches
-from autoloss.training.batches import Inputs, Reading, describe, list_tensors, map_tensors
-from autoloss.training.loop import seed_generators, shuffle_batches
-from autoloss.training.recipe import Recipe
+from autoloss.errors import RequestError, check_kinds, join_names
+from autoloss.tasks.loading import Collate, Reseed
+from autoloss.training.structures import Inputs, describe, map_tensors
+
+Key = str | int
+
+TARGETS = ("labels", "label", "label_ids", "target", "targets", "masks", "mask", "y")
+"""Keys under which a dictionary holds its target, where none is named."""
+PREDICTIONS = ("logits", "out")
+"""Keys under which an output holds its prediction: those of Hugging Face and of torchvision."""
+AUXILIARY = "aux"
+"""Key of an auxiliary prediction in an output of torchvision."""
 
 
-class Split:
-    """Examples with their targets, accessible by index.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """How a `SupervisedTask` reads its data, and which part of the network's output is the prediction.
 
     Args:
-        data: A pair (inputs, targets), of which each is a tensor, an array, a list or a dictionary of tensors, with one row for
-            each example; a dictionary of such columns; a `Dataset` or a list, of which each item is a pair, a longer tuple or a
-            dictionary; or a `DataLoader` of a `Dataset`, which brings its batches, its `collate_fn` and its workers along.
-        name: Name of the split in messages.
-        loaders: Worker processes that load the examples of a `Dataset` ahead; 0 loads each batch when it is needed.
-        collate_fn: List of items → batch; otherwise the parts of items are stacked.
-        reading: Which parts of a batch are inputs and target.
-        reseed: Called with (data set, seed) before each batch; for a data set that keeps generators of its own.
+        inputs: Key or position in an item of what the network gets, or several of them. In a tuple it is the first part; in a
+            dictionary all that holds tensors, beside the target.
+        target: Key or position of the target. In a tuple it is the second part; in a dictionary the one of `TARGETS` that occurs.
+        output: Output of the network → its prediction, or in training a tuple of it and auxiliary ones.
+        collate_fn: List of items → batch, as for a `DataLoader`; otherwise the parts of the items are stacked.
+        loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
+        reseed: Called with (data set, seed) before each batch, for a data set that keeps random generators of its own. The
+            global generators of torch, NumPy and Python are seeded for each batch in any case.
+        ignore_index: Class index that the loss ignores.
+        rows_per_sample: Rows of one sample of the protocol where the prediction has no space; otherwise a sample is one image.
+        folds: Number of folds that the training data are split into where there are no validation data. A training at fold f is
+            evaluated on part f and trained on all others. Class labels are stratified.
 
     Raises:
-        RequestError: The data has another form, is empty, or has different numbers of inputs and targets.
+        RequestError: A value has another type, or is outside its range.
+
+    >>> Data(inputs=("image", "age"), target="species").loaders
+    0
     """
 
-    def __init__(
-        self,
-        data: Any,
-        name: str,
-        loaders: int = 0,
-        *,
-        collate_fn: Collate | None = None,
-        reading: Reading = Reading(),  # noqa: B008 - frozen
-        reseed: Reseed | None = None,
-    ) -> None:
-        self.name = name
-        self.reading = reading
-        self._loader = data if isinstance(data, DataLoader) else None
-        if self._loader is not None:
-            data, loaders = self._loader.dataset, loaders or self._loader.num_workers
-            if collate_fn is None and self._loader.collate_fn is not default_collate:
-                collate_fn = self._loader.collate_fn
-        self._loading = Loading(collate=collate_fn or collate_columns, loaders=loaders, reseed=reseed)
-        self._columns, self._items = _read_data(data, name, as_items=collate_fn is not None)
-        total = len(self._items) if self._columns is None else _count_rows(self._columns, name)
-        if not total:
-            raise RequestError(f"The {name} data holds no examples; give it at least one.")
-        self.indices = torch.arange(total) if self._loader is None else _list_examples(self._loader)
-        """Index of each example."""
+    inputs: Key | Sequence[Key] | None = None
+    target: Key | None = None
+    output: Callable[[Any], Any] | None = None
+    collate_fn: Collate | None = None
+    loaders: int = 0
+    reseed: Reseed | None = None
+    ignore_index: int | None = None
+    rows_per_sample: int = 64
+    folds: int = 1
 
-    def __len__(self) -> int:
-        return len(self.indices)
+    def __post_init__(self) -> None:
+        whole = "a whole number"
+        check_kinds(
+            {
+                "loaders": (self.loaders, int, whole),
+                "ignore_index": (self.ignore_index, int | None, f"{whole} or none"),
+                "rows_per_sample": (self.rows_per_sample, int, whole),
+                "folds": (self.folds, int, whole),
+            }
+        )
+        for name, least in (("loaders", 0), ("rows_per_sample", 1), ("folds", 1)):
+            if getattr(self, name) < least:
+                raise RequestError(f"{name} is {getattr(self, name)}; it needs to be at least {least}.")
 
-    def adopt_batches(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the batch size of the `DataLoader`, if there is one."""
-        size = None if self._loader is None else self._loader.batch_size
-        return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
-
-    def evaluation_batch(self, recipe: Recipe) -> int:
-        """Return the number of examples that are evaluated at once."""
-        return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
-
-    def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
-        """Draw the indices of all batches of a training: those of the `DataLoader`, if there is one."""
-        if self._loader is None:
-            return shuffle_batches(len(self), recipe, generator)
-        sampler = _copy_sampler(self._loader, int(torch.randint(2**62, (), generator=generator)))
-        return [torch.as_tensor(batch) for _ in range(recipe.epochs) for batch in sampler]
-
-    def count_batches(self, recipe: Recipe) -> int:
-        """Return the number of batches of a training."""
-        if self._loader is None:
-            return recipe.steps(len(self))
-        return recipe.epochs * len(self._loader)
-
-    def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
+    def split_batch(self, batch: Any, name: str) -> tuple[Inputs, Tensor]:
+        """Return inputs and target of a batch; inputs of 64 bits are converted to 32 bits.
 
         Args:
-            seed: Seed of what a data set draws for a batch, such as its augmentation, together with the batch's number.
-            first: Number of the first batch, in a resumed training.
-        """
-        if self._columns is None:
-            batches: Iterable[Any] = load_batches(self._items, order, seed, first, self._loading)
-        else:
-            columns = self._columns
-            batches = (map_tensors(lambda column, rows=rows: column[rows], columns) for rows in order)
-        for batch in batches:
-            yield self.reading.split(batch, self.name)
-
-    def in_order(self, batch_size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yield every example once, in the order of the data."""
-        return self.batches(self.indices.split(batch_size))
-
-    def whole(self) -> tuple[Inputs, Tensor] | None:
-        """Return all inputs and targets if they are tensors; None of items."""
-        return None if self._columns is None else self.reading.split(self._columns, self.name)
-
-    def first(self, count: int) -> tuple[Inputs, Tensor]:
-        """Return the first `count` examples, or all if there are fewer."""
-        return next(self.in_order(count))
-
-    def check_repeats(self) -> None:
-        """Check that what a data set draws follows from the seed, on a few examples.
+            name: Name of the data in messages.
 
         Raises:
-            RequestError: They differ when they are loaded again.
+            RequestError: The batch has another form, or its target is no tensor.
         """
-        if self._columns is not None:
-            return
-        first, again = (
-            list_tensors(next(load_batches(self._items, [self.indices[:4]], 0, loading=self._loading)))
-            for _ in range(2)
-        )
-        if len(first) != len(again) or not all(map(torch.equal, first, again)):
+        if isinstance(batch, Mapping):
+            key = self._find_target(batch, name)
+            chosen = [other for other in batch if other != key and _holds_tensors(batch[other])]
+            if not chosen:
+                raise RequestError(
+                    f"An item of the {name} data has {_list_parts(batch)}, and no tensor beside the target {key!r}; encode text "
+                    "and images as tensors."
+                )
+        elif isinstance(batch, tuple | list) and len(batch) >= 2:
+            key, chosen = 1 if self.target is None else self.target, 0
+        else:
             raise RequestError(
-                f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
-                "loaded again, so no training could be repeated. Give reseed=…, a function of (data set, seed) that seeds it, or "
-                "let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
+                f"An item of the {name} data is {describe(batch)}; expected a pair (input, target), or a "
+                "dictionary that holds both."
             )
-
-
-def _read_data(data: Any, name: str, as_items: bool) -> tuple[Any, Any]:
-    """Return columns of tensors, or items that are accessible by index; the other one is None."""
-    if isinstance(data, TensorDataset):
-        data = data.tensors
-    if isinstance(data, Mapping) or _is_pair_of_columns(data):
-        columns = _map_columns(lambda column: _to_column(column, name, as_items), data)
-        kinds: set[type] = set()
-        _map_columns(lambda column: kinds.add(type(column)), columns)
-        if list not in kinds and not as_items:
-            return columns, None
-        rows = range(_count_rows(columns, name))
-        return None, [_map_columns(lambda column, row=row: column[row], columns) for row in rows]
-    is_sequence = isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, str | bytes)
-    if isinstance(data, IterableDataset | Tensor | np.ndarray) or not is_sequence:
-        raise RequestError(
-            f"The {name} data is {describe(data)}; expected a pair (inputs, targets) of tensors or arrays, a list or a torch "
-            "Dataset with a length whose items are such pairs or dictionaries, or a DataLoader of one."
+        try:
+            inputs, target = _pick(batch, chosen if self.inputs is None else self.inputs), _pick(batch, key)
+        except (KeyError, IndexError, TypeError):
+            raise RequestError(
+                f"An item of the {name} data has {_list_parts(batch)}; there is no inputs={self.inputs!r}, target={key!r} in it."
+            ) from None
+        return map_tensors(lambda part: part.float() if part.dtype == torch.float64 else part, inputs), _to_target(
+            target, name
         )
-    return None, data
+
+    def _find_target(self, batch: Mapping[Any, Any], name: str) -> Key:
+        if self.target is not None:
+            return self.target
+        found = [key for key in TARGETS if key in batch]
+        if len(found) != 1:
+            raise RequestError(
+                f"An item of the {name} data has {_list_parts(batch)}; which of them is the target? Name it as target=…."
+            )
+        return found[0]
+
+    def call(self, network: nn.Module, inputs: Inputs) -> Sequence[Tensor]:
+        """Return the prediction of a network in training, followed by auxiliary ones if there are any."""
+        output = self._run(network, inputs)
+        if isinstance(output, Mapping):
+            return [_find_prediction(output), *([output[AUXILIARY]] if AUXILIARY in output else [])]
+        return output if isinstance(output, tuple | list) else (output,)
+
+    def predict(self, network: nn.Module, inputs: Inputs) -> Tensor:
+        """Return the prediction of a network in evaluation mode.
+
+        Raises:
+            RequestError: It returns anything else than one prediction.
+        """
+        output = self._run(network, inputs)
+        prediction = _find_prediction(output) if isinstance(output, Mapping) else output
+        if not isinstance(prediction, Tensor):
+            raise RequestError(
+                f"The network returns {describe(prediction)}; expected one tensor of raw predictions, or a dictionary that "
+                f"holds them as {' or '.join(map(repr, PREDICTIONS))}. Give Data(output=…), a function from what it returns to "
+                "the prediction; a network whose outputs have losses of their own needs a Task of its own."
+            )
+        return prediction
+
+    def _run(self, network: nn.Module, inputs: Inputs) -> Any:
+        if isinstance(inputs, Mapping):
+            output = network(**inputs)
+        else:
+            output = network(*inputs) if isinstance(inputs, tuple) else network(inputs)
+        return output if self.output is None else self.output(output)
 
 
-def _is_pair_of_columns(data: Any) -> bool:
-    """Tell (inputs, targets) from a list of two examples: of examples, items are tuples or dictionaries."""
-    if isinstance(data, list):
-        return len(data) == 2 and not all(isinstance(item, tuple | Mapping) for item in data)
-    if isinstance(data, tuple) and len(data) > 2:
-        return all(isinstance(part, Tensor | np.ndarray) for part in data)
-    return isinstance(data, tuple) and len(data) == 2
+def _pick(batch: Any, keys: Key | Sequence[Key]) -> Inputs:
+    """Return the part under a key, or several as named or positional arguments; of one there is no name."""
+    if isinstance(keys, str | int):
+        return batch[keys]
+    if len(keys) == 1:
+        return batch[keys[0]]
+    return {key: batch[key] for key in keys} if isinstance(batch, Mapping) else tuple(batch[key] for key in keys)
 
 
-def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> Any:
-    """Apply a function to each column of a dictionary, or of a pair whose parts may be dictionaries."""
-    if isinstance(data, Mapping):
-        return {key: _map_columns(function, part, depth + 1) for key, part in data.items()}
-    if isinstance(data, tuple | list) and not depth:
-        return tuple(_map_columns(function, part, depth + 1) for part in data)
-    return function(data)
+def _find_prediction(output: Mapping[Any, Any]) -> Any:
+    found = [output[key] for key in PREDICTIONS if key in output] or list(output.values())
+    if len(found) != 1:
+        raise RequestError(
+            f"The network returns {_list_parts(output)}; expected its raw predictions as {' or '.join(map(repr, PREDICTIONS))}. "
+            "Give Data(output=…), a function from what it returns to the prediction."
+        )
+    return found[0]
 
 
-def _count_rows(columns: Any, name: str) -> int:
-    """Return the number of rows of all columns.
-
-    Raises:
-        RequestError: It differs.
-    """
-    names = ("inputs", "targets", *(f"values of part {number}" for number in range(2, 99)))
-    parts = columns if isinstance(columns, Mapping) else dict(zip(names, columns, strict=False))
-    sizes = {key: _count_rows(part, name) if isinstance(part, Mapping) else len(part) for key, part in parts.items()}
-    if len(set(sizes.values())) != 1:
-        listed = " and ".join(f"{size} {key}" for key, size in sizes.items())
-        raise RequestError(f"The {name} data has {listed}; each input needs one target, in the same row.")
-    return next(iter(sizes.values()))
+def _holds_tensors(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        return all(map(_holds_tensors, part.values()))
+    if isinstance(part, tuple | list):
+        return len(part) > 0 and all(map(_holds_tensors, part))
+    return isinstance(part, Tensor | np.ndarray)
 
 
-def _to_column(part: Any, name: str, as_items: bool) -> Tensor | list[Any]:
-    """Return a tensor with one row for each example; a list where examples differ in size, or a function collates them."""
-    if isinstance(part, list) and part and (as_items or all(isinstance(item, Tensor | np.ndarray) for item in part)):
-        if as_items or len({tuple(item.shape) for item in part}) > 1:
-            return part
-        return torch.stack([torch.as_tensor(item) for item in part])
+def _to_target(target: Any, name: str) -> Tensor:
+    sizes = {tuple(part.shape) for part in target if isinstance(part, Tensor)} if isinstance(target, list) else set()
     try:
-        # torch cannot share memory that is read-only or runs backwards; only such arrays are copied.
-        found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
-        tensor = torch.as_tensor(found)
-    except (TypeError, ValueError) as error:
-        if as_items and isinstance(part, Sequence | np.ndarray):
-            return list(part)
+        if len(sizes) > 1:
+            raise ValueError(f"a list of tensors of the shapes {sorted(sizes)[:3]}")
+        return torch.stack(target) if sizes else torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(
-            f"The {name} data holds {describe(part)}, which is not numeric; encode text and categories first, or give "
-            "collate_fn=…, which makes a batch of a list of examples."
+            f"The targets of a batch of the {name} data are {describe(target)} that is no tensor: {error}. Give "
+            "Data(collate_fn=…), which brings the examples of a batch to one size, or batch_size=1 and evaluation_batch=1 in the "
+            "recipe; encode text."
         ) from error
-    if not tensor.ndim:
-        raise RequestError(f"The {name} data holds a single number; expected one row per example.")
-    return tensor
 
 
-def _list_examples(loader: DataLoader[Any]) -> Tensor:
-    """Return the indices of the examples that a loader draws in an epoch, in the order of the data."""
-    with seed_generators(0):
-        batches = _copy_sampler(loader, 0)
-        # A sampler of single examples also draws those of a last batch that the loader drops.
-        drawn = batches.sampler if type(batches) is BatchSampler else (index for batch in batches for index in batch)
-        return torch.tensor(sorted(drawn), dtype=torch.long)
-
-
-def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
-    """Return a copy of what draws the batches of a loader, seeded: what it drew before does not matter.
-
-    Raises:
-        RequestError: The loader has none.
-    """
-    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
-        raise RequestError(
-            "A DataLoader needs a data set whose examples have indices, and a batch size: what a training drew must be drawn again "
-            "when it is resumed. Give list(…) of an iterable data set."
-        )
-    shared = {id(part): part for part in (loader.dataset, getattr(loader.dataset, "tensors", None))}
-    sampler = copy.deepcopy(loader.batch_sampler, shared)
-    for part in (sampler, getattr(sampler, "sampler", None)):
-        if isinstance(generator := getattr(part, "generator", None), torch.Generator):
-            generator.manual_seed(seed)
-    return sampler
+def _list_parts(batch: Any) -> str:
+    return (
+        f"the keys {join_names([str(key) for key in batch])}" if isinstance(batch, Mapping) else f"{len(batch)} parts"
+    )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import final
 
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
+_DECLARED = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
+"""Members of a task, methods included."""
+
 
 @final
 class FrozenTask(Task):
-    """A task without the branches that are frozen. Everything else is forwarded to the task.
+    """A task without the branches that are frozen. Every other member is that of the task.
 
     Args:
         task: The task as it is.
@@ -23,15 +26,10 @@ class FrozenTask(Task):
     def __init__(self, task: Task, losses: Criterion) -> None:
         self._task = task
         self._losses = losses
-        self.name = task.name
+        for name in _DECLARED - vars(FrozenTask).keys():
+            setattr(self, name, getattr(task, name))
         self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
         self.baselines = [other for other in task.baselines if not other.keys() & losses.keys()]
-        self.splits = task.splits
-        self.schedules = task.schedules
-        self.also = task.also
-        self.tunes_learning_rate = task.tunes_learning_rate
-        self.shortens = task.shortens
-        self.execution = task.execution
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -49,18 +47,6 @@ class FrozenTask(Task):
         observe: Observe | None = None,
     ) -> Scored | Diverged | Stopped:
         return self._task.train({**self._losses, **criterion}, training, execution, observe)
-
-    def steps(self, training: Training) -> int | None:
-        return self._task.steps(training)
-
-    def untrained(self, seed: int) -> float | None:
-        return self._task.untrained(seed)
-
-    def recipe(self, schedule: str) -> Mapping[str, Any]:
-        return self._task.recipe(schedule)
-
-    def diagnose(self) -> Sequence[str]:
-        return self._task.diagnose()
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         return self._task.pictures({**self._losses, **criterion}, training, count)

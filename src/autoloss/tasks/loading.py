@@ -11,7 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -57,7 +57,7 @@ def load_batches(
         first: Number of the first batch, in a resumed training.
     """
     batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
-    source = _Batches(dataset, seed, loading)
+    source = _Batches(dataset, seed, distribution.rank(), loading)
     if not loading.loaders or len(batches) < 2:
         yield from map(source.__getitem__, batches)
         return
@@ -106,36 +106,33 @@ def collate_columns(items: list[Any]) -> Any:
     return items
 
 
+@dataclass(frozen=True, slots=True)
 class _Batches(Dataset[Any]):
     """Loads a batch by its number and the indices of its examples."""
 
-    def __init__(self, dataset: Any, seed: int, loading: Loading) -> None:
-        self._dataset = dataset
-        self._seed = seed
-        self._rank = distribution.rank()
-        self._loading = loading
-        self._numpy = np.random.MT19937()
+    dataset: Any
+    seed: int
+    rank: int
+    loading: Loading
+    numpy: np.random.MT19937 = field(default_factory=np.random.MT19937)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By value: another process cannot import what a user's file or a notebook defines.
-        return _rebuild, (cloudpickle.dumps((self._dataset, self._seed, self._rank, self._loading)),)
+        return _rebuild, (cloudpickle.dumps((self.dataset, self.seed, self.rank, self.loading)),)
 
     def __getitem__(self, batch: tuple[int, list[int]]) -> Any:
         number, indices = batch
-        seed = int(np.random.SeedSequence([self._seed, number, self._rank]).generate_state(1)[0])
-        with _seeded(seed, self._numpy):
-            if self._loading.reseed is not None:
-                self._loading.reseed(self._dataset, seed)
-            several = getattr(self._dataset, "__getitems__", None)
-            items = [self._dataset[index] for index in indices] if several is None else several(indices)
-            return self._loading.collate(items)
+        seed = int(np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1)[0])
+        with _seeded(seed, self.numpy):
+            if self.loading.reseed is not None:
+                self.loading.reseed(self.dataset, seed)
+            several = getattr(self.dataset, "__getitems__", None)
+            items = [self.dataset[index] for index in indices] if several is None else several(indices)
+            return self.loading.collate(items)
 
 
 def _rebuild(content: bytes) -> _Batches:
-    dataset, seed, rank, loading = cloudpickle.loads(content)
-    built = _Batches(dataset, seed, loading)
-    built._rank = rank
-    return built
+    return _Batches(*cloudpickle.loads(content))
 
 
 @contextmanager

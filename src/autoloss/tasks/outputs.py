@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
-from autoloss.space.branch import Sample
-from autoloss.tasks.data import Split
-from autoloss.tasks.diagnosis import check_prediction, check_target_form, explain_class_range
-from autoloss.training.batches import Inputs, describe_inputs, list_tensors
+from autoloss.space.branch import Branch, Sample
+from autoloss.tasks.splits import Split
+from autoloss.training.structures import describe_inputs, list_tensors
 
 
-class Output(NamedTuple):
-    """The form of a network's prediction (N, C, H, W).
+def convert_target(target: Tensor, prediction: Tensor, branch: Branch) -> Tensor:
+    """Return the target in the type that an `ActivatedBranch` expects; a branch of another kind gets it as it is.
 
-    Args:
-        channels: C.
-        has_space: Whether H·W is more than 1.
+    Class indices become 64-bit integers, values floating point. Integers are values where the prediction has one channel and no
+    activation.
     """
-
-    channels: int
-    has_space: bool
-
-
-def convert_target(target: Tensor, prediction: Tensor, activation: str) -> Tensor:
-    """Return the target in the type that branches expect: class indices as 64-bit integers, values in floating point.
-
-    Integers are values where the prediction has one channel and no activation.
-    """
-    if activation == "none" and prediction.ndim > 1 and prediction.shape[1] == 1 and not target.is_floating_point():
+    if not isinstance(branch, ActivatedBranch):
+        return target
+    if (
+        branch.activation == "none"
+        and prediction.ndim > 1
+        and prediction.shape[1] == 1
+        and not target.is_floating_point()
+    ):
         return target.to(torch.float32)
     return fitting(target, prediction)
 
@@ -43,11 +37,19 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     """Build a network: call a function, or copy a module.
 
     Raises:
-        RequestError: The result is not a `torch.nn.Module`.
+        RequestError: It cannot be built, where the user's own line is named; or the result is not a `torch.nn.Module`.
     """
     if isinstance(network, nn.Module):
         return copy.deepcopy(network)
-    built = network() if callable(network) else network
+    try:
+        built = network() if callable(network) else network
+    except (RequestError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"The network cannot be built: {describe_user_error(error)}. Give a function without "
+            "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
+        ) from error
     if not isinstance(built, nn.Module):
         raise RequestError(
             f"The network is a {type(built).__name__}; expected a torch.nn.Module, or a function without arguments that "
@@ -56,45 +58,105 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return built
 
 
-def try_building(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
-    """Build a network for the first time, as `build_network` does.
-
-    Raises:
-        RequestError: It cannot be built; the user's own line is named.
-    """
-    try:
-        return build_network(network)
-    except RequestError:
-        raise
-    except Exception as error:
-        raise RequestError(
-            f"The network cannot be built: {describe_user_error(error)}. Give a function without "
-            "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."
-        ) from error
-
-
-def probe(network: nn.Module, split: Split, branch: ActivatedBranch, batch_size: int) -> Output:
+def probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> torch.Size:
     """Run a network on two examples, or on one at batch size 1, and check the prediction against their targets.
 
+    Returns:
+        The shape of the prediction, (N, C, H, W).
+
     Raises:
-        RequestError: The network cannot process the inputs, or its prediction does not fit the targets.
+        RequestError: The network has nothing to train or cannot process the inputs, or its prediction is not finite or does not
+            fit the targets.
     """
+    parameters = list(network.parameters())
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise RequestError(
+            f"The network has no weights that can be trained: of its {len(parameters)} parameters none requires a gradient. "
+            "Leave requires_grad at True for those that are to be trained."
+        )
+    target, prediction = _predict(network.eval(), split, batch_size)
+    context = {"target": convert_target(target, prediction, branch)}
+    if isinstance(branch, ActivatedBranch):
+        _check_form(target, prediction, branch, split.name)
+        if not context["target"].is_floating_point():
+            everything = split.whole()
+            _check_classes(
+                target if everything is None else everything[1], spatial(prediction).shape[1], branch, split.name
+            )
+    try:
+        branch.leaves(prediction, context)
+    except RequestError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise RequestError(
+            f"The {split.name} targets, {target.dtype} of shape {tuple(target.shape)}, do not fit the network's prediction of "
+            f"shape {tuple(prediction.shape)}: {error}. Expected class indices without the channel dimension, or the "
+            "same shape."
+        ) from error
+    return spatial(prediction).shape
+
+
+def _predict(network: nn.Module, split: Split, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return the targets of the first examples, and the network's predictions of them."""
     inputs, target = split.first(min(2, batch_size))
-    prediction = _predict(network.eval(), inputs, target, split)
+    seen = f"the {split.name} inputs, {describe_inputs(inputs)}"
+    try:
+        with torch.no_grad():
+            prediction = split.reading.predict(network, inputs)
+    except RequestError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        whole = any(not tensor.is_floating_point() for tensor in list_tensors(inputs))
+        advice = "Inputs that are whole numbers and no indices need .float(). " if whole else ""
+        raise RequestError(
+            f"The network cannot process {seen} for {len(target)} examples: {error}. {advice}Change the network or the data so "
+            "that they fit; the first dimension is the example. Data(inputs=…) names the parts of an item that the network gets; "
+            "Data(collate_fn=…) brings the examples of a batch to one size."
+        ) from error
     if len(prediction) != len(target):
         raise RequestError(
             f"The network gives a prediction of shape {tuple(prediction.shape)} for {len(target)} examples of the "
             f"{split.name} data; the first dimension of its output needs to be the example."
         )
-    check_prediction(prediction, inputs, split.name)
-    check_target_form(target, prediction, branch.activation, split.name)
-    shape = spatial(prediction).shape
-    context = {"target": convert_target(target, prediction, branch.activation)}
-    if not context["target"].is_floating_point():
-        everything = split.whole()
-        _check_classes(target if everything is None else everything[1], shape[1], branch, split.name)
-    _check_target(branch, prediction, context["target"], split.name)
-    return Output(shape[1], shape[2:].numel() > 1)
+    if not bool(prediction.isfinite().all()):
+        raise RequestError(
+            f"The network gives a prediction that is not finite for {seen}. Check its weights and the scale of the inputs."
+        )
+    return target, prediction
+
+
+def _check_form(target: Tensor, prediction: Tensor, branch: ActivatedBranch, name: str) -> None:
+    """Recognise class indices that do not look like ones: in floating point, or with a dimension for channels."""
+    if branch.activation == "none" or prediction.ndim < 2 or prediction.shape[1] < 2:
+        return
+    shape, channels = f"shape {tuple(target.shape)}", prediction.shape[1]
+    if target.is_floating_point() and target.ndim == prediction.ndim - 1 and bool((target == target.floor()).all()):
+        raise RequestError(
+            f"The {name} targets are class indices in floating point ({target.dtype}, {shape}), and the network has {channels} "
+            "channels. Convert them with .long()."
+        )
+    if not target.is_floating_point() and target.ndim == prediction.ndim and target.shape[1] == 1:
+        raise RequestError(
+            f"The {name} targets are integers of {shape}, and the network has {channels} channels. Class indices come without "
+            "the dimension of the channels: use targets.squeeze(1)."
+        )
+
+
+def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
+    classes = max(channels, 2) if branch.activation != "none" else channels
+    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
+    if not counted.numel():
+        return
+    least, most = int(counted.min()), int(counted.max())
+    if least >= 0 and most < classes:
+        return
+    advice = "Give the network one channel per class, or set ignore_index=… to the index that is to be ignored."
+    if least == 1 and most == classes:
+        advice = "Subtract 1 from the targets: classes are counted from 0."
+    raise RequestError(
+        f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
+        f"for the classes 0 to {classes - 1}. {advice}"
+    )
 
 
 def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
@@ -115,45 +177,3 @@ def _crop(sample: Sample, size: Sequence[int], least: Sequence[int]) -> Sample:
         return tensor[(..., *middle)] if tuple(tensor.shape[-len(middle) :]) == tuple(size) else tensor
 
     return Sample(crop(sample.prediction), {name: crop(tensor) for name, tensor in sample.context.items()})
-
-
-def _predict(network: nn.Module, inputs: Inputs, target: Tensor, split: Split) -> Tensor:
-    try:
-        with torch.no_grad():
-            return split.reading.predict(network, inputs)
-    except RequestError:
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        whole = any(not tensor.is_floating_point() for tensor in list_tensors(inputs))
-        advice = "Inputs that are whole numbers and no indices need .float(). " if whole else ""
-        raise RequestError(
-            f"The network cannot process the {split.name} inputs, {describe_inputs(inputs)} for {len(target)} examples: {error}. "
-            f"{advice}Change the network or the data so that they fit; the first dimension is the example. inputs=… names the "
-            "parts of an item that the network gets; collate_fn=… brings the examples of a batch to one size."
-        ) from error
-
-
-def _check_target(branch: ActivatedBranch, prediction: Tensor, target: Tensor, name: str) -> None:
-    try:
-        branch.leaves(prediction, {"target": target})
-    except RequestError:
-        raise
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise RequestError(
-            f"The {name} targets, {target.dtype} of shape {tuple(target.shape)}, do not fit the network's prediction of "
-            f"shape {tuple(prediction.shape)}: {error}. Expected class indices without the channel dimension, or the "
-            "same shape."
-        ) from error
-
-
-def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name: str) -> None:
-    classes = max(channels, 2) if branch.activation != "none" else channels
-    counted = target if branch.ignore_index is None else target[target != branch.ignore_index]
-    if not counted.numel():
-        return
-    least, most = int(counted.min()), int(counted.max())
-    if least < 0 or most >= classes:
-        raise RequestError(
-            f"The {name} targets hold class indices from {least} to {most}, but the network's prediction has channels "
-            f"for the classes 0 to {classes - 1}. {explain_class_range(least, most, classes)}"
-        )

@@ -8,37 +8,30 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError
-from autoloss.space.activated import ActivatedBranch, Encoding, activate_for_metric, spatial
-from autoloss.space.branch import Activation, Criterion, Sample
+from autoloss.errors import RequestError, check_kinds
+from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
+from autoloss.space.branch import Activation, Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
-from autoloss.tasks.data import Split
-from autoloss.tasks.diagnosis import (
-    check_finite,
-    check_kinds,
-    check_network,
-    describe_unusable_samples,
-    find_doubts,
-    make_execution,
-)
-from autoloss.tasks.loading import Collate, Reseed
+from autoloss.tasks.data import Data
+from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
-from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe, try_building
+from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
+from autoloss.tasks.splits import Split
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.trainer_task import TrainerTask
-from autoloss.training.batches import Inputs, Key, Reading, list_tensors
-from autoloss.training.elsewhere import FitElsewhere, WatchedLoss, fit_elsewhere
+from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
-from autoloss.training.loop import Curve, seed_generators
+from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe, name_function, shorten_steps
+from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, Trainer, select_examples
-from autoloss.training.training import Diverged, Observe, Training
+from autoloss.training.training import Diverged, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
@@ -55,15 +48,17 @@ Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Network and data of the schedule `full` where they differ from those of the proxy.
+    """What the schedule `full` trains with, where it differs from the proxy.
 
     Args:
         network: As for `SupervisedTask`, with the same classes; the proxy's when None.
+        recipe: The proxy's when None.
         groups: As for `SupervisedTask`; the proxy's when None.
         data: Split → data, for the splits that differ; None for a split that the schedule cannot evaluate.
     """
 
     network: Network | None = None
+    recipe: Recipe | None = None
     groups: Groups | None = None
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -80,33 +75,22 @@ class SupervisedTask(TrainerTask):
             whose items are pairs (input, target), with further parts if need be, or dictionaries; or a `DataLoader` of a
             `Dataset`, which brings its batches, `collate_fn` and workers along. A dictionary of inputs is given to the network
             as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
-        valid: Validation data, on which losses are compared.
-        activation: Activation between the network's output and the prediction: softmax, sigmoid or none.
+        valid: Validation data, on which losses are compared; None with `Data(folds=…)`.
+        activation: Activation between the network's output and the prediction: softmax, sigmoid or none; None with `branch`.
         metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
             It is called once per sample in the rejection protocol and once on the whole split after training. An object with
-            update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch.
+            update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch. The branch's when None.
         test: Test data, used for final figures only.
         recipe: Recipe of the proxy training.
-        full_recipe: Recipe of the schedule `full`; the proxy's when None.
-        full: Network and data of the schedule `full` where they differ from the proxy's.
+        full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
-        rows_per_sample: Rows of one sample of the protocol where the prediction has no space; otherwise a sample is one image.
+        branch: What y and p are, in place of an activation: an `ActivatedBranch(encoding="edge")`, say, for boundary metrics; or
+            a branch of your own, whose context holds the `target` of the data as it is, and whose metrics get raw predictions.
+        data: How data are read, and which part of the network's output is the prediction.
         name: Shown in tables.
         standard: Formula or zoo name of the loss in common use; follows from the activation when None.
         also: Further metrics by name, reported with the score.
-        ignore_index: Class index that the loss ignores.
-        encoding: Meaning of y: `one_hot`, or for boundary metrics the `edge` or the `band` of each class.
-        tolerance: Half width of the band in pixels.
         device: Device on which networks are trained.
-        loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
-        collate_fn: List of items → batch, as for a `DataLoader`; otherwise the parts of the items are stacked.
-        inputs: Key or position in an item of what the network gets, or several of them. In a tuple it is the first part; in a
-            dictionary all that holds tensors, beside the target.
-        target: Key or position of the target. In a tuple it is the second part; in a dictionary the one that is named `labels`,
-            `label`, `target`, `targets`, `mask`, `masks` or `y`.
-        output: What the network returns → its prediction, or in training a tuple of it and auxiliary ones.
-        reseed: Called with (data set, seed) before each batch, for a data set that keeps random generators of its own. The
-            global generators of torch, NumPy and Python are seeded for each batch in any case.
         trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
             by the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
             the schedule) and `learning_rate` (a factor), which the function has to follow.
@@ -115,10 +99,10 @@ class SupervisedTask(TrainerTask):
         RequestError: Network, data and metric do not fit together; the message says what to change.
 
     >>> inputs = torch.linspace(-1, 1, 64)[:, None]
-    >>> data = inputs, (inputs[:, 0] > 0).long()
+    >>> pair = inputs, (inputs[:, 0] > 0).long()
     >>> def accuracy(prediction, target):
     ...     return (prediction.argmax(dim=1) == target).float().mean().item()
-    >>> task = SupervisedTask(lambda: nn.Linear(1, 2), data, data, "softmax", accuracy, rows_per_sample=16)
+    >>> task = SupervisedTask(lambda: nn.Linear(1, 2), pair, pair, "softmax", accuracy, data=Data(rows_per_sample=16))
     >>> dict(task.standard), task.samples(2, seed=0)["main"][0].prediction.shape
     ({'main': 'baseline/ce'}, torch.Size([16, 2, 1, 1]))
     """
@@ -127,79 +111,70 @@ class SupervisedTask(TrainerTask):
         self,
         network: Network,
         train: Any,
-        valid: Any,
-        activation: Activation,
-        metric: Metric,
+        valid: Any = None,
+        activation: Activation | None = None,
+        metric: Metric = None,
         *,
         test: Any = None,
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full_recipe: Recipe | None = None,
         full: Setup = Setup(),
         groups: Groups | None = None,
-        rows_per_sample: int = 64,
+        branch: Branch | None = None,
+        data: Data = Data(),  # noqa: B008 - frozen
         name: str = "supervised",
         standard: str | None = None,
         also: Mapping[str, Metric] | None = None,
-        ignore_index: int | None = None,
-        encoding: Encoding = "one_hot",
-        tolerance: int = 5,
         device: str = "cpu",
-        loaders: int = 0,
-        collate_fn: Collate | None = None,
-        inputs: Key | Sequence[Key] | None = None,
-        target: Key | None = None,
-        output: Callable[[Any], Any] | None = None,
-        reseed: Reseed | None = None,
         trainer: FitElsewhere | None = None,
     ) -> None:
-        text, whole, of_recipe = "text", "a whole number", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
+        text, of_recipe = "text", "an autoloss.Recipe(epochs=…, batch_size=…, …)"
         check_kinds(
             {
                 "recipe": (recipe, Recipe, of_recipe),
-                "full_recipe": (full_recipe, Recipe | None, f"{of_recipe}, or None"),
-                "rows_per_sample": (rows_per_sample, int, whole),
+                "full": (full, Setup, "an autoloss.Setup(recipe=…, network=…, data=…)"),
+                "data": (data, Data, "an autoloss.Data(inputs=…, target=…, …)"),
+                "branch": (branch, Branch | None, "an autoloss.Branch, or None"),
                 "name": (name, str, text),
                 "standard": (standard, str | None, f"{text}: a formula or a name of autoloss.zoo.names()"),
                 "also": (also, Mapping | None, "a dictionary, name → metric"),
-                "ignore_index": (ignore_index, int | None, f"{whole} or none"),
-                "tolerance": (tolerance, int, whole),
                 "device": (device, str, f"{text}, such as cpu or cuda"),
-                "loaders": (loaders, int, whole),
             }
         )
-        if rows_per_sample < 1:
-            raise RequestError(f"rows_per_sample is {rows_per_sample}; it needs to be at least 1.")
+        if branch is None:
+            branch = ActivatedBranch(activation=cast(Activation, activation), ignore_index=data.ignore_index)
+        elif activation is not None or data.ignore_index is not None:
+            raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name = name
-        self.rows_per_sample = rows_per_sample
-        self.execution = self._execution = make_execution(device)
+        self.execution = self._execution = _make_execution(device)
+        self._reading = data
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
-        self._metric = check_metric(metric, "metric")
+        self._metric = check_metric(_find_metric(branch) if metric is None else metric, "metric")
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
-        given = {"train": train, "valid": valid, "test": test}
         self._fit = trainer
-        self._reading = Reading(inputs=inputs, target=target, output=output)
-        read = functools.partial(Split, loaders=loaders, collate_fn=collate_fn, reading=self._reading, reseed=reseed)
-        proxy = {label: read(data, label) for label, data in given.items() if data is not None}
-        others = {label: None if data is None else read(data, label) for label, data in full.data.items()}
+        given = {"train": train, "valid": valid, "test": test}
+        proxy = {label: Split(part, label, data) for label, part in given.items() if part is not None}
+        others = {label: None if part is None else Split(part, label, data) for label, part in full.data.items()}
         whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
         self._splits = {"proxy": proxy, "full": whole}
         self.recipes = {
             "proxy": proxy["train"].adopt_batches(recipe),
-            "full": whole["train"].adopt_batches(full_recipe or recipe),
+            "full": whole["train"].adopt_batches(full.recipe or recipe),
         }
         self.splits = tuple(label for label in proxy if label != "train")
         for split in proxy.values():
             check_finite(split)
-        branch = ActivatedBranch(
-            activation=activation, encoding=encoding, tolerance=tolerance, ignore_index=ignore_index
-        )
-        self.standard = {MAIN: standard or STANDARD[activation]}
-        self._branch, self._has_space = self._probe(branch)
+        if isinstance(branch, ActivatedBranch):
+            standard = standard or STANDARD[branch.activation]
+        self.standard = {} if standard is None else {MAIN: standard}
+        self._shape = self._probe(branch)
+        self._has_space = self._shape[2:].numel() > 1
+        self._dtype = proxy["train"].first(1)[1].dtype
+        self._branch = self._set_measure(branch)
 
     @property
-    def branches(self) -> Mapping[str, ActivatedBranch]:
+    def branches(self) -> Mapping[str, Branch]:
         return {MAIN: self._branch}
 
     def steps(self, training: Training) -> int | None:
@@ -218,8 +193,7 @@ class SupervisedTask(TrainerTask):
             network = build_network(self._networks["proxy"]).eval()
             for inputs, target in self._draw_batches(count * DRAWS_PER_SAMPLE, seed, generator):
                 prediction = self._reading.predict(network, inputs)
-                context = {"target": convert_target(target, prediction, self._branch.activation)}
-                sample = Sample(spatial(prediction), context)
+                sample = Sample(spatial(prediction), self._make_context(target, prediction))
                 initial, best = self._measure_ends(sample)
                 drawn.append((initial, best))
                 if initial < best:
@@ -229,10 +203,10 @@ class SupervisedTask(TrainerTask):
                     found = [one for one in crop_samples(found) if operator.lt(*self._measure_ends(one))]
                 if len(found) == count:
                     return {MAIN: found}
-        raise describe_unusable_samples(drawn, count, None if self._has_space else self.rows_per_sample)
+        raise describe_unusable_samples(drawn, count, None if self._has_space else self._reading.rows_per_sample)
 
     def diagnose(self) -> Sequence[str]:
-        return find_doubts(self._splits["proxy"], self._branch)
+        return find_doubts(self._splits["proxy"], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
 
     def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
         """Return the same task with another metric; the one that it had is reported with the score.
@@ -249,8 +223,25 @@ class SupervisedTask(TrainerTask):
         others = {label: further for label, further in self._also.items() if label != name}
         other._also = others if self._metric is metric else {former: self._metric, **others}
         other.also = tuple(other._also)
-        other._branch = dataclasses.replace(self._branch, measure=functools.partial(_measure, metric, self._dtype))
+        other._branch = other._set_measure(self._branch)
         return other
+
+    def _set_measure(self, branch: Branch) -> Branch:
+        """Return the branch with the task's metric and the network's channels; one of another kind has its own metric."""
+        if not isinstance(branch, ActivatedBranch):
+            return branch
+        measure = functools.partial(_measure, self._metric, self._dtype)
+        return dataclasses.replace(branch, channels=self._shape[1], measure=measure)
+
+    def _make_context(self, target: Tensor, prediction: Tensor) -> Mapping[str, Tensor]:
+        return {"target": convert_target(target, prediction, self._branch)}
+
+    def _activate(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Return what metrics get: the activated prediction; of a branch of another kind the raw one."""
+        branch = self._branch
+        if not isinstance(branch, ActivatedBranch):
+            return prediction
+        return activate_for_metric(prediction, target, branch.activation)
 
     def _measure_ends(self, sample: Sample) -> tuple[float, float]:
         """Return the metric of a sample's prediction, and that of the target used as prediction."""
@@ -263,7 +254,7 @@ class SupervisedTask(TrainerTask):
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[nn.Module, tuple[Inputs, Tensor]]:
-        schedule, execution = training.schedule, execution or self._execution
+        schedule, execution, fit = training.schedule, execution or self._execution, self._fit
         recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
         train, evaluated = self._splits[schedule]["train"], self._splits[schedule][training.split]
         size = evaluated.evaluation_batch(recipe)
@@ -277,17 +268,17 @@ class SupervisedTask(TrainerTask):
             evaluate=lambda network, fidelity: self._evaluate(network, evaluated, size, execution, fidelity),
             groups=self._groups[schedule],
             draw_order=train.draw_order,
-            fit_elsewhere=None if self._fit is None else functools.partial(self._fit_elsewhere, self._fit, criterion),
+            fit_elsewhere=fit and (lambda *given: fit_elsewhere(fit, self._bind(criterion), *given)),
         )
 
-    def _fit_elsewhere(
-        self, fit: FitElsewhere, criterion: Criterion, network: nn.Module, training: Training, observe: Observe | None
-    ) -> Curve | Diverged:
+    def _bind(self, criterion: Criterion) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss as a function of prediction and target, in float32 whatever the precision of the network."""
+
         def compute(prediction: Tensor, target: Tensor) -> Tensor:
             prediction = upcast(prediction)
-            return criterion[MAIN](prediction, {"target": convert_target(target, prediction, self._branch.activation)})
+            return criterion[MAIN](prediction, self._make_context(target, prediction))
 
-        return fit_elsewhere(fit, network, WatchedLoss(compute, observe), training)
+        return compute
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture] | Diverged:
         """Train as `train` does, and return the first images of the split with the classes that the network predicts.
@@ -295,7 +286,11 @@ class SupervisedTask(TrainerTask):
         Raises:
             RequestError: The task does not predict a class for each pixel, or does not offer this training.
         """
-        if not self._has_space or self._branch.activation != "softmax":
+        if (
+            not self._has_space
+            or not isinstance(branch := self._branch, ActivatedBranch)
+            or branch.activation != "softmax"
+        ):
             raise RequestError(
                 f"The task {self.name} has no pictures: it predicts no class for each pixel. Choose a task of segmentation."
             )
@@ -308,7 +303,7 @@ class SupervisedTask(TrainerTask):
     def _make_pictures(self, network: nn.Module, data: Split, count: int) -> Iterator[Picture]:
         for inputs, target in data.batches(data.indices[:count].split(1)):
             prediction = self._reading.predict(network, self._execution.move(inputs))
-            probabilities = activate_for_metric(prediction, target, self._branch.activation)[0].cpu()
+            probabilities = self._activate(prediction, target)[0].cpu()
             # With one channel, the prediction is the probability of the second of two classes.
             several_classes = probabilities.ndim > target[0].ndim
             classes = probabilities.argmax(0) if several_classes else (probabilities > 0.5).long()
@@ -318,15 +313,14 @@ class SupervisedTask(TrainerTask):
         self, network: nn.Module, criterion: Criterion, recipe: Recipe, execution: Execution
     ) -> Callable[[tuple[Inputs, Tensor]], Tensor]:
         """Return a function from a batch to its loss, in float32 whatever the precision of the network."""
-        loss = criterion[MAIN]
+        loss = self._bind(criterion)
 
         def compute_loss(batch: tuple[Inputs, Tensor]) -> Tensor:
             inputs, target = batch
             with execution.autocast():
-                outputs = self._reading.call(network, execution.move(inputs))
-            prediction, *auxiliary = map(upcast, outputs)
-            context = {"target": convert_target(target.to(execution.torch_device), prediction, self._branch.activation)}
-            return sum((recipe.auxiliary * loss(other, context) for other in auxiliary), loss(prediction, context))
+                prediction, *auxiliary = self._reading.call(network, execution.move(inputs))
+            target = target.to(execution.torch_device)
+            return sum((recipe.auxiliary * loss(other, target) for other in auxiliary), loss(prediction, target))
 
         return compute_loss
 
@@ -343,33 +337,28 @@ class SupervisedTask(TrainerTask):
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
             target = target.to(execution.torch_device)
-            totals.add(activate_for_metric(prediction, target, self._branch.activation), target)
+            totals.add(self._activate(prediction, target), target)
         score, *further = totals.values()
         return score, dict(zip(also, further, strict=True))
 
-    def _probe(self, branch: ActivatedBranch) -> tuple[ActivatedBranch, bool]:
-        """Return the branch with the channels of the network's output, and whether that has space."""
+    def _probe(self, branch: Branch) -> torch.Size:
+        """Return the shape of the network's prediction, after checks on a few examples of each split."""
+        recipe, splits = self.recipes["proxy"], self._splits["proxy"]
         with seed_generators(0):
-            network = try_building(self._networks["proxy"])
-            check_network(network)
-            splits = self._splits["proxy"]
+            network = build_network(self._networks["proxy"])
+            shapes = [
+                probe(network, split, branch, recipe.batch_size if label == "train" else split.evaluation_batch(recipe))
+                for label, split in splits.items()
+            ]
             for split in splits.values():
                 split.check_repeats()
-            recipe = self.recipes["proxy"]
-            sizes = {
-                label: recipe.batch_size if label == "train" else split.evaluation_batch(recipe)
-                for label, split in splits.items()
-            }
-            outputs = [probe(network, split, branch, sizes[label]) for label, split in splits.items()]
-            self._dtype = splits["train"].first(1)[1].dtype
-            measure = functools.partial(_measure, self._metric, self._dtype)
-        return dataclasses.replace(branch, channels=outputs[0].channels, measure=measure), outputs[0].has_space
+        return shapes[0]
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
         """Draw `limit` candidates for a sample; none is drawn twice before all were drawn once."""
         split = self._splits["proxy"]["train"]
         count = len(split)
-        size = 1 if self._has_space else min(self.rows_per_sample, count)
+        size = 1 if self._has_space else min(self._reading.rows_per_sample, count)
         order: list[Tensor] = []
         while len(order) < limit:
             order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
@@ -379,3 +368,18 @@ class SupervisedTask(TrainerTask):
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample, with the target in the type of the data set."""
     return measure_sample(metric, prediction, target.to(dtype))
+
+
+def _find_metric(branch: Branch) -> Metric:
+    """Return the metric of a branch as a function of prediction and target."""
+    if isinstance(branch, ActivatedBranch):
+        return branch.measure
+    return lambda prediction, target: branch.metric(prediction, {"target": target})
+
+
+def _make_execution(device: str) -> Execution:
+    try:
+        return Execution(device=device)
+    except RequestError as error:
+        # Without `argument`: the device is no option of a command here.
+        raise RequestError(f"{error} It is the argument device of the task.") from None

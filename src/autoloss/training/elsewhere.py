@@ -21,7 +21,7 @@ class _NotFiniteError(Exception):
     """Ends the trainer of another library at a loss that is not finite."""
 
 
-class WatchedLoss(nn.Module):
+class _WatchedLoss(nn.Module):
     """A loss that records its value at each call with gradients, and raises at the first one that is not finite."""
 
     def __init__(self, compute: Callable[[Tensor, Tensor], Tensor], observe: Observe | None) -> None:
@@ -41,8 +41,18 @@ class WatchedLoss(nn.Module):
         return value
 
 
-def fit_elsewhere(fit: FitElsewhere, network: nn.Module, loss: WatchedLoss, training: Training) -> Curve | Diverged:
+def fit_elsewhere(
+    fit: FitElsewhere,
+    compute: Callable[[Tensor, Tensor], Tensor],
+    network: nn.Module,
+    training: Training,
+    observe: Observe | None,
+) -> Curve | Diverged:
     """Train a network by the trainer of another library; stop at the first loss that is not finite.
+
+    Args:
+        compute: (raw prediction, target) → loss.
+        observe: Called with (call, loss).
 
     Returns:
         The training loss by call, thinned, or where and why the training diverged.
@@ -50,6 +60,7 @@ def fit_elsewhere(fit: FitElsewhere, network: nn.Module, loss: WatchedLoss, trai
     Raises:
         RequestError: The trainer never called the loss.
     """
+    loss = _WatchedLoss(compute, observe)
     try:
         # Seeds of 64 bits are too large for NumPy, which other libraries seed.
         fit(network.train(), loss, dataclasses.replace(training, seed=training.seed % 2**32))

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, unknown
 from autoloss.training import distribution
-from autoloss.training.batches import map_tensors
 from autoloss.training.checkpoints import Checkpoints
+from autoloss.training.structures import map_tensors
 
 Network = TypeVar("Network", bound=nn.Module)
 Precision = Literal["float32", "bfloat16", "float16"]

@@ -10,8 +10,8 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from autoloss.errors import RequestError
-from autoloss.training.batches import describe
 from autoloss.training.recipe import Recipe, ScaledSchedule
+from autoloss.training.structures import describe
 
 
 def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:

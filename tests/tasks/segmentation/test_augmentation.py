@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from autoloss.errors import RequestError
-from autoloss.tasks.data import Split
 from autoloss.tasks.segmentation.data.augmentation import (
     DEVIATION,
     MEAN,
@@ -29,6 +28,7 @@ from autoloss.tasks.segmentation.data.augmentation import (
 from autoloss.tasks.segmentation.data.image_files import IGNORED
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
 from autoloss.tasks.segmentation.data.resizing import resize
+from autoloss.tasks.splits import Split
 from autoloss.training.loop import seed_generators
 from tests.tasks.segmentation.drawn import blocks, painted, pictures
 

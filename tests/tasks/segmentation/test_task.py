@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from autoloss.space.loss import Loss, bind
+from autoloss.tasks.data import Data
 from autoloss.tasks.segmentation.data.augmentation import AugmentedDataset, WholeImageDataset
 from autoloss.tasks.segmentation.data.image_files import IGNORED, hold_out
 from autoloss.tasks.segmentation.data.resized_copy import open_copy
@@ -36,7 +37,7 @@ def task(devkit: Path, cache: Path) -> SupervisedTask:
         "softmax",
         accuracy,
         test=WholeImageDataset(load_voc(devkit, "val"), SIDE),
-        ignore_index=IGNORED,
+        data=Data(ignore_index=IGNORED),
         recipe=Recipe(epochs=12, batch_size=7, learning_rate=0.1),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from autoloss.errors import RequestError, unknown
+from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
@@ -62,11 +63,9 @@ def digits_seg(
         train=data["train"],
         valid=data["valid"],
         test=data["test"],
-        activation="softmax",
         metric=six[metric],
         also=six,
         recipe=Recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay),
-        encoding=SEGMENTATION_METRICS[metric].encoding,
-        tolerance=tolerance,
+        branch=ActivatedBranch(encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance),
         name="digits-seg",
     )

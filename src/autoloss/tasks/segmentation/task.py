@@ -15,7 +15,9 @@ from inspect import Parameter, Signature, signature
 from typing import Any, final
 
 from autoloss.errors import RequestError, unknown
+from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks import stages
+from autoloss.tasks.data import Data
 from autoloss.tasks.files.faults import report_faults
 from autoloss.tasks.files.inspection import inspect_masks
 from autoloss.tasks.segmentation.data.image_files import IGNORED
@@ -184,19 +186,22 @@ def build_task(
     return SupervisedTask(
         proxy.build(classes),
         **_proxy_data(splits, proxy.side),
-        activation="softmax",
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
-        full_recipe=full.recipe,
-        full=Setup(network=full.build(classes), groups=full.groups(), data=_full_data(splits, full.side)),
+        full=Setup(
+            network=full.build(classes),
+            recipe=full.recipe,
+            groups=full.groups(),
+            data=_full_data(splits, full.side),
+        ),
+        branch=ActivatedBranch(
+            encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance, ignore_index=IGNORED
+        ),
+        data=Data(loaders=common.loaders),
         name=name,
         also=six,
-        ignore_index=IGNORED,
-        encoding=SEGMENTATION_METRICS[metric].encoding,
-        tolerance=tolerance,
         device=stages.resolve_device(common.device),
-        loaders=common.loaders,
     )
 
 

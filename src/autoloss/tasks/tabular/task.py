@@ -19,6 +19,7 @@ from torch import Tensor
 
 from autoloss.conversion import convert
 from autoloss.errors import RequestError, suggest, unknown
+from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import MISSING_VALUES, Missing, read_csv
@@ -146,7 +147,7 @@ def tabular(
         measure.function,
         test=splits["test"],
         recipe=recipe,
-        rows_per_sample=chosen.rows_per_sample,
+        data=Data(rows_per_sample=chosen.rows_per_sample),
         name="tabular",
         also={
             name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric

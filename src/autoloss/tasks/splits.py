@@ -1,0 +1,280 @@
+"""The examples of a split: tensors, arrays, dictionaries, lists, a `Dataset` or a `DataLoader` become one `Dataset` here."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from autoloss.errors import RequestError
+from autoloss.tasks.data import Data
+from autoloss.tasks.loading import Loading, collate_columns, load_batches
+from autoloss.training.loop import seed_generators, shuffle_batches
+from autoloss.training.recipe import Recipe
+from autoloss.training.structures import Inputs, describe, list_tensors, map_tensors
+
+
+class Columns(Dataset[Any]):
+    """Tensors with one row per example; several examples are read at once, as a batch.
+
+    Args:
+        columns: A tuple of tensors, or a dictionary; the parts of a tuple may be dictionaries.
+    """
+
+    def __init__(self, columns: Any) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(list_tensors(self.columns)[0])
+
+    def __getitem__(self, rows: Any) -> Any:
+        return map_tensors(lambda column: column[rows], self.columns)
+
+
+class Split:
+    """Examples with their targets, accessible by index.
+
+    Args:
+        data: In one of the forms that `SupervisedTask` takes; a `DataLoader` brings its batches, its `collate_fn` and its
+            workers along.
+        name: Name of the split in messages.
+        reading: How the data are read.
+
+    Attributes:
+        dataset: The examples by index.
+        indices: Index of each example that belongs to the split.
+
+    Raises:
+        RequestError: The data has another form, is empty, or has different numbers of inputs and targets.
+    """
+
+    def __init__(self, data: Any, name: str, reading: Data = Data()) -> None:  # noqa: B008 - frozen
+        self.name = name
+        self.reading = reading
+        self._loader = data if isinstance(data, DataLoader) else None
+        collate, loaders = reading.collate_fn, reading.loaders
+        if self._loader is not None:
+            data, loaders = self._loader.dataset, loaders or self._loader.num_workers
+            if collate is None and self._loader.collate_fn is not default_collate:
+                collate = self._loader.collate_fn
+        self._loading = Loading(collate=collate or collate_columns, loaders=loaders, reseed=reading.reseed)
+        self.dataset = _to_dataset(data, name, as_items=collate is not None)
+        if not len(self.dataset):
+            raise RequestError(f"The {name} data holds no examples; give it at least one.")
+        self.indices = torch.arange(len(self.dataset)) if self._loader is None else _list_examples(self._loader)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def select(self, rows: Tensor, name: str) -> Split:
+        """Return a split of some of the examples, given by their positions in `indices`."""
+        part = copy.copy(self)
+        part.name, part.indices = name, self.indices[rows]
+        return part
+
+    def adopt_batches(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the batch size of the `DataLoader`, if there is one."""
+        size = None if self._loader is None else self._loader.batch_size
+        return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
+
+    def evaluation_batch(self, recipe: Recipe) -> int:
+        """Return the number of examples that are evaluated at once."""
+        return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
+
+    def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+        """Draw the indices of all batches of a training: those of the `DataLoader`, if there is one."""
+        if self._loader is None:
+            return [self.indices[rows] for rows in shuffle_batches(len(self), recipe, generator)]
+        sampler = _copy_sampler(self._loader, int(torch.randint(2**62, (), generator=generator)))
+        return [torch.as_tensor(batch) for _ in range(recipe.epochs) for batch in sampler]
+
+    def count_batches(self, recipe: Recipe) -> int:
+        """Return the number of batches of a training."""
+        return recipe.steps(len(self)) if self._loader is None else recipe.epochs * len(self._loader)
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
+
+        Args:
+            seed: Seed of what a data set draws for a batch, such as its augmentation, together with the batch's number.
+            first: Number of the first batch, in a resumed training.
+        """
+        # Rows of tensors draw nothing: they are read without seeding any generator.
+        raw = (
+            map(self.dataset.__getitem__, order)
+            if isinstance(self.dataset, Columns)
+            else load_batches(self.dataset, order, seed, first, self._loading)
+        )
+        for batch in raw:
+            yield self.reading.split_batch(batch, self.name)
+
+    def in_order(self, batch_size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yield every example once, in the order of the data."""
+        return self.batches(self.indices.split(batch_size))
+
+    def first(self, count: int) -> tuple[Inputs, Tensor]:
+        """Return the first `count` examples, or all if there are fewer."""
+        return next(self.in_order(count))
+
+    def whole(self) -> tuple[Inputs, Tensor] | None:
+        """Return all inputs and targets if they are tensors; None of items."""
+        return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
+
+    def check_repeats(self) -> None:
+        """Check that what a data set draws follows from the seed, on a few examples.
+
+        Raises:
+            RequestError: They differ when they are loaded again.
+        """
+        if isinstance(self.dataset, Columns):
+            return
+        first, again = (
+            list_tensors(next(load_batches(self.dataset, [self.indices[:4]], 0, loading=self._loading)))
+            for _ in range(2)
+        )
+        if len(first) != len(again) or not all(map(torch.equal, first, again)):
+            raise RequestError(
+                f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
+                "loaded again, so no training could be repeated. Give Data(reseed=…), a function of (data set, seed) that seeds "
+                "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
+            )
+
+    def split_folds(self, folds: int) -> list[tuple[Split, Split]]:
+        """Return (training part, held-out part) of each fold; class labels are stratified.
+
+        Raises:
+            RequestError: There are fewer rows than folds, or a class is missing from a fold.
+        """
+        from sklearn.model_selection import KFold, StratifiedKFold
+
+        if self._loader is not None:
+            raise RequestError("Folds need the examples themselves: give the loader's data set and its batch size.")
+        if folds > len(self):
+            raise RequestError(f"The {self.name} data holds {len(self)} examples for {folds} folds; lower folds.")
+        rows, chosen = torch.arange(len(self)), KFold(folds, shuffle=True, random_state=0)
+        labels: Tensor | None = None
+        target = self.first(1)[1]
+        if target.ndim == 1 and not target.is_floating_point():
+            labels = torch.cat([targets for _, targets in self.in_order(1024)])
+            classes, counts = labels.unique(return_counts=True)
+            if int(counts.min()) < folds:
+                rare = int(counts.argmin())
+                raise RequestError(
+                    f"The class {int(classes[rare])} has {int(counts[rare])} of the {self.name} examples, so it would be missing "
+                    f"from some of the {folds} folds. Lower folds, or leave the class out."
+                )
+            chosen = StratifiedKFold(folds, shuffle=True, random_state=0)
+        return [
+            (self.select(torch.as_tensor(kept), "train"), self.select(torch.as_tensor(held), "valid"))
+            for kept, held in chosen.split(rows, labels)
+        ]
+
+
+def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
+    """Return columns of tensors, or items that are accessible by index."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Mapping) or _is_pair_of_columns(data):
+        columns = _map_columns(lambda column: _to_column(column, name, as_items), data)
+        rows = _count_rows(columns, name)
+        kinds: set[type] = set()
+        _map_columns(lambda column: kinds.add(type(column)), columns)
+        if as_items or list in kinds:
+            return [_map_columns(lambda column, row=row: column[row], columns) for row in range(rows)]
+        return Columns(columns)
+    is_sequence = isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, str | bytes)
+    if isinstance(data, IterableDataset | Tensor | np.ndarray) or not is_sequence:
+        raise RequestError(
+            f"The {name} data is {describe(data)}; expected a pair (inputs, targets) of tensors or arrays, a list or a torch "
+            "Dataset with a length whose items are such pairs or dictionaries, or a DataLoader of one."
+        )
+    return data
+
+
+def _is_pair_of_columns(data: Any) -> bool:
+    """Tell (inputs, targets) from a list of two examples: of examples, items are tuples or dictionaries."""
+    if isinstance(data, list):
+        return len(data) == 2 and not all(isinstance(item, tuple | Mapping) for item in data)
+    if isinstance(data, tuple) and len(data) > 2:
+        return all(isinstance(part, Tensor | np.ndarray) for part in data)
+    return isinstance(data, tuple) and len(data) == 2
+
+
+def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> Any:
+    """Apply a function to each column of a dictionary, or of a pair whose parts may be dictionaries."""
+    if isinstance(data, Mapping):
+        return {key: _map_columns(function, part, depth + 1) for key, part in data.items()}
+    if isinstance(data, tuple | list) and not depth:
+        return tuple(_map_columns(function, part, depth + 1) for part in data)
+    return function(data)
+
+
+def _count_rows(columns: Any, name: str) -> int:
+    """Return the number of rows of all columns.
+
+    Raises:
+        RequestError: It differs.
+    """
+    labels = ("inputs", "targets", *["further values"] * len(columns))
+    parts = columns.items() if isinstance(columns, Mapping) else zip(labels, columns, strict=False)
+    sizes = [(_count_rows(part, name) if isinstance(part, Mapping) else len(part), label) for label, part in parts]
+    if len({size for size, _ in sizes}) != 1:
+        listed = " and ".join(f"{size} {label}" for size, label in sizes)
+        raise RequestError(f"The {name} data has {listed}; each input needs one target, in the same row.")
+    return sizes[0][0]
+
+
+def _to_column(part: Any, name: str, as_items: bool) -> Tensor | list[Any]:
+    """Return a tensor with one row for each example; a list where examples differ in size, or a function collates them."""
+    if isinstance(part, list) and part and (as_items or all(isinstance(item, Tensor | np.ndarray) for item in part)):
+        if as_items or len({tuple(item.shape) for item in part}) > 1:
+            return part
+        return torch.stack([torch.as_tensor(item) for item in part])
+    try:
+        # torch cannot share memory that is read-only or runs backwards; only such arrays are copied.
+        found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
+        tensor = torch.as_tensor(found)
+    except (TypeError, ValueError) as error:
+        if as_items and isinstance(part, Sequence | np.ndarray):
+            return list(part)
+        raise RequestError(
+            f"The {name} data holds {describe(part)}, which is not numeric; encode text and categories first, or give "
+            "Data(collate_fn=…), which makes a batch of a list of examples."
+        ) from error
+    if not tensor.ndim:
+        raise RequestError(f"The {name} data holds a single number; expected one row per example.")
+    return tensor
+
+
+def _list_examples(loader: DataLoader[Any]) -> Tensor:
+    """Return the indices of the examples that a loader draws in an epoch, in the order of the data."""
+    with seed_generators(0):
+        batches = _copy_sampler(loader, 0)
+        # A sampler of single examples also draws those of a last batch that the loader drops.
+        drawn = batches.sampler if type(batches) is BatchSampler else (index for batch in batches for index in batch)
+        return torch.tensor(sorted(drawn), dtype=torch.long)
+
+
+def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
+    """Return a copy of what draws the batches of a loader, seeded: what it drew before does not matter.
+
+    Raises:
+        RequestError: The loader has none.
+    """
+    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+        raise RequestError(
+            "A DataLoader needs a data set whose examples have indices, and a batch size: what a training drew must be drawn again "
+            "when it is resumed. Give list(…) of an iterable data set."
+        )
+    shared = {id(part): part for part in (loader.dataset, getattr(loader.dataset, "tensors", None))}
+    sampler = copy.deepcopy(loader.batch_sampler, shared)
+    for part in (sampler, getattr(sampler, "sampler", None)):
+        if isinstance(generator := getattr(part, "generator", None), torch.Generator):
+            generator.manual_seed(seed)
+    return sampler
