@@ -83,7 +83,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "empty": ("w.pt", lambda path: path.write_bytes(b"") and None, "cannot be read"),
     "text": ("w.pt", lambda path: path.write_text("hello") and None, "cannot be read"),
     "a list": ("w.pt", lambda path: torch.save([1, 2], path), "holds a list that is no state dict"),
-    "a checkpoint": ("w.pt", lambda path: torch.save({"model": WEIGHTS}, path), "under 'model' is a dict"),
+    "a checkpoint": ("w.pt", lambda path: torch.save({"model": WEIGHTS}, path), "a dict under 'model'"),
     "safetensors, empty": ("w.safetensors", lambda path: path.write_bytes(b"") and None, "cannot be read"),
     "a header without end": ("w.safetensors", header(2**62, b"{}"), "cannot be read"),
     "a header that is no JSON": ("w.safetensors", header(8, b"\x00" * 8), "cannot be read"),

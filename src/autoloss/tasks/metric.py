@@ -48,8 +48,17 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     Raises:
         RequestError: The metric raised, or returned no number.
     """
+    streamed = isinstance(metric, StreamedMetric)
     try:
-        return to_float(_call_once(metric, prediction, target))
+        if streamed and not callable(metric):
+            metric.update(prediction, target)
+            value = metric.compute()
+        else:
+            value = metric(prediction, target)
+        if streamed:
+            # Calling a torchmetrics.Metric also adds to its state.
+            metric.reset()
+        return to_float(value)
     except (RequestError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -58,19 +67,6 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
             f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
             "prediction is activated."
         ) from error
-
-
-def _call_once(metric: Metric, prediction: Tensor, target: Tensor) -> Any:
-    if not isinstance(metric, StreamedMetric):
-        return metric(prediction, target)
-    if callable(metric):
-        value = metric(prediction, target)
-    else:
-        metric.update(prediction, target)
-        value = metric.compute()
-    # Calling a torchmetrics.Metric also adds to its state.
-    metric.reset()
-    return value
 
 
 class MetricTotals:
@@ -121,18 +117,14 @@ def to_float(value: Any) -> float:
     try:
         # float() drops the imaginary part of NumPy's numbers.
         number = complex(value)
+        if number.imag:
+            raise ValueError("a complex number")
     except OverflowError:
         return math.nan
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _refuse(value) from error
-    if number.imag:
-        raise _refuse(value)
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise RequestError(
+            f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
+            "is undefined. Average over classes, or pick one of the values."
+        ) from error
     return number.real if math.isfinite(number.real) else math.nan
-
-
-def _refuse(value: Any) -> RequestError:
-    shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-    return RequestError(
-        f"The metric returned a {type(value).__name__}{shape}; expected one number, higher is better, or NaN where it "
-        "is undefined. Average over classes, or pick one of the values."
-    )

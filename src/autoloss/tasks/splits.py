@@ -72,12 +72,6 @@ class Split:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def select(self, rows: Tensor, name: str) -> Split:
-        """Return a split of some of the examples, given by their positions in `indices`."""
-        part = copy.copy(self)
-        part.name, part.indices = name, self.indices[rows]
-        return part
-
     def adopt_batches(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the batch size of the `DataLoader`, if there is one."""
         size = None if self._loader is None else self._loader.batch_size
@@ -144,36 +138,6 @@ class Split:
                 "loaded again, so no training could be repeated. Give Data(reseed=…), a function of (data set, seed) that seeds "
                 "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
             )
-
-    def split_folds(self, folds: int) -> list[tuple[Split, Split]]:
-        """Return (training part, held-out part) of each fold; class labels are stratified.
-
-        Raises:
-            RequestError: There are fewer rows than folds, or a class is missing from a fold.
-        """
-        from sklearn.model_selection import KFold, StratifiedKFold
-
-        if self._loader is not None:
-            raise RequestError("Folds need the examples themselves: give the loader's data set and its batch size.")
-        if folds > len(self):
-            raise RequestError(f"The {self.name} data holds {len(self)} examples for {folds} folds; lower folds.")
-        rows, chosen = torch.arange(len(self)), KFold(folds, shuffle=True, random_state=0)
-        labels: Tensor | None = None
-        target = self.first(1)[1]
-        if target.ndim == 1 and not target.is_floating_point():
-            labels = torch.cat([targets for _, targets in self.in_order(1024)])
-            classes, counts = labels.unique(return_counts=True)
-            if int(counts.min()) < folds:
-                rare = int(counts.argmin())
-                raise RequestError(
-                    f"The class {int(classes[rare])} has {int(counts[rare])} of the {self.name} examples, so it would be missing "
-                    f"from some of the {folds} folds. Lower folds, or leave the class out."
-                )
-            chosen = StratifiedKFold(folds, shuffle=True, random_state=0)
-        return [
-            (self.select(torch.as_tensor(kept), "train"), self.select(torch.as_tensor(held), "valid"))
-            for kept, held in chosen.split(rows, labels)
-        ]
 
 
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:

@@ -75,7 +75,7 @@ class SupervisedTask(TrainerTask):
             whose items are pairs (input, target), with further parts if need be, or dictionaries; or a `DataLoader` of a
             `Dataset`, which brings its batches, `collate_fn` and workers along. A dictionary of inputs is given to the network
             as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
-        valid: Validation data, on which losses are compared; None with `Data(folds=…)`.
+        valid: Validation data, on which losses are compared.
         activation: Activation between the network's output and the prediction: softmax, sigmoid or none; None with `branch`.
         metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
             It is called once per sample in the rejection protocol and once on the whole split after training. An object with
@@ -111,7 +111,7 @@ class SupervisedTask(TrainerTask):
         self,
         network: Network,
         train: Any,
-        valid: Any = None,
+        valid: Any,
         activation: Activation | None = None,
         metric: Metric = None,
         *,

@@ -25,7 +25,6 @@ from autoloss.atomic_files import commit_file, file_digest
 from autoloss.errors import RequestError, RunError
 from autoloss.training import distribution
 
-FORMAT = 1
 KEPT = 2
 """Checkpoints that are kept; the one before the last is used when the last is damaged."""
 NETWORK = "network.safetensors"
@@ -35,8 +34,6 @@ Metadata = Mapping[str, str | int | float | bool]
 
 METADATA = "belongs"
 """Key of the metadata in a checkpoint."""
-REQUIRED = frozenset({"format", METADATA})
-"""Keys of every checkpoint, whichever release wrote it."""
 _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -75,7 +72,6 @@ class TrainingState:
         generators = distribution.gather(_get_generators(self._device))
         if distribution.rank() == 0:
             state = {
-                "format": FORMAT,
                 METADATA: dict(checkpoints.metadata),
                 "step": self.step,
                 "network": self.network.state_dict(),
@@ -101,7 +97,7 @@ class TrainingState:
                 f"{path} cannot be read by every process. Keep the training in a folder that all machines share.",
                 argument="out",
             )
-        _check(state, checkpoints, path)
+        _check_metadata(state[METADATA], checkpoints.metadata, path)
         try:
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -188,15 +184,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, RuntimeError, EOFError, UnpicklingError):
         # A forged file may have the right name.
         return None
-    return state if isinstance(state, dict) and state.keys() >= REQUIRED else None
+    return state if isinstance(state, dict) and METADATA in state else None
 
 
-def _check(state: Mapping[str, Any], checkpoints: Checkpoints, path: Path) -> None:
-    if state["format"] != FORMAT:
-        raise RequestError(
-            f"{path} has format {state['format']}; this release reads {FORMAT}. Resume with the release that wrote it."
-        )
-    there, here = state[METADATA], dict(checkpoints.metadata)
+def _check_metadata(there: Metadata, here: Metadata, path: Path) -> None:
     differing = [name for name in dict.fromkeys((*there, *here)) if there.get(name) != here.get(name)]
     if differing:
         listed = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in differing)
@@ -207,14 +198,13 @@ def _check(state: Mapping[str, Any], checkpoints: Checkpoints, path: Path) -> No
 
 
 def _get_generators(device: torch.device) -> dict[str, Any]:
-    """Return the states of all global generators as tensors and numbers."""
-    version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()
+    """Return the states of all global generators as tensors, numbers and text."""
+    kind, keys, *others = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "python": [version, list(words), gauss],
-        "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
+        "python": random.getstate(),
+        "numpy": (str(kind), keys.tolist(), *others),  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 
@@ -222,7 +212,5 @@ def _set_generators(states: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])

@@ -11,6 +11,11 @@ from torch import Tensor
 
 from autoloss.errors import RequestError, quote
 
+_EXPECTED = (
+    "Expected names and tensors alone, saved by torch.save(network.state_dict(), path) or as safetensors; a whole pickled network "
+    "is not loaded."
+)
+
 
 def load_state_dict(path: str) -> dict[str, Tensor]:
     """Read a state dict, saved by `torch.save` or as safetensors.
@@ -35,22 +40,16 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
         # The message of torch advises to load the file without this protection.
         raise RequestError(
             f"The weights in {path} cannot be read: the file is damaged, or holds more than tensors, which could run code when "
-            "loaded. Expected a state dict: save one with torch.save(network.state_dict(), path), or as safetensors; a "
-            "whole pickled network is not loaded."
+            f"loaded. {_EXPECTED}"
         ) from None
     except Exception as error:  # Each format, and each way to be damaged, has errors of its own.
         reason = (str(error).splitlines() or [""])[0]
         raise RequestError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). Expected a state dict, saved by "
-            "torch.save or as safetensors; a whole pickled network is not loaded."
+            f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). {_EXPECTED}"
         ) from error
     if not isinstance(found, dict):
-        raise RequestError(
-            f"{path} holds a {type(found).__name__} that is no state dict: expected names and tensors alone."
-        )
+        raise RequestError(f"{path} holds a {type(found).__name__} that is no state dict. {_EXPECTED}")
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise RequestError(
-                f"{path} holds no state dict: under {quote(name)} is a {type(value).__name__}; expected names and tensors alone."
-            )
+            raise RequestError(f"{path} holds a {type(value).__name__} under {quote(name)}. {_EXPECTED}")
     return found
