@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import final
 
 from autoloss.space.branch import Branch, Criterion, Sample
@@ -26,8 +27,8 @@ class FrozenTask(Task):
     def __init__(self, task: Task, losses: Criterion) -> None:
         self._task = task
         self._losses = losses
-        for name in _DECLARED - vars(FrozenTask).keys():
-            setattr(self, name, getattr(task, name))
+        forwarded = sorted(_DECLARED - vars(FrozenTask).keys())
+        vars(self).update(zip(forwarded, attrgetter(*forwarded)(task), strict=True))
         self.standard = {branch: loss for branch, loss in task.standard.items() if branch not in losses}
         self.baselines = [other for other in task.baselines if not other.keys() & losses.keys()]
 
