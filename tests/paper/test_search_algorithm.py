@@ -4,17 +4,20 @@ from collections import Counter
 
 import pytest
 
+from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.evolution import Evolution, make_evolution
+from autoloss.proposing.evolution import Evolution
 from autoloss.proposing.mutation import MUTATIONS, Kind
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.view import Ledger, View
 from autoloss.rejection.gradients import NORM_DIGITS, PRODUCT_DIGITS
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration, EvolutionSettings, OffspringSettings, ProtocolSettings
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
+from tests.proposing.conformance import candidate
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
 
@@ -44,31 +47,43 @@ def test_mutations_are_insertion_deletion_and_replacement():
     assert [change.__name__ for change in MUTATIONS] == ["insert", "delete", "replace"]
 
 
-def evolve(branches, scores, seed, evolution=None, offspring=None) -> Evolution:
-    """The paper's evolution, told the scores of the first candidates; None for one that diverged."""
-    settings = Configuration(
-        seed=seed, evolution=evolution or EvolutionSettings(), offspring=offspring or OffspringSettings()
-    )
-    found = make_evolution(branches, settings)
-    for candidate, score in enumerate(scores):
-        found.tell(candidate, Outcome(state=State.DIVERGED if score is None else State.SCORED, score=score))
-    return found
+class Evolved:
+    """The paper's evolution, told the scores of the first candidates; None for one that diverged, as later ones do."""
+
+    def __init__(self, branches, scores, seed, evolution=None, offspring=None) -> None:
+        settings = Configuration(
+            seed=seed, evolution=evolution or EvolutionSettings(), offspring=offspring or OffspringSettings()
+        )
+        self.proposer = Evolution(AgeingPopulation.of(settings), settings)
+        self.ledger = Ledger(branches, settings)
+        for score in scores:
+            self.tell(score)
+
+    def tell(self, score) -> None:
+        k = len(self.ledger.candidates)
+        self.ledger.add(candidate(k))
+        self.ledger.tell(k, Outcome(state=State.DIVERGED if score is None else State.SCORED, score=score))
+
+    def ask(self, k) -> Plan:
+        while not self.ledger.covers(k):
+            self.tell(None)
+        return self.proposer.ask(k, View(self.ledger, k))
 
 
 def population(scores, seed=0, **settings):
-    return evolve(("main",), scores, seed, EvolutionSettings(**settings))
+    return Evolved(("main",), scores, seed, EvolutionSettings(**settings))
 
 
-def parents(scores, candidate, **settings):
+def parents(scores, number, **settings):
     """The parents that a candidate gets under many seeds."""
-    found = [population(scores, seed, **settings).ask(candidate).parent for seed in range(600)]
+    found = [population(scores, seed, **settings).ask(number).parent for seed in range(600)]
     return Counter(parent for parent in found if parent is not None)
 
 
 def test_the_first_k_candidates_are_drawn_from_nothing():
     evolution = population([0.5] * 19)
-    for candidate in range(20):
-        assert evolution.ask(candidate) == Plan(candidate, None, {"main": Kind.FRESH})
+    for k in range(20):
+        assert evolution.ask(k) == Plan(k, None, {"main": Kind.FRESH})
 
 
 def test_with_20_losses_a_tournament_is_one_contestant_so_anyone_may_be_parent():
@@ -103,11 +118,6 @@ def test_what_has_no_finite_score_is_never_selected(score):
         population([score])
 
 
-def test_an_outcome_is_told_once():
-    with pytest.raises(ValueError, match="Candidate 0 has an outcome already"):
-        population([0.5]).tell(0, Outcome(state=State.SCORED, score=0.5))
-
-
 def test_without_a_scored_loss_candidates_are_drawn_from_nothing():
     assert population([None] * 30).ask(30) == Plan(30, None, {"main": Kind.FRESH})
 
@@ -115,14 +125,14 @@ def test_without_a_scored_loss_candidates_are_drawn_from_nothing():
 def test_parent_and_kinds_are_drawn_once_for_a_candidate():
     evolution = population(range(30))
     assert evolution.ask(33) == evolution.ask(33)
-    assert {evolution.ask(candidate).kinds["main"] for candidate in range(20, 34)} >= {Kind.FRESH, Kind.MUTATION}
+    assert {evolution.ask(k).kinds["main"] for k in range(20, 34)} >= {Kind.FRESH, Kind.MUTATION}
 
 
 def test_each_branch_draws_its_own_kind():
     branches = ("a", "b")
     kinds = Counter()
     for seed in range(2000):
-        evolution = evolve(branches, [1.0], seed, EvolutionSettings(initial=1, lag=1))
+        evolution = Evolved(branches, [1.0], seed, EvolutionSettings(initial=1, lag=1))
         kinds[tuple(evolution.ask(1).kinds[branch] for branch in branches)] += 1
     # Four standard errors of independent draws, 0.45² and 0.1².
     assert kinds[Kind.FRESH, Kind.MUTATION] / 2000 == pytest.approx(0.2025, abs=0.036)
@@ -134,7 +144,7 @@ def test_as_a_setting_one_random_branch_changes_and_the_others_are_copied():
     changed = Counter()
     for seed in range(300):
         settings = EvolutionSettings(initial=1, lag=1, one_branch=True)
-        evolution = evolve(branches, [1.0], seed, settings, OffspringSettings(copy=0.0))
+        evolution = Evolved(branches, [1.0], seed, settings, OffspringSettings(copy=0.0))
         found = [branch for branch, kind in evolution.ask(1).kinds.items() if kind is not Kind.COPY]
         assert len(found) == 1
         changed[found[0]] += 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.proposers import MakeProposer
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 
 BRANCHES = ("cls", "reg")
@@ -35,89 +36,74 @@ def outcomes(count: int = COUNT, seed: int = 0) -> list[Outcome]:
     return [outcome(None if rng.random() < 1 / 6 else rng.randrange(8) / 8) for _ in range(count)]
 
 
-def told(make: MakeProposer, order: Iterable[int], configuration: Configuration = CONFIGURATION) -> Proposer:
-    """A new proposer that was told the outcomes of some candidates, in an order."""
-    proposer, found = make(BRANCHES, configuration), outcomes()
-    for k in order:
-        proposer.tell(k, found[k])
-    return proposer
+def ledger(configuration: Configuration | None = None, found: Sequence[Outcome] | None = None) -> Ledger:
+    """A run of so many candidates with these outcomes."""
+    made = Ledger(BRANCHES, configuration or CONFIGURATION)
+    for k, one in enumerate(outcomes() if found is None else found):
+        signature = dict.fromkeys(BRANCHES, (f"{1 + k % 5}e0", f"{k % 3}e-1", "1e0", f"-{k % 2}e-1"))
+        made.add(candidate(k, signature=signature, fidelity=one.fidelity))
+        made.tell(k, one)
+    return made
+
+
+def candidate(k: int, **more: Any) -> Candidate:
+    facts = {"parent": None, "kinds": dict.fromkeys(BRANCHES, "fresh"), "attempts": {}, "loss": f"loss{k}"}
+    return Candidate(**{"id": k, **facts, "origin": Origin.TRAINED, "source": None, "signature": {}, **more})
+
+
+def plan(proposer: Proposer, k: int, configuration: Configuration | None = None) -> Plan:
+    """The plan of a candidate where what it may know is there, and no more."""
+    return proposer.ask(k, View(ledger(configuration, outcomes()[: max(0, k - LAG + 1)]), k))
 
 
 def shuffled(numbers: Sequence[int], seed: int) -> list[int]:
     return Random(seed).sample(numbers, len(numbers))
 
 
-def plan(make: MakeProposer, k: int, configuration: Configuration = CONFIGURATION) -> Plan:
-    """The plan of a candidate by a proposer that was told what it needs and no more."""
-    return told(make, range(max(0, k - LAG + 1)), configuration).ask(k)
+MakeProposer = Callable[[Configuration], Proposer]
 
 
 def plans_name_every_branch_in_order(make: MakeProposer) -> None:
     for k in range(COUNT):
-        found = plan(make, k)
+        found = plan(make(CONFIGURATION), k)
         assert found.candidate == k
         assert tuple(found.kinds) == BRANCHES
 
 
 def parents_are_among_the_candidates_that_may_be_seen(make: MakeProposer) -> None:
     for k in range(COUNT):
-        found = plan(make, k)
+        found = plan(make(CONFIGURATION), k)
         if found.parent is None:
             assert not {Kind.COPY, Kind.MUTATION} & set(found.kinds.values())
         else:
             assert 0 <= found.parent <= k - LAG
 
 
-def losses_to_start_from_are_left_to_the_history(make: MakeProposer) -> None:
-    assert all(Kind.START not in plan(make, k).kinds.values() for k in range(COUNT))
-
-
-def equal_settings_seed_and_outcomes_give_equal_plans(make: MakeProposer) -> None:
-    assert [plan(make, k) for k in range(COUNT)] == [plan(make, k) for k in range(COUNT)]
-
-
-def the_order_of_outcomes_makes_no_difference(make: MakeProposer) -> None:
-    for seed in range(20):
-        assert told(make, shuffled(range(COUNT - LAG), seed)).ask(COUNT - 1) == plan(make, COUNT - 1)
-
-
-def outcomes_after_k_minus_lag_make_no_difference(make: MakeProposer) -> None:
-    everything = told(make, range(COUNT))
-    assert [everything.ask(k) for k in range(COUNT)] == [plan(make, k) for k in range(COUNT)]
+def equal_views_give_equal_plans(make: MakeProposer) -> None:
+    everything = ledger()
+    for k in range(COUNT):
+        assert make(CONFIGURATION).ask(k, View(everything, k)) == plan(make(CONFIGURATION), k)
 
 
 def what_was_asked_before_makes_no_difference(make: MakeProposer) -> None:
-    proposer, found = make(BRANCHES, CONFIGURATION), outcomes()
-    plans = []
+    proposer, everything = make(CONFIGURATION), ledger()
+    expected = [plan(make(CONFIGURATION), k) for k in range(COUNT)]
+    for order in (range(COUNT), reversed(range(COUNT)), shuffled(range(COUNT), 1), shuffled(range(COUNT), 2)):
+        for k in order:
+            assert proposer.ask(k, View(everything, k)) == expected[k]
+
+
+def one_object_serves_several_runs(make: MakeProposer) -> None:
+    proposer, other = make(CONFIGURATION), ledger(found=outcomes(seed=1))
     for k in range(COUNT):
-        if k >= LAG:
-            proposer.tell(k - LAG, found[k - LAG])
-        proposer.ask(k)
-        plans.append(proposer.ask(k))
-    assert plans == [plan(make, k) for k in range(COUNT)]
+        proposer.ask(k, View(other, k))
+        assert proposer.ask(k, View(ledger(), k)) == plan(make(CONFIGURATION), k)
 
 
-def a_candidate_is_plannable_once_all_up_to_k_minus_lag_are_told_and_stays_so(make: MakeProposer) -> None:
-    for seed in range(10):
-        proposer, seen, plannable = make(BRANCHES, CONFIGURATION), set[int](), set[int]()
-        for k in shuffled(range(COUNT), seed):
-            proposer.tell(k, outcomes()[k])
-            seen.add(k)
-            now = {k for k in range(COUNT) if proposer.plannable(k)}
-            assert plannable <= now
-            assert now >= {k for k in range(COUNT) if seen.issuperset(range(k - LAG + 1))}
-            plannable = now
-
-
-def a_plan_that_is_known_early_is_the_final_one(make: MakeProposer) -> None:
-    proposer = make(BRANCHES, CONFIGURATION)
-    early = {k: proposer.ask(k) for k in range(COUNT) if proposer.plannable(k)}
-    for seed in range(5):
-        proposer = make(BRANCHES, CONFIGURATION)
-        for told_now in shuffled(range(COUNT), seed):
-            proposer.tell(told_now, outcomes()[told_now])
-            early |= {k: proposer.ask(k) for k in range(COUNT) if k not in early and proposer.plannable(k)}
-        assert early == {k: plan(make, k) for k in range(COUNT)}
+def a_plan_that_needs_no_outcomes_looks_at_none(make: MakeProposer) -> None:
+    for k in range(COUNT):
+        if not make(CONFIGURATION).needs_outcomes(k):
+            assert make(CONFIGURATION).ask(k, View(Ledger(BRANCHES, CONFIGURATION), k)) == plan(make(CONFIGURATION), k)
 
 
 def no_global_randomness_is_drawn(make: MakeProposer) -> None:
@@ -125,59 +111,43 @@ def no_global_randomness_is_drawn(make: MakeProposer) -> None:
 
     state = random.getstate()
     for k in range(COUNT):
-        plan(make, k)
+        plan(make(CONFIGURATION), k)
     assert random.getstate() == state
 
 
 PROPOSER_CLAIMS: tuple[Callable[[MakeProposer], None], ...] = (
     plans_name_every_branch_in_order,
     parents_are_among_the_candidates_that_may_be_seen,
-    losses_to_start_from_are_left_to_the_history,
-    equal_settings_seed_and_outcomes_give_equal_plans,
-    the_order_of_outcomes_makes_no_difference,
-    outcomes_after_k_minus_lag_make_no_difference,
+    equal_views_give_equal_plans,
     what_was_asked_before_makes_no_difference,
-    a_candidate_is_plannable_once_all_up_to_k_minus_lag_are_told_and_stays_so,
-    a_plan_that_is_known_early_is_the_final_one,
+    one_object_serves_several_runs,
+    a_plan_that_needs_no_outcomes_looks_at_none,
     no_global_randomness_is_drawn,
 )
 
-MakeArchive = Callable[[int], Archive]
-"""Makes an archive for a lag."""
 
-
-def holding(make: MakeArchive, order: Iterable[int]) -> Archive:
-    archive, found = make(LAG), outcomes()
-    for k in order:
-        archive.add(k, found[k])
-    return archive
-
-
-def parents_have_a_score_and_may_be_seen(make: MakeArchive) -> None:
-    found = outcomes()
+def parents_have_a_score_and_may_be_seen(archive: Archive) -> None:
+    found, everything = outcomes(), ledger()
     for k in range(COUNT):
         scored = {earlier for earlier in range(max(0, k - LAG + 1)) if found[earlier].score is not None}
-        drawn = {holding(make, range(COUNT)).draw_parent(k, Random(seed)) for seed in range(30)}
+        drawn = {archive.draw_parent(View(everything, k), Random(seed)) for seed in range(30)}
         assert drawn <= scored if scored else drawn == {None}
 
 
-def an_archive_without_scores_has_no_parent(make: MakeArchive) -> None:
-    archive = make(LAG)
-    assert archive.draw_parent(LAG, Random(0)) is None
-    for k in range(9):
-        archive.add(k, outcome(None))
-    assert archive.draw_parent(9, Random(0)) is None
+def an_archive_without_scores_has_no_parent(archive: Archive) -> None:
+    assert archive.draw_parent(View(Ledger(BRANCHES, CONFIGURATION), 0), Random(0)) is None
+    assert archive.draw_parent(View(ledger(found=[outcome(None)] * 9), 9), Random(0)) is None
 
 
-def parents_follow_from_generator_and_visible_outcomes(make: MakeArchive) -> None:
-    for k in range(LAG, COUNT):
-        expected = holding(make, range(k - LAG + 1)).draw_parent(k, Random(k))
-        assert holding(make, range(COUNT)).draw_parent(k, Random(k)) == expected
-        assert holding(make, shuffled(range(COUNT), k)).draw_parent(k, Random(k)) == expected
+def parents_follow_from_generator_and_view(archive: Archive) -> None:
+    everything = ledger()
+    for k in shuffled(range(LAG, COUNT), 0):
+        expected = archive.draw_parent(View(ledger(found=outcomes()[: k - LAG + 1]), k), Random(k))
+        assert archive.draw_parent(View(everything, k), Random(k)) == expected
 
 
-ARCHIVE_CLAIMS: tuple[Callable[[MakeArchive], None], ...] = (
+ARCHIVE_CLAIMS: tuple[Callable[[Archive], None], ...] = (
     parents_have_a_score_and_may_be_seen,
     an_archive_without_scores_has_no_parent,
-    parents_follow_from_generator_and_visible_outcomes,
+    parents_follow_from_generator_and_view,
 )

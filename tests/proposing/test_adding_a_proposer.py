@@ -6,7 +6,6 @@ import pytest
 
 import autoloss
 from autoloss.errors import RequestError
-from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
@@ -21,28 +20,20 @@ BRANCHES = ("cls", "reg")
 
 # The whole of what a newcomer writes, in a file of its own …
 class CoinFlips(Proposer):
-    """Mutates the very first loss or draws a new one, at random; waits only for the first outcome."""
+    """Mutates the very first loss or draws a new one, at random."""
 
-    def __init__(self, branches, configuration):
-        self._branches, self._seed, self._lag = branches, configuration.seed, configuration.evolution.lag
-        self._first_scored = None
+    def needs_outcomes(self, k):
+        return k > 0
 
-    def plannable(self, k):
-        return k < self._lag or self._first_scored is not None
-
-    def ask(self, k):
-        heads = derive_generator(self._seed, "coin", k).random() < 0.5
-        if k < self._lag or heads or not self._first_scored:
-            return Plan(k, None, dict.fromkeys(self._branches, Kind.FRESH))
-        return Plan(k, 0, dict.fromkeys(self._branches, Kind.MUTATION))
-
-    def tell(self, k, outcome):
-        if k == 0:
-            self._first_scored = outcome.score is not None
+    def ask(self, k, visible):
+        heads = visible.generator("coin").random() < 0.5
+        if heads or 0 not in visible.scored(1.0):
+            return Plan(k, None, dict.fromkeys(visible.branches, Kind.FRESH))
+        return Plan(k, 0, dict.fromkeys(visible.branches, Kind.MUTATION))
 
 
 # … and the row.
-ROW = {"coin-flips": CoinFlips}
+ROW = {"coin-flips": lambda archive, configuration: CoinFlips()}
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +59,7 @@ def searched(directory, proposer, workers=0, **more):
 
 @pytest.mark.parametrize("claim", PROPOSER_CLAIMS, ids=lambda claim: claim.__name__)
 def test_it_conforms(claim):
-    claim(CoinFlips)
+    claim(lambda configuration: CoinFlips())
 
 
 @pytest.mark.parametrize("proposer", ["coin-flips", "random"])
@@ -99,8 +90,8 @@ def test_any_proposer_begins_with_the_losses_to_start_from(tmp_path):
 
 def test_a_history_takes_a_proposer_that_has_no_name():
     configuration = Configuration().changed(SETTINGS)
-    history = History(BRANCHES, configuration, RandomSearch(BRANCHES, configuration))
-    assert history.plan(70) == Plan(70, None, dict.fromkeys(BRANCHES, Kind.FRESH))
+    history = History(BRANCHES, configuration, RandomSearch())
+    assert history.plan(70) == Plan(70, None, dict.fromkeys(BRANCHES, Kind.FRESH), 1.0)
 
 
 def test_an_unknown_proposer_is_refused_before_anything_is_written(tmp_path):

@@ -8,12 +8,14 @@ import torch
 
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
 from autoloss.proposing.initialization import initial_expression
-from autoloss.proposing.visibility import Visibility
+from autoloss.proposing.view import Ledger
 from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.settings import Configuration
 from autoloss.space.expression import Alphabet, build
 from autoloss.space.parsing import parse
 from tests.rejection.scenes import BRANCH, samples
+
+from .conformance import candidate
 
 SAMPLES = samples(2)
 DIRECTIONS = draw_directions(SAMPLES, 7)
@@ -166,9 +168,17 @@ def test_verdicts_are_shared_by_equal_keys_and_told_on_in_their_order():
     assert known.latest(0) == (16, b"")
 
 
+def run():
+    """Some candidates that are trained whole."""
+    made = Ledger(("main",), Configuration())
+    for k in range(10):
+        made.add(candidate(k))
+    return made
+
+
 class TestSignatures:
     def test_the_first_with_a_signature_has_later_ones_as_twins_even_while_it_runs(self):
-        known = SignatureIndex(Visibility(Configuration()))
+        known = SignatureIndex(run())
         assert known.find_twin(3, "a") is None
         known.record(3, "a")
         assert known.find_twin(4, "a") == 3
@@ -176,14 +186,14 @@ class TestSignatures:
         assert known.find_twin(4, "b") is None
 
     def test_a_failed_candidate_is_forgotten_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(Visibility(Configuration()))
+        known = SignatureIndex(run())
         known.record(3, "a")
         known.record_outcome(3, failed=True)
         assert known.find_twin(6, "a") == 3
         assert known.find_twin(7, "a") is None
 
     def test_a_diverged_candidate_is_known_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(Visibility(Configuration()))
+        known = SignatureIndex(run())
         known.record(3, "a")
         known.record_outcome(3, diverged=True)
         assert not known.is_known_to_diverge(6, "a")

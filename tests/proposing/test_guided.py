@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from autoloss.proposing.archive import AgeingPopulation
 from autoloss.proposing.guided import LEAST_OBSERVED, MOST_OBSERVED, Guided
 from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.records import Candidate, Origin, Outcome, State
+from autoloss.proposing.records import Outcome, State
 from autoloss.proposing.score_model import BOUND, ScoreModel, describe_signature
+from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 
 from . import invented
+from .conformance import candidate
 
 LAG = 3
 POOL = 4
@@ -32,19 +36,6 @@ def signature(value: float) -> tuple[str, ...]:
     return (f"{value:.1e}", f"{0.3 * value:.1e}", f"{1 / value:.1e}", f"{-0.2 / value:.1e}")
 
 
-def candidate(k: int, branches: Sequence[str], found: Mapping[str, tuple[str, ...]]) -> Candidate:
-    return Candidate(
-        id=k,
-        parent=None,
-        kinds=dict.fromkeys(branches, "fresh"),
-        attempts=dict.fromkeys(branches, 0),
-        loss="p",
-        origin=Origin.TRAINED,
-        source=None,
-        signature=found,
-    )
-
-
 def value_of(k: int) -> float:
     """From 0.1 to 10, in no order."""
     return 10 ** (((k * 7) % COUNT) / COUNT * 2 - 1)
@@ -57,54 +48,60 @@ def outcome(k: int, best: float = 1.0) -> Outcome:
     return Outcome(state=State.SCORED, score=-abs(math.log(value_of(k) / best)))
 
 
-def told(order: Sequence[int], branches: Sequence[str] = MAIN, outcomes=outcome) -> Guided:
-    """A proposer that knows how all candidates up to the last were made, and was told what some came to."""
-    proposer = Guided(branches, CONFIGURATION)
-    for k in range(max(order, default=-1) + 1):
-        proposer.add(candidate(k, branches, dict.fromkeys(branches, signature(value_of(k)))))
-    for k in order:
-        proposer.tell(k, outcomes(k))
-    return proposer
+Told = tuple[Mapping[str, tuple[str, ...]], Outcome]
+"""Signature and outcome of a candidate."""
+
+
+def run(found: Sequence[Told], branches: Sequence[str] = MAIN) -> Ledger:
+    made = Ledger(branches, CONFIGURATION)
+    for k, (signatures, told) in enumerate(found):
+        made.add(candidate(k, signature=signatures, fidelity=told.fidelity))
+        made.tell(k, told)
+    return made
+
+
+def usual(count: int = COUNT, branches: Sequence[str] = MAIN, outcomes=outcome) -> Ledger:
+    return run([(dict.fromkeys(branches, signature(value_of(k))), outcomes(k)) for k in range(count)], branches)
+
+
+def guided(configuration: Configuration = CONFIGURATION) -> Guided:
+    return Guided(AgeingPopulation.of(configuration), configuration)
 
 
 def pool(*values: float) -> list[Attempt]:
     return [Attempt(number, f"loss{number}", signature=signature(value)) for number, value in enumerate(values)]
 
 
-def choose(proposer: Guided, k: int, *values: float) -> int:
+def choose(made: Ledger, k: int, *values: float, proposer: Guided | None = None) -> int:
     plan = Plan(k, 0, {"main": Kind.MUTATION}, 1.0, POOL)
-    return proposer.choose(plan, {"main": pool(*values)}, {"main": signature(1.0)})["main"].number
+    found = (proposer or guided()).choose(plan, {"main": pool(*values)}, {"main": signature(1.0)}, View(made, k))
+    return found["main"].number
 
 
 VALUES = (9.0, 0.15, 1.1, 4.0)
 
 
+AFTER = COUNT - 1 + LAG
+"""The candidate that sees them all."""
+
+
 def test_what_resembles_high_scores_is_chosen():
-    proposer = told(range(COUNT))
-    assert choose(proposer, COUNT + LAG, *VALUES) == 2
-    other = told(range(COUNT), outcomes=lambda k: outcome(k, best=0.15))
-    assert choose(other, COUNT + LAG, *VALUES) == 1
-
-
-def test_the_order_in_which_outcomes_were_told_makes_no_difference():
-    k = COUNT - 1
-    expected = choose(told(range(k - LAG + 1)), k, *VALUES)
-    for seed in range(5):
-        assert choose(told(Random(seed).sample(range(k - LAG + 1), k - LAG + 1)), k, *VALUES) == expected
+    assert choose(usual(), AFTER, *VALUES) == 2
+    assert choose(usual(outcomes=lambda k: outcome(k, best=0.15)), AFTER, *VALUES) == 1
 
 
 def test_outcomes_after_k_minus_lag_make_no_difference():
-    proposer = told(range(COUNT))
+    everything, proposer = usual(), guided()
     rng = Random(0)
     for k in range(LEAST_OBSERVED, COUNT):
         values = [10 ** rng.uniform(-1, 1) for _ in range(POOL)]
-        assert choose(proposer, k, *values) == choose(told(range(k - LAG + 1)), k, *values)
+        assert choose(everything, k, *values, proposer=proposer) == choose(usual(k - LAG + 1), k, *values)
 
 
 def test_what_was_chosen_before_makes_no_difference():
-    proposer = told(range(COUNT))
-    first = [choose(proposer, k, *VALUES) for k in range(COUNT)]
-    assert [choose(proposer, k, *VALUES) for k in reversed(range(COUNT))] == first[::-1]
+    everything, proposer = usual(), guided()
+    first = [choose(everything, k, *VALUES, proposer=proposer) for k in range(COUNT)]
+    assert [choose(everything, k, *VALUES, proposer=proposer) for k in reversed(range(COUNT))] == first[::-1]
 
 
 def test_the_first_is_trained_while_fewer_than_the_least_have_a_score():
@@ -112,77 +109,68 @@ def test_the_first_is_trained_while_fewer_than_the_least_have_a_score():
     for k in range(COUNT):
         scored = sum(outcome(earlier).score is not None for earlier in range(k - LAG + 1))
         if scored < LEAST_OBSERVED:
-            assert choose(told(range(COUNT)), k, *VALUES) == 0
+            assert choose(usual(), k, *VALUES) == 0
         else:
-            enough += choose(told(range(COUNT)), k, *VALUES) != 0
+            enough += choose(usual(), k, *VALUES) != 0
     assert enough > 10
 
 
 def test_scores_at_another_share_are_not_observed():
-    def whole(k: int) -> Outcome:
-        found = outcome(k)
-        return Outcome(state=found.state, score=found.score, fidelity=0.5)
-
-    assert choose(told(range(COUNT), outcomes=whole), COUNT + LAG, *VALUES) == 0
+    assert choose(usual(outcomes=lambda k: replace(outcome(k), fidelity=0.5)), AFTER, *VALUES) == 0
 
 
 def test_of_equal_attempts_the_first_is_chosen():
-    assert choose(told(range(COUNT)), COUNT + LAG, 1.1, 1.1, 1.1) == 0
-    assert choose(told(range(COUNT)), COUNT + LAG, 9.0, 1.1, 1.1) == 1
+    assert choose(usual(), AFTER, 1.1, 1.1, 1.1) == 0
+    assert choose(usual(), AFTER, 9.0, 1.1, 1.1) == 1
 
 
 def test_the_latest_observations_are_those_that_are_used():
     many = MOST_OBSERVED + 60
-    proposer = Guided(MAIN, CONFIGURATION)
-    for k in range(many):
-        # The first ones say the opposite of the later.
-        value = value_of(k)
-        proposer.add(candidate(k, MAIN, {"main": signature(value)}))
-        proposer.tell(k, Outcome(state=State.SCORED, score=math.log(value) * (-1 if k < 60 else 1)))
-    late = Guided(MAIN, CONFIGURATION)
-    for k in range(many):
-        late.add(candidate(k, MAIN, {"main": signature(value_of(k))}))
-        scored = Outcome(state=State.SCORED, score=math.log(value_of(k)))
-        late.tell(k, scored if k >= 60 else Outcome(state=State.DIVERGED))
+    signatures = [{"main": signature(value_of(k))} for k in range(many)]
+    scores = [math.log(value_of(k)) for k in range(many)]
+    # The first ones say the opposite of the later.
+    turned = [Outcome(state=State.SCORED, score=score * (-1 if k < 60 else 1)) for k, score in enumerate(scores)]
+    late = [outcome(8) if k < 60 else one for k, one in enumerate(turned)]
     for values in (VALUES, VALUES[::-1]):
-        assert choose(proposer, many + LAG, *values) == choose(late, many + LAG, *values)
+        chosen = [
+            choose(run(list(zip(signatures, told, strict=True))), many - 1 + LAG, *values) for told in (turned, late)
+        ]
+        assert chosen[0] == chosen[1]
 
 
 class TestBranches:
     BRANCHES = ("cls", "reg")
 
     def test_each_branch_has_its_choice_and_copied_ones_keep_the_parents(self):
-        proposer, rng = Guided(self.BRANCHES, CONFIGURATION), Random(0)
-        for k in range(4 * COUNT):
+        rng, found = Random(0), []
+        for _ in range(4 * COUNT):
             values = {branch: 10 ** rng.uniform(-1, 1) for branch in self.BRANCHES}
-            proposer.add(candidate(k, self.BRANCHES, {branch: signature(value) for branch, value in values.items()}))
             score = -math.hypot(*map(math.log, values.values()))
-            proposer.tell(k, Outcome(state=State.SCORED, score=score))
-        kinds = {"cls": Kind.MUTATION, "reg": Kind.MUTATION}
+            signatures = {branch: signature(value) for branch, value in values.items()}
+            found.append((signatures, Outcome(state=State.SCORED, score=score)))
+        view = View(run(found, self.BRANCHES), 4 * COUNT - 1 + LAG)
         parent = dict.fromkeys(self.BRANCHES, signature(1.0))
         pools = {"cls": pool(*VALUES), "reg": pool(*VALUES[::-1])}
-        found = proposer.choose(Plan(4 * COUNT + LAG, 0, kinds, 1.0, POOL), pools, parent)
-        assert {branch: attempt.number for branch, attempt in found.items()} == {"cls": 2, "reg": 1}
+        kinds = {"cls": Kind.MUTATION, "reg": Kind.MUTATION}
+        chosen = guided().choose(Plan(view.k, 0, kinds, 1.0, POOL), pools, parent, view)
+        assert {branch: attempt.number for branch, attempt in chosen.items()} == {"cls": 2, "reg": 1}
         one = {"cls": Kind.COPY, "reg": Kind.MUTATION}
-        found = proposer.choose(Plan(4 * COUNT + LAG, 0, one, 1.0, POOL), {"reg": pool(*VALUES)}, parent)
-        assert {branch: attempt.number for branch, attempt in found.items()} == {"reg": 2}
+        chosen = guided().choose(Plan(view.k, 0, one, 1.0, POOL), {"reg": pool(*VALUES)}, parent, view)
+        assert {branch: attempt.number for branch, attempt in chosen.items()} == {"reg": 2}
 
     def test_only_plans_with_a_mutation_have_a_pool(self):
-        proposer = told(range(COUNT), self.BRANCHES)
+        everything = usual(branches=self.BRANCHES)
         for k in range(COUNT):
-            plan = proposer.ask(k)
+            plan = guided().ask(k, View(everything, k))
             assert plan.pool == (POOL if Kind.MUTATION in plan.kinds.values() else 1)
 
-    @pytest.mark.parametrize(("share", "guided"), [(0.0, 0), (0.25, 10), (0.5, 20), (0.9, 36), (1.0, 40)])
-    def test_a_share_of_the_candidates_has_a_pool_spread_evenly(self, share, guided):
+    @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.25, 10), (0.5, 20), (0.9, 36), (1.0, 40)])
+    def test_a_share_of_the_candidates_has_a_pool_spread_evenly(self, share, expected):
         only_mutations = {"offspring.fresh": 0.0, "offspring.copy": 0.0}
-        proposer = Guided(MAIN, CONFIGURATION.changed({"search.guided_share": share, **only_mutations}))
-        pools = []
-        for k in range(5 + 40):
-            pools.append(proposer.ask(k).pool)
-            proposer.add(candidate(k, MAIN, {"main": signature(1.0 + k)}))
-            proposer.tell(k, Outcome(state=State.SCORED, score=float(k)))
-        assert pools[5:].count(POOL) == guided
+        proposer = guided(CONFIGURATION.changed({"search.guided_share": share, **only_mutations}))
+        everything = usual(5 + COUNT)
+        pools = [proposer.ask(k, View(everything, k)).pool for k in range(5 + COUNT)]
+        assert pools[5:].count(POOL) == expected
         for begin in range(5, 45, 10):
             assert abs(pools[begin : begin + 10].count(POOL) - 10 * share) <= 1
 
@@ -230,12 +218,11 @@ class TestSignatures:
 
     @pytest.mark.parametrize("odd", ["nan", "inf", "0"])
     def test_a_pool_with_odd_signatures_is_chosen_from(self, odd):
-        proposer = told(range(COUNT))
-        proposer.add(candidate(COUNT, MAIN, {"main": (odd,) * 4}))
-        proposer.tell(COUNT, Outcome(state=State.SCORED, score=-5.0))
+        told = [({"main": signature(value_of(k))}, outcome(k)) for k in range(COUNT)]
+        view = View(run([*told, ({"main": (odd,) * 4}, Outcome(state=State.SCORED, score=-5.0))]), COUNT + LAG)
         plan = Plan(COUNT + LAG, 0, {"main": Kind.MUTATION}, 1.0, POOL)
         offered = [Attempt(0, "a", signature=(odd,) * 4), Attempt(1, "b", signature=signature(1.1))]
-        assert proposer.choose(plan, {"main": offered}, {"main": (odd,) * 4})["main"].number == 1
+        assert guided().choose(plan, {"main": offered}, {"main": (odd,) * 4}, view)["main"].number == 1
 
     def test_without_the_standard_scale_norms_alone_are_described(self):
         assert describe_signature(("1e0", "1e1", "1e2")) == pytest.approx([0, math.log(10), math.log(100)])
@@ -253,21 +240,22 @@ class TestPools:
     """In a history."""
 
     def test_pools_leave_out_losses_that_were_trained_before(self):
-        offered: list[tuple[set[str], set[str]]] = []
+        offered: list[tuple[int, set[tuple[str, ...]]]] = []
 
         class Watched(Guided):
-            def choose(self, plan, pools, parent):
-                known = {one["main"] for k, one in self._signatures.items() if k < plan.candidate}
-                offered.append(({attempt.signature for attempt in pools["main"]}, known))
-                return super().choose(plan, pools, parent)
+            def choose(self, plan, pools, parent, visible):
+                offered.append((plan.candidate, {attempt.signature for attempt in pools["main"]}))
+                return super().choose(plan, pools, parent, visible)
 
         changed = CONFIGURATION.changed({"evaluations": 60, "offspring.copy": 0.0, "offspring.fresh": 0.2})
-        invented.run(changed, proposer=Watched(MAIN, changed), losses=150)
+        watched = Watched(AgeingPopulation.of(changed), changed)
+        candidates = invented.run(changed, proposer=watched, losses=150).candidates
         assert len(offered) > 20
-        repeated = [found & known for found, known in offered]
-        # Only where nothing is new is an earlier loss among them.
-        assert all(not again or again == found for again, (found, _) in zip(repeated, offered, strict=True))
-        assert any(len(found) < POOL for found, _ in offered)
+        for k, found in offered:
+            again = found & {one.signature["main"] for one in candidates[:k]}
+            # Only where nothing is new is an earlier loss among them.
+            assert not again or again == found
+        assert any(len(found) < POOL for _, found in offered)
 
     def test_a_candidate_keeps_what_it_was_chosen_among(self):
         changed = CONFIGURATION.changed({"evaluations": 40})

@@ -6,24 +6,24 @@ import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from random import Random
 
 import pytest
 
 from autoloss import recipes
 from autoloss.errors import RequestError
-from autoloss.proposing.correction import LATEST, ScoreCorrection
+from autoloss.proposing.correction import LATEST, correct_scores
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.promotion import Promotion
-from autoloss.proposing.proposer import Plan, Proposer
+from autoloss.proposing.proposer import Plan
 from autoloss.proposing.proposers import PROPOSERS, RandomSearch, make_proposer
 from autoloss.proposing.records import Origin, Outcome, State
+from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 
-from . import invented
-from .conformance import PROPOSER_CLAIMS, outcome, outcomes
+from . import conformance, invented
+from .conformance import PROPOSER_CLAIMS, outcome
 
 RUNGS = ((0.125, 1.0), (0.1, 0.3, 1.0))
 INITIAL, LAG, PROMOTED_LAG = 5, 3, 9
@@ -40,46 +40,50 @@ PROMOTING = Configuration().changed({**SETTINGS, "search.rungs": RUNGS[0]})
 LAGS = pytest.mark.parametrize("promoted_lag", [0, PROMOTED_LAG])
 
 
-class TestConformance:
-    @staticmethod
-    @cache
-    def planned(name: str, rungs: tuple[float, ...], branches: tuple[str, ...], configuration: str) -> list[float]:
-        """At which share each candidate of the suite is trained."""
-        proposer = make_proposer(branches, Configuration.from_json(configuration))
-        shares: list[float] = []
-        for k, found in enumerate(outcomes()):
-            shares.append(proposer.ask(k).fidelity)
-            proposer.tell(k, replace(found, fidelity=shares[-1]))
-        return shares
+@pytest.mark.parametrize("claim", PROPOSER_CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("rungs", RUNGS, ids=str)
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_proposer_conforms_where_candidates_are_promoted(name, rungs, claim, monkeypatch):
+    settings = {"search.proposer": name, "search.rungs": rungs, "search.promote": 0.25}
+    changed = conformance.CONFIGURATION.changed(settings)
+    whole = conformance.outcomes
+    # The outcomes of the suite are of whole trainings.
+    shares = Told(changed, [one.score for one in whole()], conformance.BRANCHES).shares
+    assert len(set(shares)) == len(rungs)
 
-    @pytest.mark.parametrize("claim", PROPOSER_CLAIMS, ids=lambda claim: claim.__name__)
-    @pytest.mark.parametrize("rungs", RUNGS, ids=str)
-    @pytest.mark.parametrize("name", PROPOSERS)
-    def test_every_proposer_conforms_where_candidates_are_promoted(self, name, rungs, claim):
-        def make(branches: Sequence[str], configuration: Configuration) -> Proposer:
-            changed = configuration.changed({"search.proposer": name, "search.rungs": rungs, "search.promote": 0.25})
-            proposer = make_proposer(branches, changed)
-            assert isinstance(proposer, Promotion)
-            shares = self.planned(name, rungs, tuple(branches), changed.to_json())
-            assert len(set(shares)) == len(rungs)
-            tell = proposer.tell
-            # The outcomes of the suite are of whole trainings.
-            proposer.tell = lambda k, found: tell(k, replace(found, fidelity=shares[k]))  # type: ignore[method-assign]
-            return proposer
+    def outcomes(count=conformance.COUNT, seed=0):
+        return [replace(one, fidelity=share) for one, share in zip(whole(count, seed), shares, strict=False)]
 
-        claim(make)
+    monkeypatch.setattr(conformance, "outcomes", outcomes)
+    monkeypatch.setattr(conformance, "CONFIGURATION", changed)
+    claim(make_proposer)
 
 
 class Told:
-    """A promotion of random search that is told scores in order, and what it planned."""
+    """The promotions of random search where these are the scores, and what it planned."""
 
-    def __init__(self, configuration: Configuration, scores: Sequence[float | None]) -> None:
-        self.proposer = Promotion(RandomSearch(("main",), configuration), ("main",), configuration)
+    def __init__(
+        self, configuration: Configuration, scores: Sequence[float | None], branches: Sequence[str] = ("main",)
+    ) -> None:
+        self.proposer = Promotion(RandomSearch(), configuration)
+        self.ledger = Ledger(branches, configuration)
         self.plans: list[Plan] = []
         self.scores = list(scores)
         for k, score in enumerate(scores):
-            self.plans.append(self.proposer.ask(k))
-            self.proposer.tell(k, replace(outcome(score), fidelity=self.plans[k].fidelity))
+            self.tell(k, score)
+
+    def tell(self, k: int, score: float | None, fidelity: float | None = None) -> Plan:
+        plan = self.proposer.ask(k, View(self.ledger, k))
+        self.plans.append(replace(plan, fidelity=plan.fidelity or self.ledger.configuration.search.rungs[0]))
+        kinds = {branch: kind.value for branch, kind in plan.kinds.items()}
+        share = self.plans[k].fidelity
+        self.ledger.add(conformance.candidate(k, parent=plan.parent, kinds=kinds, fidelity=share))
+        self.ledger.tell(k, replace(outcome(score), fidelity=fidelity or share))
+        return plan
+
+    @property
+    def shares(self) -> list[float]:
+        return [plan.fidelity for plan in self.plans]
 
     @property
     def promotions(self) -> list[Plan]:
@@ -147,8 +151,7 @@ def test_none_of_the_first_k_candidates_is_a_promotion_and_the_larger_share_goes
 def test_scores_at_other_shares_do_not_count():
     told = Told(PROMOTING, [])
     for k in range(40):
-        assert not told.proposer.ask(k).promotes
-        told.proposer.tell(k, replace(outcome(0.5), fidelity=0.2))
+        assert not told.tell(k, 0.5, fidelity=0.2).promotes
 
 
 def test_a_promotion_is_the_parents_tree_on_every_branch():
@@ -226,7 +229,7 @@ class TestHistory:
 @pytest.mark.parametrize("name", ["evolution", "guided"])
 def test_a_long_search_promotes_to_its_end(name, monkeypatch):
     """A search of more candidates than the correction values once ended with a KeyError."""
-    monkeypatch.setattr(sys.modules[ScoreCorrection.__module__], "LATEST", 30)
+    monkeypatch.setattr(sys.modules[correct_scores.__module__], "LATEST", 30)
     settings = {"search.proposer": name, "evolution.population": 30, "evaluations": 60}
     found = invented.run(PROMOTING.changed(settings), losses=10**6)
     promoted = [one for one in found.candidates if "promoted" in one.kinds.values()]
@@ -284,15 +287,18 @@ class TestPromotedLag:
 class Promotes(RandomSearch):
     """Trains one loss at a share, and twice at the next."""
 
-    def ask(self, k: int) -> Plan:
+    def needs_outcomes(self, k: int) -> bool:
+        return k > 0
+
+    def ask(self, k: int, visible: View) -> Plan:
         if k == 0:
-            return super().ask(k)
-        return Plan(k, 0, dict.fromkeys(self._branches, Kind.PROMOTION), 1.0)
+            return super().ask(k, visible)
+        return Plan(k, 0, dict.fromkeys(visible.branches, Kind.PROMOTION), 1.0)
 
 
 def test_a_promotion_whose_loss_was_trained_at_that_share_before_is_its_twin():
     changed = PROMOTING.changed({"evaluations": 3, "evolution.lag": 1, "evolution.idle_children": 3})
-    found = invented.run(changed, proposer=Promotes(("main",), changed))
+    found = invented.run(changed, proposer=Promotes())
     assert [(one.origin, one.source) for one in found.candidates[:3]] == [
         (Origin.TRAINED, None),
         (Origin.TRAINED, None),

@@ -216,8 +216,8 @@ class TestSearch:
 
     def test_a_history_hands_on_the_tree_without_the_factor(self):
         changed = Configuration().changed({"evaluations": 30, "evolution.initial": 5, "offspring.copy": 0.0})
-        start = changed.changed({"evolution.start": ("0.500 * log(p)",)})
-        assert History(("main",), start).parent_tree(Plan(0, None, {"main": Kind.START}), "main") == "log(p)"
+        plan = Plan(0, None, {"main": Kind.START}, start="0.500 * log(p)")
+        assert History(("main",), changed).parent_tree(plan, "main") == "log(p)"
         found = invented.run(changed)
         for k, parent in ((one.id, one.parent) for one in found.candidates if one.parent is not None):
             text = found.parent_tree(Plan(k, parent, {"main": Kind.MUTATION}), "main")

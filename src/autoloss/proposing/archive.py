@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
-from autoloss.proposing.correction import ScoreCorrection
+from autoloss.proposing.correction import correct_scores
 from autoloss.proposing.niches import Niches
-from autoloss.proposing.records import Candidate, Outcome
+from autoloss.proposing.view import View
+from autoloss.settings import Configuration
 
 Drawn = TypeVar("Drawn")
 
 
 class Archive(ABC):
-    """Keeps what may become a parent, and draws parents from it.
+    """Draws parents from the candidates that may be seen: a population, a hall of fame, a Pareto front.
 
-    A proposer is handed an archive when it is made, and is its only caller: `add` once for every candidate, in any order, and
-    `draw_parent(k, rng)` once candidates 0 … k − lag have been added. The parent is a function of k, the generator and the outcomes
-    of candidates 0 … k − lag: equal in whatever order they were added, and whatever else was.
+    A proposer is its only caller. The parent is a function of the view and of the generator alone: what an archive keeps between
+    calls is a memo of the view (`View.memo`).
     """
 
     @abstractmethod
-    def add(self, k: int, outcome: Outcome) -> None:
-        """Take in what candidate k came to; one without a score never becomes a parent."""
-
-    def observe(self, candidate: Candidate) -> None:
-        """Take in how a candidate was made, before what it came to; by default nothing is learnt from that."""
-        return
-
-    @abstractmethod
-    def draw_parent(self, k: int, rng: Random) -> int | None:
-        """Draw the parent of candidate k from candidates 0 … k − lag, or return None where none of them has a score."""
+    def draw_parent(self, visible: View, rng: Random) -> int | None:
+        """Draw the parent of candidate `visible.k` from the candidates that it sees; None where none has a score."""
 
 
 class AgeingPopulation(Archive):
-    """Holds the last P scored candidates; a parent is the best of a random share T of them.
+    """The last P scored candidates; a parent is the best of a random share T of them.
 
     Args:
         size: P.
         tournament: T, in (0, 1].
-        lag: Candidate k sees candidates 0 … k − lag.
         fidelity: Share of the schedule at which scores are compared; outcomes at others are left out.
-        correction: Corrects these scores by those at larger shares; without it they are compared as they are.
+        corrected: Compare scores of short trainings as corrected by those of longer ones (`correct_scores`).
         niches: With them, a share T of the niches is drawn, and each competes with the best of a share T of its members.
     """
 
@@ -54,49 +44,45 @@ class AgeingPopulation(Archive):
         *,
         size: int,
         tournament: float,
-        lag: int,
         fidelity: float = 1.0,
-        correction: ScoreCorrection | None = None,
+        corrected: bool = False,
         niches: Niches | None = None,
     ) -> None:
         self._size = size
         self._tournament = tournament
-        self._lag = lag
         self._fidelity = fidelity
-        self._correction = correction
+        self._corrected = corrected
         self._niches = niches
-        self._scores: dict[int, float] = {}
-        self._scored: list[int] = []
-        """The candidates with a score, in their order."""
 
-    def observe(self, candidate: Candidate) -> None:
-        if self._correction is not None:
-            self._correction.add(candidate)
-        if self._niches is not None:
-            self._niches.add(candidate)
+    @classmethod
+    def of(cls, configuration: Configuration) -> AgeingPopulation:
+        """Return the population that the settings describe."""
+        settings, search = configuration.evolution, configuration.search
+        return cls(
+            size=settings.population,
+            tournament=settings.tournament,
+            fidelity=search.rungs[0],
+            corrected=len(search.rungs) > 1,
+            niches=Niches(search.niche) if search.niche > 0 else None,
+        )
 
-    def add(self, k: int, outcome: Outcome) -> None:
-        if self._correction is not None:
-            self._correction.tell(k, outcome)
-        if outcome.score is not None and outcome.fidelity == self._fidelity:
-            self._scores[k] = outcome.score
-            insort(self._scored, k)
+    def members(self, visible: View) -> Sequence[int]:
+        """Return the population that a candidate sees: the last P scored candidates."""
+        return visible.scored(self._fidelity)[-self._size :]
 
-    def members(self, k: int) -> Sequence[int]:
-        """Return the population that candidate k sees: the last P scored candidates up to k − lag."""
-        visible = bisect_right(self._scored, k - self._lag)
-        return self._scored[max(0, visible - self._size) : visible]
-
-    def draw_parent(self, k: int, rng: Random) -> int | None:
+    def draw_parent(self, visible: View, rng: Random) -> int | None:
         """Return the best of `max(1, ceil(T·n))` contestants drawn without replacement; ties at random."""
-        members = self.members(k)
+        members = self.members(visible)
         if not members:
             return None
-        scores = self._scores if self._correction is None else self._correction.values(k)
+        if self._corrected:
+            scores = correct_scores(visible)
+        else:
+            scores = dict(zip(members, visible.scores(members), strict=True))
         if self._niches is not None:
             niches: dict[int, list[int]] = {}
             for member in members:
-                niches.setdefault(self._niches.find(member), []).append(member)
+                niches.setdefault(self._niches.find(visible, member), []).append(member)
             drawn = self._draw_share(list(niches.values()), rng)
             members = [_find_best(self._draw_share(niche, rng), scores, rng) for niche in drawn]
             return _find_best(members, scores, rng)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoloss.proposing.visibility import Visibility
+from autoloss.proposing.view import Ledger
 
 
 class VerdictCache:
@@ -54,11 +54,11 @@ class SignatureIndex:
     """The first candidate with each signature, and whether its training gave no score; later ones with the same are its twins.
 
     Args:
-        visibility: Says from which candidate on an outcome is known.
+        ledger: Says from which candidate on an outcome is known.
     """
 
-    def __init__(self, visibility: Visibility) -> None:
-        self._visibility = visibility
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._first: dict[str, int] = {}
         self._diverged: set[int] = set()
         self._failed: set[int] = set()
@@ -80,11 +80,11 @@ class SignatureIndex:
         A candidate whose training failed is no twin to those that may know of it: the loss was not at fault for sure.
         """
         first = self._first.get(signature)
-        if first is None or (first in self._failed and self._visibility.sees(candidate, first)):
+        if first is None or (first in self._failed and self._ledger.sees(candidate, first)):
             return None
         return first
 
     def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
         """Say whether a candidate may know that the training of a loss with this signature diverges."""
         first = self._first.get(signature)
-        return first is not None and first in self._diverged and self._visibility.sees(candidate, first)
+        return first is not None and first in self._diverged and self._ledger.sees(candidate, first)

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
@@ -17,7 +18,7 @@ from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
-from autoloss.proposing.visibility import ResolvedCount, Visibility
+from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
 
@@ -30,14 +31,15 @@ class History:
 
     Args:
         branches: Their names, in the task's order.
-        proposer: What plans the candidates; by default that of the setting `search.proposer`.
+        proposer: Plans the candidates; by default that of the setting `search.proposer`.
     """
 
     def __init__(self, branches: Iterable[str], configuration: Configuration, proposer: Proposer | None = None) -> None:
         self.configuration = configuration
         self.branches = tuple(branches)
-        self.candidates: list[Candidate] = []
-        self.outcomes: dict[int, Outcome] = {}
+        self._ledger = Ledger(self.branches, configuration)
+        self.candidates = self._ledger.candidates
+        self.outcomes = self._ledger.outcomes
         self.totals: Counter[str] = Counter()
         self.charged = 0.0
         """Whole trainings, or shares of them, that count towards the budget."""
@@ -46,10 +48,8 @@ class History:
         self.best: Individual | None = None
         self.verdicts = {branch: VerdictCache() for branch in self.branches}
         self.draft: Draft | None = None
-        self._proposer = proposer or make_proposer(self.branches, configuration)
-        self._visibility = Visibility(configuration)
-        self._signatures = SignatureIndex(self._visibility)
-        self._resolved = ResolvedCount()
+        self._proposer = proposer or make_proposer(configuration)
+        self._signatures = SignatureIndex(self._ledger)
         self._twins: defaultdict[int, list[int]] = defaultdict(list)
         """Candidate under way → those that will share its outcome."""
         # Of the next few candidates: asked for with every batch, and a tournament among thousands takes its time.
@@ -61,7 +61,7 @@ class History:
         """Candidates that are to be trained and have no outcome yet."""
         return [
             candidate.id
-            for candidate in self.candidates[self._resolved.count :]
+            for candidate in self.candidates[self._ledger.resolved :]
             if candidate.origin is Origin.TRAINED and candidate.id not in self.outcomes
         ]
 
@@ -69,12 +69,12 @@ class History:
     def finished(self) -> list[Individual]:
         """The candidates before the first without an outcome: the history proper, less the curves of their trainings."""
         return [
-            Individual(candidate, self.outcomes[candidate.id]) for candidate in self.candidates[: self._resolved.count]
+            Individual(candidate, self.outcomes[candidate.id]) for candidate in self.candidates[: self._ledger.resolved]
         ]
 
     def first_outcomes(self, count: int) -> list[Outcome]:
         """Return the outcomes of the first candidates, as far as they have one without a gap."""
-        return [self.outcomes[k] for k in range(min(count, self._resolved.count))]
+        return [self.outcomes[k] for k in range(min(count, self._ledger.resolved))]
 
     @property
     def end(self) -> str | None:
@@ -96,7 +96,7 @@ class History:
     def can_begin(self) -> bool:
         """Say whether the next candidate belongs to the run for sure and all that it depends on is known."""
         k = len(self.candidates)
-        if not (self._visibility.covers(k) and self.plannable(k)) or self.end is not None:
+        if not (self._ledger.covers(k) and self.plannable(k)) or self.end is not None:
             return False
         reserved = sum(self.candidates[candidate].fidelity for candidate in self.running)
         return self._cost_of_next <= self._budget_left - reserved
@@ -117,24 +117,30 @@ class History:
         return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
 
     def plannable(self, k: int) -> bool:
-        return self._starts(k) or self._proposer.plannable(k)
+        """Say whether all that the plan of candidate k depends on is known."""
+        return not self._proposer.needs_outcomes(k) or self._ledger.covers(k)
 
     def plan(self, k: int) -> Plan:
-        """Return how candidate k, which is `plannable`, is to be made."""
-        if k not in self._plans:
-            kinds = dict.fromkeys(self.branches, Kind.START)
-            start = Plan(k, None, kinds, self.configuration.search.rungs[0])
-            self._plans[k] = start if self._starts(k) else self._proposer.ask(k)
-        return self._plans[k]
+        """Return how candidate k, which is `plannable`, is to be made.
 
-    def _starts(self, k: int) -> bool:
-        """Say whether a candidate is one of the losses that the search starts from."""
-        return k < len(self.configuration.evolution.start)
+        Raises:
+            ValueError: The proposer planned another candidate, or one whose parent it cannot know.
+        """
+        if k not in self._plans:
+            visible = View(self._ledger, k)
+            plan = self._proposer.ask(k, visible)
+            if plan.candidate != k or tuple(plan.kinds) != self.branches:
+                raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
+            if plan.parent is not None and not 0 <= plan.parent < visible.count:
+                raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
+            first = self.configuration.search.rungs[0]
+            self._plans[k] = plan if plan.fidelity else replace(plan, fidelity=first)
+        return self._plans[k]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
         """Return the text of the parent's tree, or of the one to start from; None for a candidate drawn from nothing."""
         if plan.kinds[branch] is Kind.START:
-            loss = self.configuration.evolution.start[plan.candidate]
+            loss = plan.start
         elif plan.parent is None:
             return None
         else:
@@ -147,7 +153,8 @@ class History:
         if self.draft is None:
             plan = self.plan(len(self.candidates))
             parent = None if plan.parent is None else self.candidates[plan.parent]
-            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, self._proposer.choose)
+            choose = partial(self._proposer.choose, visible=View(self._ledger, plan.candidate))
+            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, choose)
         return self.draft
 
     def complete(self) -> Candidate:
@@ -168,9 +175,7 @@ class History:
                 self.tell(candidate.id, outcomes[candidate.id])
 
     def _append(self, candidate: Candidate) -> None:
-        self.candidates.append(candidate)
-        self._visibility.add(candidate)
-        self._proposer.add(candidate)
+        self._ledger.add(candidate)
         self._plans.pop(candidate.id, None)
         self.totals.update(candidate.counts)
         self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
@@ -194,13 +199,10 @@ class History:
     def _assign(self, k: int, outcome: Outcome) -> None:
         # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
         outcome = replace(outcome, curve=())
-        self._resolved.add(k)
-        self._visibility.tell(k)
-        self.outcomes[k] = outcome
+        self._ledger.tell(k, outcome)
         individual = Individual(self.candidates[k], outcome)
         if outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
             self.best = individual
-        self._proposer.tell(k, outcome)
 
 
 def as_text(individuals: Iterable[Individual]) -> Iterator[str]:

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.proposing.records import Candidate
-from autoloss.proposing.score_model import describe_signature
-from autoloss.settings import Configuration
+from autoloss.proposing.view import View
 
 
 class Niches:
-    """Knows the niche of each candidate: the first candidate whose gradient is as near as a radius, or the candidate itself.
+    """The niche of each candidate: the first candidate whose gradient is as near as a radius, or the candidate itself.
 
     Gradients are near where on each branch the features of `describe_signature` differ by less than the radius (root mean square):
     norms by that share, directions by that much.
@@ -28,32 +26,33 @@ class Niches:
         radius: Above 0.
     """
 
-    def __init__(self, branches: Sequence[str], radius: float) -> None:
-        self._branches = tuple(branches)
+    def __init__(self, radius: float) -> None:
         self._radius = radius
-        self._of: dict[int, int] = {}
-        self._centres: dict[tuple[int, ...], _Centres] = {}
-        """Numbers of features of each branch → the niches with so many."""
 
-    def add(self, candidate: Candidate) -> None:
-        """Find the niche of a candidate; candidates are added in their order."""
-        rows = [describe_signature(candidate.signature.get(branch, ())) for branch in self._branches]
+    def find(self, visible: View, k: int) -> int:
+        """Return the niche of a visible candidate, by the number of its first member."""
+        found = visible.memo(self, _Found)
+        # In their order: a niche begins with its first member.
+        while len(found.niches) <= k:
+            found.niches.append(self._place(found, len(found.niches), visible.describe(len(found.niches))))
+        return found.niches[k]
+
+    def _place(self, found: _Found, k: int, rows: Sequence[Sequence[float]]) -> int:
         widths = tuple(map(len, rows))
         if not any(widths):
-            self._of[candidate.id] = candidate.id
-            return
-        centres = self._centres.setdefault(widths, _Centres(widths))
-        self._of[candidate.id] = centres.find(candidate.id, np.concatenate(rows), self._radius)
-
-    def find(self, k: int) -> int:
-        """Return the niche of a candidate, by the number of its first member; one that was not added is a niche of its own."""
-        return self._of.get(k, k)
+            return k
+        if widths not in found.centres:
+            found.centres[widths] = _Centres(widths)
+        return found.centres[widths].find(k, np.concatenate(rows), self._radius)
 
 
-def make_niches(branches: Sequence[str], configuration: Configuration) -> Niches | None:
-    """Return the niches of a search, None where each candidate counts for itself."""
-    radius = configuration.search.niche
-    return Niches(branches, radius) if radius > 0 else None
+class _Found:
+    """The niches of the first candidates of a run."""
+
+    def __init__(self) -> None:
+        self.niches: list[int] = []
+        self.centres: dict[tuple[int, ...], _Centres] = {}
+        """Numbers of features of each branch → the niches with so many."""
 
 
 class _Centres:

@@ -1,4 +1,4 @@
-"""What decides how each candidate of a search is made: the seam at which other ways to search plug in."""
+"""How each candidate of a search is made: the seam at which other ways to search plug in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import Candidate, Outcome
+from autoloss.proposing.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,17 @@ class Plan:
         candidate: Its index k.
         parent: Index of the parent, or None for a candidate drawn from nothing.
         kinds: Branch → kind of change, for every branch in the task's order.
-        fidelity: Share of the schedule that it is trained at.
+        fidelity: Share of the schedule that it is trained at; 0 stands for the first of `search.rungs`.
         pool: Number of attempts that pass at each branch, among which the proposer chooses.
+        start: Text of the loss that branches of the kind `START` begin with.
     """
 
     candidate: int
     parent: int | None
     kinds: Mapping[str, Kind]
-    fidelity: float = 1.0
+    fidelity: float = 0.0
     pool: int = 1
+    start: str = ""
 
     @property
     def drawn(self) -> list[str]:
@@ -43,54 +45,42 @@ class Plan:
 
 
 class Proposer(ABC):
-    """Plans the candidates k = 0, 1, 2, … of one search from the outcomes of earlier ones.
+    """Plans the candidates k = 0, 1, 2, … of a search from the outcomes of earlier ones.
 
-    `History` is the only caller. It calls
+    The history of a run is the only caller. It calls
 
-    - `plannable(k)` for the next candidate and for up to `evolution.lag` after it, any number of times;
-    - `ask(k)` only while `plannable(k)` is true. It may ask again, or never: a resumed run does not ask for the candidates that it
-      has already, and the losses that a search starts from (`evolution.start`) are planned by the history;
-    - `choose(plan, pools, parent)` once for a plan whose `pool` is above 1, when so many attempts have passed at each branch;
-    - `add(candidate)` once for every candidate, in order;
-    - `tell(k, outcome)` once for every candidate, those that were never asked for included. Trainings end in any order, and so do
-      their outcomes arrive. A twin is told the outcome of the candidate that it equals, a copy that of its parent; a candidate that
-      diverged or failed has no score.
+    - `needs_outcomes(k)`, any number of times;
+    - `ask(k, visible)` for the next candidate and for up to `evolution.lag` after it, once all that candidate k may know is there;
+      earlier, and with an empty view, where the plan needs no outcomes. It may ask again, or never: a resumed run does not ask for
+      the candidates that it has;
+    - `choose(plan, pools, parent, visible)` once for a plan whose `pool` is above 1, when so many attempts have passed at each
+      branch.
 
-    What an implementation guarantees, and the conformance suite checks:
+    What an implementation guarantees, and `tests/proposing/conformance.py` checks:
 
-    - `ask(k)` is a function of settings, seed and the outcomes of candidates 0 … k − lag, and `choose` of these, of the candidates
-      and of its arguments. It does not depend on the order in which
-      these were told, on what else was told, or on what was asked before.
-    - `plannable(k)` is true once candidates 0 … k − lag have been told, and stays true. It is true earlier only where the plan
-      needs none of the outcomes that are missing: `Visibility` knows when all but the latest promotions (`search.promoted_lag`)
-      have been told, for a proposer that does not look at these.
-    - A plan names every branch, in the task's order. Its parent is one of the candidates 0 … k − lag, or None; then no branch is
+    - `ask` and `choose` are functions of their arguments alone. `visible` holds what candidate k may know: the candidates up to
+      k − lag with their outcomes, the settings, the branches. So a run has one history for any number of workers and after a kill.
+    - What is kept between calls, for speed, is a memo of the view (`View.memo`).
+    - No I/O, no clock, no generator that outlives a call: every draw comes from `visible.generator(purpose, …)`.
+    - A plan names every branch, in the task's order. Its parent is one of the visible candidates, or None; then no branch is
       copied or mutated.
-    - Candidates are compared by scores at one share of the schedule (`Outcome.fidelity`). A proposer plans at the first of
-      `search.rungs`; `Promotion`, which wraps any proposer, plans the others.
-    - No I/O, no clock, no generator that outlives a call: every draw comes from `derive_generator(seed, purpose, k, …)`.
+    - A proposer plans at the first of `search.rungs`; where there are several, the best of its candidates are trained at the others
+      by `Promotion`, which wraps it. Losses to start from come before the candidates of any proposer.
 
-    To add one: a class in a file of its own, and a row in `proposers.PROPOSERS`.
+    An object is handed to `search`, and to `resume` and `replay` of that run again. A proposer that comes with autoloss is a row of
+    `proposers.PROPOSERS`.
     """
 
-    @abstractmethod
-    def plannable(self, k: int) -> bool:
-        """Say whether candidate k can be planned with the outcomes told so far."""
+    def needs_outcomes(self, k: int) -> bool:
+        """Say whether the plan of candidate k depends on outcomes; by default each does. Others are planned at once."""
+        return True
 
     @abstractmethod
-    def ask(self, k: int) -> Plan:
-        """Return the plan of candidate k, which is `plannable`."""
-
-    @abstractmethod
-    def tell(self, k: int, outcome: Outcome) -> None:
-        """Take in what candidate k came to."""
-
-    def add(self, candidate: Candidate) -> None:
-        """Take in how a candidate was made; by default nothing is learnt from that."""
-        return
+    def ask(self, k: int, visible: View) -> Plan:
+        """Return the plan of candidate k."""
 
     def choose(
-        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
+        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]], visible: View
     ) -> Mapping[str, Attempt]:
         """Return one attempt for each branch, by default the first.
 

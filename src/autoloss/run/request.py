@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError, keep_text, unknown
-from autoloss.proposing.proposers import find_proposer
+from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.identities import find_target_kind
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
@@ -64,7 +64,7 @@ def make_request(
     ('exp',)
     """
     configuration = Configuration().changed(settings or {})
-    find_proposer(configuration.search.proposer)
+    make_proposer(configuration)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
     _check_names(loaded)

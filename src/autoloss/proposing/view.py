@@ -1,0 +1,165 @@
+"""What a candidate may know of earlier ones: a history is the same whoever trains, and however fast."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.records import Candidate, Outcome
+from autoloss.proposing.score_model import describe_signature
+from autoloss.settings import Configuration
+
+Value = TypeVar("Value")
+
+
+class Ledger:
+    """The candidates of a run in their order, and their outcomes, which arrive in any order.
+
+    Candidate k sees the outcomes of candidates up to k − lag, and of those that are trained at a larger share of the schedule than
+    the first up to k − promoted lag: they train longer, and were they seen as soon, workers would wait for them.
+
+    Args:
+        branches: Their names, in the task's order.
+    """
+
+    def __init__(self, branches: Sequence[str], configuration: Configuration) -> None:
+        self.branches = tuple(branches)
+        self.configuration = configuration
+        self.candidates: list[Candidate] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self.lag = configuration.evolution.lag
+        self.promoted_lag = max(self.lag, configuration.search.promoted_lag)
+        self.resolved = 0
+        """Number of candidates, from the first without a gap, that have an outcome."""
+        self.scored: defaultdict[float, list[int]] = defaultdict(list)
+        """Share of the schedule → candidates with a score, in their order."""
+        self.memos: dict[object, Any] = {}
+        self._others_resolved = 0
+        """Likewise, as if promoted candidates had an outcome at once."""
+        self._features: dict[int, list[list[float]]] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Append the next candidate."""
+        self.candidates.append(candidate)
+        self._count_resolved()
+
+    def tell(self, k: int, outcome: Outcome) -> None:
+        """Record the outcome of candidate k.
+
+        Raises:
+            ValueError: It has one already.
+        """
+        if k in self.outcomes:
+            raise ValueError(f"Candidate {k} has an outcome already.")
+        self.outcomes[k] = outcome
+        if outcome.score is not None:
+            insort(self.scored[outcome.fidelity], k)
+        self._count_resolved()
+
+    def _count_resolved(self) -> None:
+        while self.resolved in self.outcomes:
+            self.resolved += 1
+        while (k := self._others_resolved) < len(self.candidates) and (k in self.outcomes or self.is_promoted(k)):
+            self._others_resolved += 1
+
+    def is_promoted(self, k: int) -> bool:
+        """Say whether a candidate is trained at a larger share of the schedule than the first."""
+        return self.candidates[k].fidelity != self.configuration.search.rungs[0]
+
+    def sees(self, k: int, earlier: int) -> bool:
+        """Say whether candidate k may know the outcome of an earlier one."""
+        return earlier <= k - (self.promoted_lag if self.is_promoted(earlier) else self.lag)
+
+    def covers(self, k: int) -> bool:
+        """Say whether all that candidate k may know is there."""
+        return self._others_resolved > k - self.lag and self.resolved > k - self.promoted_lag
+
+    def describe(self, k: int) -> list[list[float]]:
+        """Return the features of a candidate's gradients, for each branch (`describe_signature`)."""
+        if k not in self._features:
+            signature = self.candidates[k].signature
+            self._features[k] = [describe_signature(signature.get(branch, ())) for branch in self.branches]
+        return self._features[k]
+
+
+class View:
+    """The candidates and outcomes that candidate k may know, and no others; it never changes.
+
+    Attributes:
+        k: The candidate that is planned.
+        count: Candidates 0 … count − 1 are visible. Of those that were promoted to a larger share of the schedule the latest have
+            no outcome yet (`search.promoted_lag`).
+    """
+
+    def __init__(self, ledger: Ledger, k: int) -> None:
+        self.k = k
+        self.count = max(0, k - ledger.lag + 1) if ledger.covers(k) else 0
+        self._ledger = ledger
+
+    @property
+    def branches(self) -> Sequence[str]:
+        """The names of the task's branches, in its order."""
+        return self._ledger.branches
+
+    @property
+    def configuration(self) -> Configuration:
+        """All settings of the run."""
+        return self._ledger.configuration
+
+    def candidate(self, k: int) -> Candidate:
+        """Return how an earlier candidate was made.
+
+        Raises:
+            LookupError: It is not visible.
+        """
+        if not 0 <= k < self.count:
+            raise LookupError(f"Candidate {self.k} does not see candidate {k}: it sees {self.count}.")
+        return self._ledger.candidates[k]
+
+    def outcome(self, k: int) -> Outcome | None:
+        """Return the outcome of an earlier candidate; None where that is not visible yet."""
+        self.candidate(k)
+        return self._ledger.outcomes[k] if self._ledger.sees(self.k, k) else None
+
+    def scored(self, fidelity: float) -> Sequence[int]:
+        """Return the visible candidates with a score at a share of the schedule, in their order."""
+        first = fidelity == self.configuration.search.rungs[0]
+        last = self.count - 1 if first else min(self.count - 1, self.k - self._ledger.promoted_lag)
+        found = self._ledger.scored.get(fidelity, [])
+        return found[: bisect_right(found, last)]
+
+    def scores(self, among: Sequence[int]) -> list[float]:
+        """Return the scores of visible candidates that have one."""
+        outcomes = self._ledger.outcomes
+        return [score for k in among if (score := outcomes[k].score) is not None]
+
+    def describe(self, k: int) -> list[list[float]]:
+        """Return features of the gradients of a visible candidate, for each branch: logarithms of norms, and directions."""
+        self.candidate(k)
+        return self._ledger.describe(k)
+
+    def before(self, k: int) -> View:
+        """Return the view of an earlier candidate."""
+        if k > self.k:
+            raise LookupError(f"Candidate {self.k} does not know what candidate {k} sees.")
+        return View(self._ledger, k)
+
+    def generator(self, purpose: str, *parts: int | str) -> Random:
+        """Return the generator of one decision about candidate k; equal arguments give equal draws."""
+        return derive_generator(self.configuration.seed, purpose, self.k, *parts)
+
+    def memo(self, owner: object, make: Callable[[], Value]) -> Value:
+        """Return what a proposer or an archive keeps for this run; it may only hold what follows from earlier views.
+
+        Args:
+            owner: Who keeps it; compared by identity.
+            make: Makes it at the first call.
+        """
+        memos = self._ledger.memos
+        if owner not in memos:
+            memos[owner] = make()
+        return memos[owner]
