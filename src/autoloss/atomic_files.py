@@ -1,4 +1,4 @@
-"""Atomic replacement of files, also across a loss of power, and digests to detect that a file has changed."""
+"""Atomic replacement of files, also across a power failure, and digests to detect that a file has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoloss.errors import RequestError
 
 
 def commit_file(partial: Path, path: Path) -> None:
-    """Sync a finished file and rename it to `path`; after a loss of power there is all of it or nothing."""
+    """Sync a finished file and rename it to `path`; after a power failure the file is complete or absent."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -28,7 +28,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all.
+    """Write a text file atomically.
 
     Raises:
         RequestError: It cannot be written.
@@ -39,4 +39,4 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         commit_file(partial, path)
     except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror}. Give another directory.") from None
+        raise RequestError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None

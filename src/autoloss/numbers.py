@@ -1,4 +1,4 @@
-"""Numbers as people read them: metrics, counts, times."""
+"""Metrics, counts and times as text for people."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ def figure(value: float | None) -> str:
 
 
 def signed(value: float) -> str:
+    """Write a difference of metrics with its sign."""
     return f"{value:+.4f}".replace("-", "−")
 
 
 def counted(count: int, between: str = "\N{NARROW NO-BREAK SPACE}") -> str:
-    """Write a count with thin spaces between thousands; a terminal has plain ones."""
+    """Write a count with thousands separated by thin spaces; a terminal needs plain ones."""
     return f"{count:,}".replace(",", between)
 
 
 def share(part: int, whole: int) -> str:
-    """Write a part of a whole in percent, with the digits that tell it from none and from all."""
+    """Write a part of a whole in percent, with two significant digits where it is small."""
     if not whole:
         return "–"
     percent = 100 * part / whole

@@ -236,6 +236,13 @@ def test_scenes_are_drawn_once_and_kept_beside_the_run(tmp_path):
     assert "data:image/png" not in text_of(directory)
 
 
+def test_scenes_are_shown_where_they_cannot_be_stored(tmp_path):
+    directory = searched(tmp_path / "run", task=TaskReference("digits-seg", SMALL))
+    (directory / "scenes.json").mkdir()
+    path, _ = write_report(directory, scenes=True)
+    assert path.read_text().count("data:image/png;base64,") == 4 * 3
+
+
 def test_scenes_are_those_of_the_learning_rates_that_the_losses_were_compared_at(tmp_path, monkeypatch):
     directory = searched(tmp_path / "run", task=TaskReference("digits-seg", SMALL))
     best = open_run(directory).best

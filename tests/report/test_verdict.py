@@ -23,7 +23,8 @@ from autoloss.report.summary import comparison_rows, summarize
 from autoloss.report.take_home import export_loss
 from autoloss.report.verdict import evidence, headline
 from autoloss.run.identities import Identity
-from autoloss.run.results import open_run
+from autoloss.run.results import Search, open_run
+from autoloss.store.lock import Ownership
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
@@ -202,6 +203,22 @@ def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):
     printed = concluded(searched(tmp_path / "run", evaluations=3), capsys)
     assert printed.startswith("Not known yet")
     assert "Compare it with the baselines: autoloss compare " in printed
+
+
+def test_a_stopped_run_is_resumed_before_it_is_compared(tmp_path):
+    verdict = summarize(open_run(searched(tmp_path / "run"))).verdict
+    assert [step.command.split()[:2] for step in verdict.steps] == [["autoloss", "resume"]]
+
+
+def test_the_process_that_drove_a_run_says_what_is_next_although_it_still_owns_the_run(tmp_path):
+    directory = searched(tmp_path / "run", evaluations=3)
+    owner = Ownership(directory)
+    try:
+        assert not summarize(open_run(directory)).verdict.steps
+        driver = Search(Reader(directory), "the budget is spent", branches={})
+        assert any("autoloss compare" in step.command for step in summarize(driver).verdict.steps)
+    finally:
+        owner.close()
 
 
 def test_terminal_json_and_page_show_the_same_judgement(tmp_path, capsys):

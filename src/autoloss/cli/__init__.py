@@ -18,9 +18,9 @@ from autoloss.cli.application import Interrupted, app, terminate
 from autoloss.errors import OwnedError, RequestError, RunError, mask_unprintable
 
 LINE = 1_000
-"""Characters of one line of a message; the rest of it would push the beginning off the screen."""
+"""Maximum number of characters per line of a message."""
 OPTIONS = {"directory": "--out", "settings": "--set", "options": "--set"}
-"""Arguments of Python whose option has another name."""
+"""Python arguments whose command-line option has another name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            # Not every terminal can write every character of a formula; no command ends for that.
+            # Formulas contain characters that some terminals cannot encode.
             stream.reconfigure(errors="backslashreplace")
     words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except RunError as error:
         _fail(error, 1)
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has seen enough.
+        # The reader of the output, such as `head`, has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        what = error.filename or "What the command says"
+        what = error.filename or "The output"
         _fail(RunError(f"{what} cannot be written: {error.strerror}. Make room, or write it elsewhere."), 1)
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _screen(text: str) -> str:
-    """Return a message without anything that a terminal would obey, and no line longer than a few of its own."""
+    """Return a message without control characters and with shortened lines."""
     lines = (line if len(line) <= LINE else f"{line[:LINE]}…" for line in mask_unprintable(text).splitlines())
     return "\n".join(lines)
 
@@ -68,6 +68,6 @@ def _name_option(error: RequestError) -> RequestError:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    # Every process says it: torchrun ends the others as soon as one has failed.
+    # Every process prints it: torchrun ends the others as soon as one has failed.
     print(f"autoloss: {_screen(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -63,7 +63,7 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
 
 
 def check_task_name(task: str, metric: str | None) -> None:
-    """Refuse an unknown task or metric before torch is imported."""
+    """Refuse an unknown task or metric, before torch is imported."""
     from autoloss.errors import unknown
     from autoloss.tasks.catalogue import CATALOGUE
 
@@ -88,16 +88,16 @@ def _suggest_objects(path: str) -> str:
     found = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     targets = (target for node in body if isinstance(node, ast.Assign) for target in node.targets)
     found += [target.id for target in targets if isinstance(target, ast.Name)]
-    # A task is usually called so, or the last thing that a file makes.
+    # A task usually has the word in its name, or is the last object of a file.
     likely = [name for name in found if "task" in name.lower()] or found[-1:]
     return " or ".join(f"{path}:{name}" for name in likely[:3]) or f"{path}:name"
 
 
 def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
-    """Read `branch=loss`; a branch without a loss keeps the task's standard one.
+    """Parse `branch=loss`; a branch without a loss keeps the task's standard one.
 
     Raises:
-        RequestError: A branch comes twice, or a text lacks its branch.
+        RequestError: A branch is given twice, or a text has no branch.
     """
     losses: dict[str, str] = {}
     for text in texts:
@@ -111,7 +111,7 @@ def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_budget(text: str | None, directory: Path) -> int | None:
-    """Read a budget: a number, or `+N` for N trainings more than the run has."""
+    """Parse a budget: a number, or `+N` for N trainings more than that of the run."""
     if text is None:
         return None
     try:

@@ -14,16 +14,9 @@ from autoloss.errors import RequestError
 from autoloss.numbers import figure
 from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import table
-from autoloss.report.lineage import lineage
+from autoloss.report.lineage import Counterpart, lineage, promoted_from, promoted_to
 from autoloss.report.readable import simplify_formulas
-from autoloss.report.shares import (
-    describe_factors,
-    promoted_from,
-    promoted_to,
-    write_promotion,
-    write_score,
-    write_share,
-)
+from autoloss.report.shares import describe_factors, write_score, write_share
 from autoloss.report.summary import describe_formula
 from autoloss.run.results import Search, training_command
 from autoloss.space.loss_text import join_branches
@@ -122,7 +115,7 @@ def _describe_outcome(values: Mapping[str, Any], short: bool) -> list[str]:
     lines = [f"{values['state']}  score {score}  {also}".rstrip()]
     for name in ("promoted_from", "promoted_to"):
         if other := values[name]:
-            lines.append(f"{name.replace('_', ' ')} {write_promotion(**other)}")
+            lines.append(f"{name.replace('_', ' ')} {Counterpart(**other)}")
     if values["reason"]:
         lines.append(f"reason: {values['reason']}" + ("" if values["step"] is None else f" (step {values['step']})"))
     if values["origin"] != Origin.TRAINED.value:

@@ -1,4 +1,4 @@
-"""The lineage of a loss: its ancestors, and the mutations between them.
+"""The lineage of a loss: its ancestors, the mutations between them, and its counterparts at other shares of the schedule.
 
 A run stores the number of the attempt that passed, not its mutations. Every attempt has a generator of its own, so the attempt is
 drawn again, and its mutations are reported if the tree is the same.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoloss.numbers import figure
 from autoloss.proposing.records import PROMOTED, Candidate
-from autoloss.report.shares import write_share
+from autoloss.report.shares import at_share, write_share
 from autoloss.run.results import Search
 
 NOUNS = {"insert": "insertion", "delete": "deletion", "replace": "replacement"}
@@ -29,6 +30,41 @@ class Step:
     candidate: Candidate
     score: float | None
     how: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """The same loss as another candidate, at another share of the schedule; without a score it is in training, or failed."""
+
+    id: int
+    fidelity: float
+    score: float | None
+
+    def __str__(self) -> str:
+        """Return it with its score.
+
+        >>> str(Counterpart(3, 0.125, 0.8))
+        '#3, score 0.8000 at 1/8'
+        """
+        score = "no score" if self.score is None else f"score {figure(self.score)}"
+        return f"#{self.id}, {score} {at_share(self.fidelity)}"
+
+
+def promoted_from(search: Search, candidate: Candidate) -> Counterpart | None:
+    """Return what a candidate is the promotion of, or None."""
+    if candidate.parent is None or not candidate.promoted:
+        return None
+    for row in search.reader.losses([candidate.parent]):
+        return Counterpart(row["id"], row["fidelity"], row["score"])
+    return None
+
+
+def promoted_to(search: Search, number: int) -> Counterpart | None:
+    """Return the candidate that a loss was promoted to, or None."""
+    for row in search.reader.offspring(number):
+        if row["promoted"]:
+            return Counterpart(row["id"], row["fidelity"], row["score"])
+    return None
 
 
 def lineage(search: Search, number: int) -> list[Step]:

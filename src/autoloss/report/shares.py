@@ -1,4 +1,4 @@
-"""Shares of the schedule, promotions and factors of losses, in words.
+"""Shares of the schedule and factors of losses, in words.
 
 Scores at different shares of the schedule are different quantities and are never compared.
 """
@@ -8,24 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from autoloss.numbers import figure
-from autoloss.proposing.records import Candidate, State
+from autoloss.proposing.records import State
 from autoloss.run.results import Search
 from autoloss.space.loss_text import MAIN, split_branches, split_factor
 
 LARGEST_DENOMINATOR = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Counterpart:
-    """The same loss as another candidate, trained at another share; without a score it is in training, or failed."""
-
-    id: int
-    fidelity: float
-    score: float | None
 
 
 def write_share(fidelity: float) -> str:
@@ -59,11 +49,6 @@ def write_counts(counts: Mapping[float, int]) -> str:
     return ", ".join(f"{count} {at_share(fidelity)}" for fidelity, count in sorted(counts.items()))
 
 
-def write_promotion(id: int, fidelity: float, score: float | None) -> str:
-    """Write the counterpart of a promotion with its score: `#3: score 0.8000 whole`."""
-    return f"#{id}: " + (f"no score {at_share(fidelity)}" if score is None else f"score {write_score(score, fidelity)}")
-
-
 def trains_short(search: Search) -> bool:
     """Return whether a run trains at several shares, so that each score needs its own."""
     return len(search.configuration.search.rungs) > 1
@@ -87,23 +72,6 @@ def list_charges(search: Search) -> list[float]:
     return [row["fidelity"] if row["state"] in charged else 0.0 for row in search.reader.ended]
 
 
-def promoted_from(search: Search, candidate: Candidate) -> Counterpart | None:
-    """Return what a candidate is the promotion of, or None."""
-    if candidate.parent is None or not candidate.promoted:
-        return None
-    for row in search.reader.losses([candidate.parent]):
-        return Counterpart(row["id"], row["fidelity"], row["score"])
-    return None
-
-
-def promoted_to(search: Search, number: int) -> Counterpart | None:
-    """Return the candidate that a loss was promoted to, or None."""
-    for row in search.reader.offspring(number):
-        if row["promoted"]:
-            return Counterpart(row["id"], row["fidelity"], row["score"])
-    return None
-
-
 def list_factors(loss: str) -> dict[str, str]:
     """Return branch → the factor before its formula, as written; branches without one are left out."""
     parts = split_branches(loss)
@@ -111,16 +79,13 @@ def list_factors(loss: str) -> dict[str, str]:
 
 
 def describe_factors(loss: str) -> str:
-    """Say what the factors of a loss are, or nothing where it has none.
+    """Describe the factors of a loss; empty where it has none.
 
     >>> describe_factors("0.250 * log(p)")
-    "trained at 0.250 times the drawn loss, so that its gradient has the norm of the standard loss's"
+    "scaled by 0.250, so that its gradient has the norm of the standard loss's gradient"
     """
     factors = list_factors(loss)
     if not factors:
         return ""
-    if set(factors) == {MAIN}:
-        times = f"{factors[MAIN]} times"
-    else:
-        times = ", ".join(f"{factor} times ({name})" for name, factor in factors.items())
-    return f"trained at {times} the drawn loss, so that its gradient has the norm of the standard loss's"
+    by = factors[MAIN] if set(factors) == {MAIN} else ", ".join(f"{one} ({name})" for name, one in factors.items())
+    return f"scaled by {by}, so that its gradient has the norm of the standard loss's gradient"

@@ -1,11 +1,11 @@
-"""The live status of a search and of what follows it: one panel in a terminal, one plain line per minute elsewhere."""
+"""The progress of a search and of the trainings that follow it: a live panel in a terminal, one plain line per minute elsewhere."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,16 +16,17 @@ from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
 from autoloss.run.progress import Finale, Progress
 
+Shown = Progress | Finale | Pace
 BAR_WIDTH = 40
 LINE_SECONDS = 60.0
-"""How often a line is written where the output is no terminal."""
+"""Interval between lines where the output is no terminal."""
 
 
 class Status:
-    """Shows progress; a context manager that restores the terminal.
+    """Progress display; a context manager that restores the terminal.
 
     Args:
-        line_seconds: How often a line is written where the output is no terminal.
+        line_seconds: Interval between lines where the output is no terminal.
     """
 
     def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
@@ -33,7 +34,7 @@ class Status:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._line_seconds = line_seconds
         self._next_line = time.monotonic() + line_seconds
-        self._last: Progress | Finale | Pace | None = None
+        self._last: Shown | None = None
         self._written = ""
 
     def __enter__(self) -> Status:
@@ -48,7 +49,8 @@ class Status:
             self._live.stop()
         self._conclude()
 
-    def observe(self, progress: Progress | Finale | Pace) -> None:
+    def observe(self, progress: Shown) -> None:
+        """Show progress."""
         self._last = progress
         if self._live:
             # A line written by `say` has stopped it.
@@ -72,83 +74,83 @@ class Status:
             self._last = None
 
     def _write(self, text: str) -> None:
-        """Write a line unless it says nothing new."""
+        """Write a line unless it repeats the last one."""
         if text != self._written:
             self._console.print(text, soft_wrap=True)
             self._written = text
 
 
-def line(progress: Progress | Finale | Pace) -> str:
-    """Write progress in one plain line."""
-    if isinstance(progress, Pace):
-        of = "" if progress.steps is None else f"/{progress.steps}"
-        return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
-    if isinstance(progress, Finale):
-        return f"confirming and comparing: {_count(progress)} · ETA {duration(progress.eta_seconds)}"
+def line(progress: Shown) -> str:
+    """Return progress as one plain line."""
+    match progress:
+        case Pace():
+            of = "" if progress.steps is None else f"/{progress.steps}"
+            return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
+        case Finale():
+            return f"confirming and comparing: {_count(progress)} · ETA {duration(progress.eta_seconds)}"
     parts = [
         f"trained {progress.trained:.4g} of {progress.budget}",
-        _ended(progress),
-        # Before the first score, this alone shows that something happens.
-        f"best {_best(progress)}" if progress.best else f"{progress.sampled} losses drawn",
+        _count_ended(progress),
+        # Before the first score, only this number changes.
+        f"best {_write_best(progress)}" if progress.best else f"{progress.sampled} losses drawn",
         f"ETA {duration(progress.eta_seconds)}",
     ]
     return " · ".join(filter(None, parts))
 
 
-def panel(progress: Progress | Finale | Pace) -> Table:
-    """Draw progress as a small grid."""
+def panel(progress: Shown) -> Table:
+    """Return progress as a small grid."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
+    for name, cell in _list_rows(progress).items():
+        grid.add_row(name, cell)
+    return grid
+
+
+def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     if isinstance(progress, Pace):
-        grid.add_row("training", line(progress))
-        return grid
+        return {"training": line(progress)}
+    time = f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}"
     if isinstance(progress, Finale):
-        grid.add_row("finale", ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH))
-        grid.add_row("done", _count(progress))
-        grid.add_row("time", f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}")
-        return grid
-    bar = ProgressBar(total=progress.budget, completed=min(progress.trained, progress.budget), width=BAR_WIDTH)
-    grid.add_row("search", bar)
-    best = progress.best
-    rows = {
-        "trained": f"{progress.trained:.4g} of {progress.budget}{' training equivalents' * _mixes(progress)} · "
-        + f"{_ended(progress)} · " * _mixes(progress)
-        + f"{progress.running} running · {progress.per_minute:.1f} per minute",
+        bar = ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH)
+        return {"finale": bar, "done": _count(progress), "time": time}
+    best, unit = progress.best, " training equivalents" if _trains_short(progress) else ""
+    trained = [
+        f"{progress.trained:.4g} of {progress.budget}{unit}",
+        _count_ended(progress),
+        f"{progress.running} running",
+        f"{progress.per_minute:.1f} per minute",
+    ]
+    return {
+        "search": ProgressBar(total=progress.budget, completed=min(progress.trained, progress.budget), width=BAR_WIDTH),
+        "trained": " · ".join(filter(None, trained)),
         "losses": f"{progress.sampled} drawn · {progress.simulated} tested · {progress.passed} accepted · "
-        f"{progress.reused} known from equal ones",
-        "rejected": _rejected(progress),
-        "best": f"{_best(progress)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
+        f"{progress.reused} reused from equal losses",
+        "rejected": ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none",
+        "best": f"{_write_best(progress)} · #{best.id}, {progress.best_age} losses ago" if best else "none yet",
         "formula": best.formula if best else "",
         "workers": f"{progress.busy} of {progress.workers} busy",
-        "time": f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}",
+        "time": time,
     }
-    for name, text in rows.items():
-        grid.add_row(name, text)
-    return grid
 
 
 def _count(progress: Finale) -> str:
     return f"{progress.done} of about {progress.expected} trainings"
 
 
-def _mixes(progress: Progress) -> bool:
+def _trains_short(progress: Progress) -> bool:
     return len(progress.trainings) > 1
 
 
-def _ended(progress: Progress) -> str:
-    """Say how many short and whole trainings ended; nothing where all are whole."""
-    if not _mixes(progress):
-        return ""
+def _count_ended(progress: Progress) -> str:
+    """Write how many short and whole trainings ended; empty where all are whole."""
     whole = progress.trainings.get(1.0, 0)
-    return f"{sum(progress.trainings.values()) - whole} short, {whole} whole"
+    short = sum(progress.trainings.values()) - whole
+    return f"{short} short, {whole} whole" if _trains_short(progress) else ""
 
 
-def _best(progress: Progress) -> str:
+def _write_best(progress: Progress) -> str:
     assert progress.best is not None
     score, fidelity = progress.best.score, progress.best.outcome.fidelity
-    return write_score(score, fidelity) if _mixes(progress) else figure(score)
-
-
-def _rejected(progress: Progress) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in progress.rejected.items()) or "none"
+    return write_score(score, fidelity) if _trains_short(progress) else figure(score)

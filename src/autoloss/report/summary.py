@@ -10,6 +10,7 @@ from typing import Any
 from autoloss.comparison.judgement import Judgement
 from autoloss.comparison.table import Row
 from autoloss.report.readable import Readable, simplify_formulas
+from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
 from autoloss.run.results import FoundLoss, NeverTrained, Search
@@ -64,6 +65,7 @@ class Summary:
 
     Args:
         end: Why it ended.
+        shares: The run trains at several shares of the schedule, and each score is shown with its share.
         best: The loss that the verdict is about; None before the first score.
         top: The losses with the highest scores.
         comparison: Losses found and baselines on the test split, the best first.
@@ -73,6 +75,7 @@ class Summary:
     title: str
     options: str
     end: str
+    shares: bool
     state: State
     verdict: Verdict
     judgement: Judgement
@@ -107,6 +110,7 @@ def summarize(search: Search, count: int = TOP) -> Summary:
         title=search.settings.title,
         options=", ".join(f"{name} {value}" for name, value in search.settings.task.options.items()),
         end=search.end,
+        shares=trains_short(search),
         state=state,
         verdict=reach_verdict(search, state),
         judgement=search.judgement,

@@ -11,8 +11,9 @@ from autoloss.errors import RequestError, unknown
 from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
+from autoloss.report.lineage import promoted_from, promoted_to
 from autoloss.report.readable import simplify_formulas
-from autoloss.report.shares import at_share, describe_factors, promoted_from, promoted_to, write_score
+from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.resolving import operator_table
 from autoloss.run.results import Search, open_run
 from autoloss.space.loss import Loss
@@ -71,15 +72,12 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
         f"score of the proxy training{short}, valid split": figure(row["score"]),
-        **{
-            name: f"#{other.id}, score {write_score(other.score, other.fidelity)}" if other else ""
-            for name, other in promotions.items()
-        },
+        **{name: str(other or "") for name, other in promotions.items()},
         "mean over new training seeds, valid split": figure(found.losses([number])[0].confirmed),
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
         "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
-        "judgement": found.judgement.standing.value if number == found.best.id else "",
+        "judgement": found.judgement.standing.value if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(row["loss"]),

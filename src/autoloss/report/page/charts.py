@@ -1,7 +1,7 @@
 """Charts as values that a template draws in SVG: axes with round numbers, and paths of at most a few hundred points.
 
-A plot is a square of SIZE units that is stretched to its place; strokes keep their width, and labels stand outside of it, so
-that text stays readable on a narrow screen. Colours are the style sheet's, which knows light and dark.
+A plot is a square of SIZE units that the page stretches to the available space. Strokes keep their width, and labels are outside
+of the plot, so that text stays readable on a narrow screen. The style sheet has the colours, for light and dark mode.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Literal
 SIZE = 1000
 """Units of a plot's side."""
 POINTS = 300
-"""Points of a line, at most twice as many: of each stretch the lowest and the highest stay."""
+"""Number of stretches of a long line; each keeps its lowest and its highest point."""
 CELLS = (240, 120)
-"""Dots that fall into the same cell are drawn once."""
+"""Grid of a plot; dots in one cell are drawn once."""
 TICKS = 5
 
 Point = tuple[float, float]
@@ -37,19 +37,18 @@ class Axis:
     ticks: tuple[tuple[int, str], ...] = ()
 
     def place(self, value: float) -> int:
-        """Return where a value stands, in units; what is beyond the range stands at its end."""
+        """Return the position of a value in units, clipped to the range."""
         share = (value - self.low) / (self.high - self.low)
         return round(SIZE * min(1.0, max(0.0, share)))
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Something drawn in a plot.
+    """Dots or a line of a plot, as an SVG path.
 
     Args:
-        kind: Dots are a path of points; a line is one of segments.
         colour: Number of a colour of the style sheet.
-        name: In the legend; nothing there where it is empty.
+        name: Entry of the legend; none if empty.
     """
 
     kind: Literal["line", "dots"]
@@ -61,7 +60,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its words: whoever does not see it reads the description."""
+    """A chart; screen readers read its description."""
 
     title: str
     description: str
@@ -72,7 +71,7 @@ class Chart:
 
 
 def axis(low: float, high: float, label: str, *, count: int = TICKS, widen: bool = True) -> Axis:
-    """Return an axis over a range, widened to round numbers where asked for."""
+    """Return an axis over a range, by default widened to round numbers."""
     if not high > low:
         room = abs(low) * 0.1 or 1.0
         low, high = low - room, high + room
@@ -86,7 +85,7 @@ def axis(low: float, high: float, label: str, *, count: int = TICKS, widen: bool
 
 
 def line(points: Iterable[Point], x: Axis, y: Axis) -> str:
-    """Return a line as a path; what is not finite interrupts it."""
+    """Return a line as a path, interrupted where a value is not finite."""
     path: list[str] = []
     pen = "M"
     for place in thinned(list(points)):
@@ -99,7 +98,7 @@ def line(points: Iterable[Point], x: Axis, y: Axis) -> str:
 
 
 def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
-    """Return a value that stays until it changes as a path; all changes are kept."""
+    """Return a step function as a path; all changes are kept."""
     changes = [*points[:1], *(now for before, now in pairwise(points) if now[1] != before[1])]
     if not changes:
         return ""
@@ -109,7 +108,7 @@ def steps(points: Sequence[Point], x: Axis, y: Axis) -> str:
 
 
 def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
-    """Return dots as a path, one for each cell that holds any; the highest of all keeps its own place."""
+    """Return dots as a path, one per occupied cell; the highest of all keeps its exact position."""
     finite: list[Point] = [point for point in points if all(map(math.isfinite, point))]
     cells: dict[tuple[int, int], Point] = {}
     for point in finite:
@@ -121,7 +120,7 @@ def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
 
 
 def thinned(points: Sequence[Point], count: int = POINTS) -> list[Point]:
-    """Return at most twice as many points as asked for: of each stretch the lowest and the highest."""
+    """Return the lowest and the highest point of each of `count` stretches; a short line is kept."""
     if len(points) <= 2 * count:
         return list(points)
     kept: list[Point] = []

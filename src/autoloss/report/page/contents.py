@@ -11,7 +11,7 @@ from typing import Any
 from autoloss.comparison.table import Row
 from autoloss.numbers import counted, duration
 from autoloss.report.failures import failures
-from autoloss.report.lineage import Step, lineage
+from autoloss.report.lineage import Step, lineage, promoted_from
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
 from autoloss.report.page.scenes import Scenes, read_scenes
@@ -20,9 +20,7 @@ from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import (
     count_trainings,
     describe_factors,
-    promoted_from,
     score_of,
-    trains_short,
     write_counts,
 )
 from autoloss.report.summary import ListedLoss, Summary, list_by_size, summarize
@@ -47,7 +45,6 @@ class Contents:
         run: Name of its folder.
         written: When this was read, in words.
         live: The page is served, and updates itself.
-        shares: The run trains at several shares of the schedule, and each score is shown with its share.
         badge: What the best loss is called.
         formulas: Text of a formula → its forms.
         factor: What the factors before the formulas of the best loss are, in words; empty where it has none.
@@ -66,7 +63,6 @@ class Contents:
     seed: int
     written: str
     live: bool
-    shares: bool
     badge: str
     formulas: Mapping[str, Readable]
     facts: Mapping[str, str]
@@ -116,7 +112,6 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         seed=search.configuration.seed,
         written=time.strftime(TIME, time.localtime(now)),
         live=live,
-        shares=trains_short(search),
         badge="winner" if summary.judgement.is_win else badge,
         formulas=simplify_formulas(search, shown),
         facts=_collect_facts(search, summary),
@@ -145,7 +140,7 @@ def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
     best, changed = search.reader.losses(search.reader.ranking[:1]), search.reader.last_change
     return {
         summary.state.unit: summary.state.progress,
-        **({"trainings": write_counts(count_trainings(search))} if trains_short(search) else {}),
+        **({"trainings": write_counts(count_trainings(search))} if summary.shares else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
         "best on valid": score_of(search, best[0]["score"], best[0]["fidelity"]) if best else "–",
         "last written": "–" if changed is None else time.strftime(TIME, time.localtime(changed)),

@@ -39,7 +39,9 @@ def main(contents: Contents) -> str:
 
 def apology(trouble: str) -> str:
     """Return what stands above a page whose run cannot be read any more."""
-    text = Markup("<section class='alarm' role='alert'><p>{}</p><p>Below is what was read last.</p></section>")
+    text = Markup(
+        "<section class='alarm' role='alert'><p>{}</p><p>The page below shows the last state that was read.</p></section>"
+    )
     return text.format(trouble)
 
 
