@@ -27,13 +27,12 @@ import cloudpickle
 import autoloss
 from autoloss import recipes
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
-from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 from autoloss.training.training import Training
 from autoloss.workers.messages import Finished, JobOutcome, decode, encode
@@ -231,7 +230,7 @@ def utilisation(evaluations: int, options: Mapping[str, Any], settings: Mapping[
     """
     task = autoloss.tasks.get("digits-seg", **options)
     configuration = Configuration().changed({**settings, "evaluations": evaluations, "seed": 0})
-    drawn = sample_files.draw_samples(task, configuration.rejection.samples, configuration.seed)
+    drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
     workshop = Evaluator(task, drawn, configuration)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)

@@ -31,7 +31,7 @@ from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.record import Memory
 from autoloss.comparison.table import Measurements, Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Job, Train
@@ -39,7 +39,6 @@ from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
 from autoloss.run.results import best_entrants
 from autoloss.settings import Configuration
-from autoloss.store import samples as sample_files
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, parse_arguments
@@ -237,7 +236,7 @@ def _kept(work: Path | None) -> dict[str, Any]:
 def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known: dict[Train, Any]) -> dict[str, Any]:
     usual = {"evolution.tournament": 0.25, "offspring.fresh": 0.25, "final.confirm": CONFIRMED}
     configuration = Configuration().changed({**usual, "evolution.lag": lag, "evaluations": evaluations, "seed": seed})
-    drawn = sample_files.draw_samples(task, configuration.rejection.samples, seed)
+    drawn = draw_samples(task, configuration.rejection.samples, seed)
     history = History(task.branches, configuration)
     with InlineWorkers(Remembered(Evaluator(task, drawn, configuration), known)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)

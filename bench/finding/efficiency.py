@@ -36,12 +36,11 @@ from autoloss import recipes
 from autoloss.comparison.baselines import baselines, tune_learning_rates
 from autoloss.comparison.record import Memory
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.resolving import operator_table
 from autoloss.run.starting_losses import parse_starting_losses
 from autoloss.settings import Configuration
-from autoloss.store import samples as sample_files
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS
@@ -244,7 +243,7 @@ def _perform(work: Work) -> Trace | dict[str, Any] | None:
 def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, Any]:
     """Return the hand-made loss with the highest mean over the new training seeds, each at its best learning rate of the grid."""
     configuration = Configuration()
-    samples = sample_files.draw_samples(task, configuration.rejection.samples, 0)
+    samples = draw_samples(task, configuration.rejection.samples, 0)
     shared = SharedRunner(Evaluator(task, samples, configuration), cache, end)
     with InlineWorkers(shared) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)

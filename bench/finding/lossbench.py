@@ -24,14 +24,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.jobs import Attempt, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import MAIN, add_factor
-from autoloss.store import samples as sample_files
 from autoloss.training.training import Training
 from losschoices import OBSERVED, simulate_task
 from losstable import TABLE, LossRow, append_row, read_rows, write_table
@@ -156,7 +155,7 @@ def make_runner(task: str, quick: bool) -> Evaluator:
     """Return what draws and trains the losses of a task, at the scale of its standard loss."""
     made = PROBLEMS[task](quick)
     configuration = Configuration(seed=SEED).changed({"search.scale": True})
-    samples = sample_files.draw_samples(made, configuration.rejection.samples, SEED)
+    samples = draw_samples(made, configuration.rejection.samples, SEED)
     return Evaluator(made, samples, configuration)
 
 

@@ -34,7 +34,6 @@ from torch.nn import functional as F
 import autoloss
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.mutation import Kind, mutate
-from autoloss.proposing.proposer import Plan
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.rejection.reasons import Reason
@@ -207,9 +206,8 @@ class Memory:
 def draws(engine: CompiledEngine, stream: int, first: int = 0) -> Iterator[Expression]:
     """Draw fresh trees as the search does, from the attempt `first` on."""
     alphabet, settings = Alphabet(engine.branch.leaves_and_roles), EvolutionSettings()
-    plan = Plan(stream, None, {"main": Kind.FRESH})
     for number in itertools.count(first):
-        yield draw_attempt(plan, "main", number, None, alphabet, settings, SEED)
+        yield draw_attempt(stream, "main", Kind.FRESH, number, None, alphabet, settings, SEED)
 
 
 def _compared(pool: Executor, count: int, processes: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import Candidate, Outcome, State
@@ -23,7 +23,6 @@ from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, Criterion, Sample
-from autoloss.store.samples import draw_samples
 from autoloss.tasks.task import Task
 from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Training

@@ -32,14 +32,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoloss
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
 from autoloss.run.progress import Progress
 from autoloss.settings import Configuration
-from autoloss.store.samples import draw_samples
 from autoloss.store.store import FILE, Store
 from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import ProcessWorkers

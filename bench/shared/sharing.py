@@ -18,14 +18,13 @@ from typing import Any
 import autoloss
 from autoloss.comparison.entrant import CONFIRMATION, training_seeds
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, Train
 from autoloss.proposing.records import Candidate, Outcome, State
-from autoloss.run.adapting import adapt_configuration
 from autoloss.run.loop import run_loop
+from autoloss.run.prepare import adapt
 from autoloss.settings import Configuration
-from autoloss.store import samples as sample_files
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
 
@@ -223,9 +222,9 @@ def run_search(
     text = f"{configuration.to_json()} {digest_code()}"
     if (found := known.find_search(seed, text)) is not None:
         return found
-    samples = sample_files.draw_samples(task, configuration.rejection.samples, seed)
-    adapted, _ = adapt_configuration(task, configuration, Evaluator(task, samples, configuration), lambda said: None)
-    runner = Evaluator(task, samples, adapted)
+    samples = draw_samples(task, configuration.rejection.samples, seed)
+    runner = adapt(Evaluator(task, samples, configuration), lambda said: None)
+    adapted = runner.configuration
     for branch in task.branches:
         # What testers compile and measure at first is no part of a search's time.
         runner.get_tester(branch)

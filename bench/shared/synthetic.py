@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration
@@ -39,12 +38,11 @@ class Answers:
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         settings, seed = self.configuration.evolution, self.configuration.seed
-        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
         parent = None if job.parent is None else parse(job.parent)
         found: list[Attempt] = []
         passing = 0
         for number in range(job.first, job.first + job.count):
-            tree = draw_attempt(plan, job.branch, number, parent, ALPHABET, settings, seed)
+            tree = draw_attempt(job.candidate, job.branch, Kind(job.kind), number, parent, ALPHABET, settings, seed)
             if len(tree.operators) > settings.maximum_operators:
                 found.append(Attempt(number, str(tree), Reason.SIZE.name))
             elif not tree.holds(ALPHABET.leaves_and_roles):

@@ -152,8 +152,7 @@ def test_as_a_setting_one_random_branch_changes_and_the_others_are_copied():
 
 
 def tried(kind, number, parent="-y * log(p)"):
-    plan = Plan(30, 3, {"main": kind})
-    return draw_attempt(plan, "main", number, parse(parent), ALPHABET, EvolutionSettings(), 0)
+    return draw_attempt(30, "main", kind, number, parse(parent), ALPHABET, EvolutionSettings(), 0)
 
 
 def test_what_is_repeated_is_only_the_tree_or_the_mutations():

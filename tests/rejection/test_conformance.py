@@ -17,7 +17,6 @@ from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.proposer import Plan
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.engines import ENGINES, make_engine
@@ -215,8 +214,8 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     expected = one_by_one.test(job)
     tester = one_by_one.get_tester("main")
     settings = configuration.evolution
-    plan = Plan(3, None, {"main": Kind.FRESH})
-    drawn = [draw_attempt(plan, "main", number, None, tester.alphabet, settings, 0) for number in range(7, 7 + count)]
+    numbers = range(7, 7 + count)
+    drawn = [draw_attempt(3, "main", Kind.FRESH, number, None, tester.alphabet, settings, 0) for number in numbers]
     alone = make_tester(task.branches["main"], tester.engine.reference, configuration)
     every = [alone.test(number, [tree])[0] for number, tree in enumerate(drawn, 7)]
     first = next((place for place, one in enumerate(every, 1) if one.simulated and one.reason is None), count)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss import Recipe
-from autoloss.run.changes import read_recipe
+from autoloss.run.notes import read_recipe
 
 from .quick import SETTINGS
 

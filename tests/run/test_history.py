@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.rejection_tester import make_tester
 from autoloss.proposing import ahead
 from autoloss.proposing.history import History, as_text
@@ -17,7 +17,6 @@ from autoloss.proposing.records import Origin, State
 from autoloss.rejection.protocol import measure_reference
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
-from autoloss.store import samples as sample_files
 from autoloss.store.store import Store
 
 from .quick import SETTINGS, TASK, QuickTask
@@ -121,7 +120,7 @@ def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
 def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known():
     # The driver may have learnt by now that the key passes, and takes the attempt: whether a worker simulated it decides nothing.
     configuration = Configuration().changed({**SETTINGS, "search.scale": True})
-    samples = sample_files.draw_samples(TASK, configuration.rejection.samples, 0)
+    samples = draw_samples(TASK, configuration.rejection.samples, 0)
     tester, informed = (Evaluator(TASK, samples, configuration).get_tester("main") for _ in range(2))
     trees = [
         tester.parse(text) for text in ("mul(y, p)", "neg(mul(y, p))", "square(add(y, p))", "mul(exp(y), sqrt(p))")

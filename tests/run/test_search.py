@@ -35,11 +35,11 @@ from autoloss.proposing.records import Origin, State
 from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.state import state_of
 from autoloss.run import search as searches
-from autoloss.run.frozen import freeze_branches
-from autoloss.run.progress import Finale
+from autoloss.run.notes import describe_idle_workers
+from autoloss.run.progress import Finale, Progress
+from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import NeverTrained, open_run, rank_history, training_command
 from autoloss.run.scoring import compare, score
-from autoloss.run.start import describe_idle_workers
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
 from autoloss.store.lock import Ownership
@@ -219,7 +219,8 @@ def test_the_scale_of_a_loss_is_used_on_a_branch_of_any_name():
         Entrant("baseline/ce", "baseline/ce", scale=scale, baseline=True).job(0, "valid") for scale in (1.0, 10.0)
     )
     named = Entrant("cls: baseline/ce", "cls: baseline/ce", scale=10.0, baseline=True).job(0, "valid")
-    assert runner.train(ten).curve == runner.train(named).curve != runner.train(one).curve
+    curves = [runner.perform(job).curve for job in (ten, named, one)]
+    assert curves[0] == curves[1] != curves[2]
 
 
 def test_a_loss_named_for_each_branch_is_scored_as_it_is_named(tmp_path, monkeypatch):
@@ -287,20 +288,21 @@ def test_a_resumed_run_keeps_its_workers_and_whether_it_is_compared(tmp_path, mo
 
 
 def test_the_trainings_that_follow_a_search_are_counted(tmp_path):
-    seen: list[Finale] = []
+    seen: list[Progress | Finale] = []
     directory = tmp_path / "run"
     autoloss.search(
-        QuickTask(), evaluations=6, seed=1, workers=0, directory=directory, settings=FINAL, observe_finale=seen.append
+        QuickTask(), evaluations=6, seed=1, workers=0, directory=directory, settings=FINAL, observe=seen.append
     )
     with Store(directory) as store:
         count = len(store.trainings())
+    seen = [one for one in seen if isinstance(one, Finale)]
     assert [one.done for one in seen] == list(range(count + 1))
     assert seen[-1].expected >= count
     assert seen[0].eta_seconds is None
     # A finished finale is not counted again.
-    again: list[Finale] = []
-    autoloss.resume(directory, QuickTask(), observe_finale=again.append)
-    assert [one.done for one in again] == [count]
+    again: list[Progress | Finale] = []
+    autoloss.resume(directory, QuickTask(), observe=again.append)
+    assert [one.done for one in again if isinstance(one, Finale)] == [count]
 
 
 class Untrainable(QuickTask):

@@ -18,7 +18,9 @@ from autoloss.errors import RequestError, RunError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import as_text
 from autoloss.recipes import DEFAULT
-from autoloss.run.adapting import FEW_LOSSES, adapt_configuration, describe_budget, describe_prospects
+from autoloss.run.notes import FEW_LOSSES, describe_budget, describe_prospects
+from autoloss.run.prepare import adapt as adapt_evaluator
+from autoloss.run.prepare import check_learning_rate
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store.crash_points import VARIABLE
@@ -192,7 +194,7 @@ def adapt(task: Task, **settings: object) -> tuple[Configuration, list[str]]:
     changed = Configuration().changed({**SETTINGS, "search.rungs": (0.125, 1.0), "search.scale": True, **settings})
     said: list[str] = []
     runner = Evaluator(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=0).items()}, changed)
-    return adapt_configuration(task, changed, runner, said.append)[0], said
+    return adapt_evaluator(runner, said.append).configuration, said
 
 
 class TestAdapting:
@@ -288,8 +290,8 @@ class TestAdapting:
 
     def test_a_learning_rate_that_the_task_does_not_follow(self):
         with pytest.raises(RequestError, match=r"search.learning_rate is 2, and the task quick trains at 1 only"):
-            adapt(QuickTask(), **{"search.learning_rate": 2.0})
-        assert adapt(rows(40), **{"search.learning_rate": 2.0})[0].search.learning_rate == 2
+            check_learning_rate(QuickTask(), 2.0, "search.learning_rate", "settings")
+        check_learning_rate(rows(40), 2.0, "search.learning_rate", "settings")
 
     def test_a_budget_that_is_smaller_than_the_first_draws(self):
         short = Configuration().changed({"evaluations": 2, "search.rungs": (0.125, 1.0)})

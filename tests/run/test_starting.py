@@ -15,8 +15,8 @@ from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import columns_of, comparison_table, top_table
 from autoloss.report.summary import comparison_rows, list_by_size, list_top
 from autoloss.report.take_home import export_loss
-from autoloss.run.frozen import freeze_branches
 from autoloss.run.replay import replay
+from autoloss.run.resolving import freeze_branches
 from autoloss.run.results import open_run, training_command
 from autoloss.run.scoring import score
 from autoloss.run.starting_losses import FROM_RUN
@@ -218,8 +218,8 @@ class TestSpace:
     @staticmethod
     def run(tmp_path_factory):
         directory = tmp_path_factory.mktemp("space") / "run"
-        settings = {"evolution.maximum_operators": 5}
-        return searched(directory, evaluations=6, without=FEW, operators=[SQUASH], settings=settings)
+        settings = {"evolution.maximum_operators": 5, "space.without": FEW}
+        return searched(directory, evaluations=6, operators=[SQUASH], settings=settings)
 
     def test_no_tree_holds_what_is_switched_off_or_is_too_large(self, run):
         for individual in run.history:
@@ -250,7 +250,7 @@ class TestSpace:
             "OPERATORS = [autoloss.Operator('squash', 1, squash)]\n",
             encoding="utf-8",
         )
-        options = {"without": FEW, "settings": {"evolution.maximum_operators": 5}}
+        options = {"settings": {"evolution.maximum_operators": 5, "space.without": FEW}}
         searched(tmp_path / "run", evaluations=2, operators=[f"{file}:OPERATORS"], **options)
         longer = autoloss.resume(tmp_path / "run", QuickTask(), evaluations=6, workers=0, final=False)
         assert list(as_text(longer.history)) == list(as_text(run.history))
@@ -261,7 +261,7 @@ class TestSpace:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"without": ["maxpool"]}, "no operator named 'maxpool'"),
+            ({"settings": {"space.without": ("maxpool",)}}, "no operator named 'maxpool'"),
             ({"operators": ["nowhere.py:x"]}, "There is no file .*nowhere.py. An operator of your own is named"),
             ({"operators": ["squash"]}, "'squash' of this run was given as an object"),
             ({"operators": [SQUASH, SQUASH]}, "The name 'squash' is taken"),
@@ -353,7 +353,8 @@ def test_a_run_without_any_of_it_is_as_before(tmp_path):
 
 
 def test_a_run_with_all_of_it_is_derived_again(tmp_path):
-    options = {"start": ["baseline/ce", INVERTED], "without": FEW, "operators": [SQUASH], "frozen": {"reg": "p * y"}}
+    options = {"start": ["baseline/ce", INVERTED], "operators": [SQUASH], "frozen": {"reg": "p * y"}}
+    options["settings"] = {"space.without": FEW}
     searched(tmp_path / "run", BOTH, evaluations=3, **options)
     for full in (False, True):
         found = replay(tmp_path / "run", task=BOTH, full=full, operators=[SQUASH])

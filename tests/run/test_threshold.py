@@ -9,8 +9,8 @@ import autoloss
 from autoloss import recipes
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import as_text
-from autoloss.run.adapting import adapt_configuration
 from autoloss.run.check import check
+from autoloss.run.prepare import adapt as adapt_evaluator
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.task import Task
@@ -45,8 +45,8 @@ def adapt(task: Task, **settings: object) -> tuple[float, list[str], Evaluator]:
     changed = Configuration().changed({**SETTINGS, **SLOW, **settings})
     runner = Evaluator(task, {name: tuple(drawn) for name, drawn in task.samples(2, seed=1).items()}, changed)
     said: list[str] = []
-    found, _ = adapt_configuration(task, changed, runner, said.append)
-    return found.rejection.threshold, [text for text in said if "rejection.threshold" in text], runner
+    found = adapt_evaluator(runner, said.append)
+    return found.configuration.rejection.threshold, [text for text in said if "rejection.threshold" in text], runner
 
 
 def gain_of(runner: Evaluator, branch: str, loss: str) -> float:

@@ -224,7 +224,6 @@ class TestSearch:
             assert text == split_factor(found.candidates[parent].loss)[1]
 
     def test_an_attempt_at_a_loss_to_start_from_has_no_factor(self):
-        plan = Plan(0, None, {"main": Kind.START})
-        drawn = draw_attempt(plan, "main", 0, parse("mul(y, p)"), ALPHABET, EvolutionSettings(), 0)
+        drawn = draw_attempt(0, "main", Kind.START, 0, parse("mul(y, p)"), ALPHABET, EvolutionSettings(), 0)
         assert isinstance(drawn, Expression)
         assert drawn.factor == 1

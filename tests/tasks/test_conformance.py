@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from autoloss.run.frozen import freeze_branches
+from autoloss.run.resolving import freeze_branches
 from autoloss.tasks import get
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask

@@ -16,14 +16,13 @@ import pytest
 import autoloss
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
-from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.machines import Machines, job_key
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.jobs import Job, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration, LimitSettings
-from autoloss.store.samples import draw_samples
 from autoloss.training.training import Training
 from autoloss.workers import injection, queue
 from autoloss.workers.injection import (
@@ -281,8 +280,7 @@ def test_a_search_is_rehearsed_and_says_what_it_survived(tmp_path):
         QuickTask(),
         evaluations=3,
         seed=3,
-        workers=1,
-        inject="error=0.3,seed=2",
+        workers=Machines(workers=1, inject="error=0.3,seed=2"),
         directory=tmp_path / "run",
         settings=SETTINGS,
         final=False,

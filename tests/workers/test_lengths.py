@@ -186,10 +186,10 @@ def test_a_name_that_no_table_shows_is_refused(name: str):
     task = QuickTask()
     task.name = name
     with pytest.raises(RequestError, match="name of the task") as refused:
-        make_request(task)
+        make_request(task, Configuration())
     assert len(str(refused.value)) < 500
     with pytest.raises(RequestError, match="name of a branch"):
-        make_request(QuickTask(branches=[name]))
+        make_request(QuickTask(branches=[name]), Configuration())
 
 
 def test_a_run_with_reasons_of_any_length_is_read(tmp_path):

@@ -48,36 +48,34 @@ def search(
     """Search a loss for a task."""
     settings, options = arguments.parse_assignments(assignments, data)
     settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
+    settings |= {} if without is None else {"space.without": ",".join(arguments.parse_list(without))}
     arguments.check_task_name(task, metric)
     from autoloss.store.lock import refuse_owned
 
     if out is not None:
         refuse_owned(out)
+    from autoloss.evaluation.machines import Machines
     from autoloss.report.status import Status
     from autoloss.run import search as runs
 
+    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
     with Status(console_of(to_stderr=as_json)) as status:
         found = runs.search(
             task,
             metric=metric,
             evaluations=evaluations,
             seed=seed,
-            workers=workers,
-            ray=ray,
-            ray_insecure=ray_insecure,
-            inject=inject,
+            workers=machines,
             directory=out,
             settings=settings,
             options=options,
             start=start or (),
             frozen=arguments.parse_frozen(frozen or ()),
-            without=arguments.parse_list(without or ""),
             operators=operators or (),
             also=arguments.parse_list(also or ""),
             recipe=recipe,
             final=final,
             observe=status.observe,
-            observe_finale=status.observe,
             say=status.say,
         )
     _conclude(found, as_json)
@@ -103,21 +101,21 @@ def resume(
     from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
+    from autoloss.evaluation.machines import Machines
     from autoloss.report.status import Status
     from autoloss.run import search as runs
+    from autoloss.run.results import open_run
 
     budget = arguments.parse_budget(evaluations, directory)
+    count = open_run(directory).settings.workers if workers is None else workers
+    machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
     with Status(console_of(to_stderr=as_json)) as status:
         found = runs.resume(
             directory,
             evaluations=budget,
-            workers=workers,
-            ray=ray,
-            ray_insecure=ray_insecure,
-            inject=inject,
+            workers=machines,
             final=final,
             observe=status.observe,
-            observe_finale=status.observe,
             say=status.say,
         )
     _conclude(found, as_json)

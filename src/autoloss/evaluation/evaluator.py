@@ -1,19 +1,20 @@
-"""Runs the two kinds of job inside a worker: rejection tests and trainings (Section 3.2)."""
+"""What a loss is worth on a task: tests attempts, trains, judges the standard loss, and records (Section 3.2)."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from autoloss import zoo
-from autoloss.errors import keep_text
+from autoloss.errors import RequestError, RunError, describe_user_error, keep_text, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
 from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.settings import Configuration
@@ -21,62 +22,152 @@ from autoloss.space.branch import BranchLoss, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
+from autoloss.tasks.diagnosis import find_doubtful_predictions
 from autoloss.tasks.task import Task
+from autoloss.training.execution import Execution
 from autoloss.training.loop import thin_curve
 from autoloss.training.threads import one_thread
-from autoloss.training.training import Diverged, Scored, Stopped
+from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
+from autoloss.workers.process_state import restored_state
 
 STEPS = 1 << 31
 """Steps of a training are below."""
+Samples = Mapping[str, tuple[Sample, ...]]
+"""Branch → its B samples."""
 
 
 class Evaluator:
-    """Runs jobs; equal jobs give equal results in every process.
+    """The worth of losses on a task: attempts are tested, losses trained, and the standard loss judged.
+
+    Equal calls give equal results in every process. Each computes on one thread and leaves the global state as it was.
 
     Args:
-        samples: B samples per branch, the same for the whole run.
-        known: Branch → keys whose verdict a resumed run knows already, eight bytes each.
+        samples: B samples per branch, the same for the whole run; nothing where losses are only trained.
+        configuration: Decides the tests and draws of attempts.
         operators: All that a formula may hold, by name.
     """
 
     def __init__(
         self,
         task: Task,
-        samples: Mapping[str, tuple[Sample, ...]],
+        samples: Samples,
         configuration: Configuration,
-        known: Mapping[str, bytes] = MappingProxyType({}),
         operators: Mapping[str, Operator] = OPERATORS,
     ) -> None:
         self.task = task
-        self.operators = operators
-        self.configuration = configuration
         self.samples = samples
-        self._known = dict(known)
+        self.configuration = configuration
+        self.operators = operators
+        self._known: dict[str, bytes] = {}
+        self._standard: dict[Training, Outcome] = {}
         self._testers: dict[str, RejectionTester] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker makes its own testers.
+        return {**self.__dict__, "_testers": {}, "_standard": {}}
+
     def changed(self, configuration: Configuration) -> Evaluator:
-        """Return a runner of the same task and samples that decides by another configuration; this one where it decides alike."""
-        if configuration.rejection == self.configuration.rejection:
+        """Return an evaluator of the same task and samples with this configuration."""
+        if configuration == self.configuration:
             return self
-        return Evaluator(self.task, self.samples, configuration, self._known, self.operators)
+        found = Evaluator(self.task, self.samples, configuration, self.operators)
+        found._standard = self._standard
+        return found
+
+    def learn(self, known: Mapping[str, bytes]) -> None:
+        """Take over the keys whose verdict a resumed run knows: branch → eight bytes for each."""
+        self._known = dict(known)
+        self._testers = {}
 
     def perform(self, job: Job) -> list[Attempt] | Outcome:
+        """Run one job of a worker, which restores the global state itself."""
         with one_thread():
             match job:
                 case RejectionBatch():
                     return self.test(job)
                 case Train():
-                    return self.train(job)
+                    return self._train(job.loss, job.training)
 
     def get_tester(self, branch: str) -> RejectionTester:
-        """Return what tests losses on a branch; it is made at the first call."""
+        """Return the tester of losses on a branch; it is made at the first call."""
         if branch not in self._testers:
-            reference = measure_reference(self.task.branches[branch], self.samples[branch])
-            standard = self.find_standard(branch) if self.configuration.search.scale else None
-            tester = make_tester(self.task.branches[branch], reference, self.configuration, self.operators, standard)
+            with isolate():
+                form = self.task.branches[branch]
+                standard = self.find_standard(branch) if self.configuration.search.scale else None
+                reference = measure_reference(form, self.samples[branch])
+                tester = make_tester(form, reference, self.configuration, self.operators, standard)
             tester.learn(self._known.get(branch, b""), 0)
             self._testers[branch] = tester
         return self._testers[branch]
+
+    def test(self, job: RejectionBatch) -> list[Attempt]:
+        """Draw and test attempts, up to the last one that the job asks for."""
+        tester = self.get_tester(job.branch)
+        tester.learn(job.known, job.known_before)
+        parent = None if job.parent is None else tester.parse(job.parent)
+        settings, seed = self.configuration.evolution, self.configuration.seed
+        done: list[Attempt] = []
+        passed = 0
+        while len(done) < job.count:
+            first = job.first + len(done)
+            numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
+            trees = [
+                draw_attempt(job.candidate, job.branch, Kind(job.kind), number, parent, tester.alphabet, settings, seed)
+                for number in numbers
+            ]
+            for tested in tester.test(first, trees):
+                done.append(tested)
+                passed += tested.simulated and tested.reason is None
+                if passed == job.passes:
+                    return done
+        return done
+
+    def test_loss(self, trees: Mapping[str, Expression]) -> dict[str, Attempt]:
+        """Hold a loss to the rejection protocol as the search does, each branch on its own."""
+        with isolate():
+            return {name: self.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
+
+    def judge(self, branch: str, trees: Sequence[Expression]) -> list[Verdict]:
+        """Run all steps of the protocol with losses on a branch."""
+        with isolate():
+            return self.get_tester(branch).engine.verdicts(trees)
+
+    def train(
+        self, loss: str, training: Training, execution: Execution | None = None, observe: Observe | None = None
+    ) -> Outcome:
+        """Train a network with a loss and measure it.
+
+        Args:
+            loss: A formula, a loss of several branches, or a name in the zoo.
+            execution: As for `Task.train`, likewise `observe`.
+        """
+        with isolate():
+            return self._train(loss, training, execution, observe)
+
+    def _train(
+        self,
+        loss: str | Mapping[str, str],
+        training: Training,
+        execution: Execution | None = None,
+        observe: Observe | None = None,
+    ) -> Outcome:
+        losses = zoo.resolve(loss, self.task.branches, self.operators)[1]
+        criterion = scale_criterion(bind(losses, self.task.branches), training.scale)
+        return to_record(self.task.train(criterion, training, execution, observe))
+
+    def make_training(self, fidelity: float = 1.0) -> Training:
+        """Return the training of a search: all have the same seed, which leaves less noise in selection."""
+        seed, rate = derive_seed(self.configuration.seed, "training"), self.configuration.search.learning_rate
+        return Training(seed=seed, fidelity=fidelity, learning_rate=rate)
+
+    def diagnose(self) -> list[str]:
+        """Say in sentences what looks wrong with the task's network or data."""
+        return [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
+
+    @property
+    def has_standard(self) -> bool:
+        """Whether the task names a standard loss for every branch."""
+        return set(self.task.standard) == set(self.task.branches)
 
     def find_standard(self, branch: str) -> Expression | BranchLoss | None:
         """Return the task's standard loss on a branch; None where it has none."""
@@ -86,38 +177,76 @@ class Evaluator:
         return zoo.resolve({branch: self.task.standard[branch]}, one, self.operators)[1][branch]
 
     def judge_standard(self, branch: str) -> Verdict | None:
-        """Run all steps of the protocol with the standard loss on a branch; None where it has none, or one written by hand."""
+        """Run all steps of the protocol with the standard loss on a branch; None where it has none, or a hand-written one."""
         loss = self.find_standard(branch)
-        if not isinstance(loss, Expression):
-            return None
-        (verdict,) = self.get_tester(branch).engine.verdicts([loss])
-        return verdict
+        return self.judge(branch, [loss])[0] if isinstance(loss, Expression) else None
 
-    def test(self, job: RejectionBatch) -> list[Attempt]:
-        tester = self.get_tester(job.branch)
-        tester.learn(job.known, job.known_before)
-        plan = Plan(job.candidate, None, {job.branch: Kind(job.kind)})
-        parent = None if job.parent is None else tester.parse(job.parent)
-        settings, seed = self.configuration.evolution, self.configuration.seed
-        done: list[Attempt] = []
-        passed = 0
-        while len(done) < job.count:
-            first = job.first + len(done)
-            numbers = range(first, min(first + tester.engine.batch_size, job.first + job.count))
-            trees = [
-                draw_attempt(plan, job.branch, number, parent, tester.alphabet, settings, seed) for number in numbers
-            ]
-            for tested in tester.test(first, trees):
-                done.append(tested)
-                passed += tested.simulated and tested.reason is None
-                if passed == job.passes:
-                    return done
-        return done
+    def train_standard(self, training: Training, observe: Observe | None = None) -> Outcome:
+        """Train with the standard loss of a task that has one for every branch; without `observe`, once.
 
-    def train(self, job: Train) -> Outcome:
-        losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
-        criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
-        return to_record(self.task.train(criterion, job.training))
+        Raises:
+            RunError: The task's own code fails; the line is named.
+        """
+        if observe is not None or training not in self._standard:
+            advice = "A search would lose every training to it."
+            with isolate(), explain_failures("The training with the standard loss", advice):
+                self._standard[training] = self._train(self.task.standard, training, observe=observe)
+        return self._standard[training]
+
+    def measure_untrained(self, seed: int) -> float | None:
+        """Return the score of the network with which the trainings of a seed begin, or None where the task does not tell it.
+
+        Raises:
+            RunError: The task's own code fails; the line is named.
+        """
+        advice = "Return NaN from the metric where it is undefined."
+        with isolate(), explain_failures("Measuring the untrained network", advice):
+            return self.task.untrained(seed)
+
+
+def draw_samples(task: Task, count: int, seed: int) -> Samples:
+    """Draw a task's samples and check that every branch has them.
+
+    Raises:
+        RequestError: A branch lacks samples, or a prediction is not finite or not (N, C, H, W).
+    """
+    with isolate():
+        found = task.samples(count, seed)
+    for name in task.branches:
+        if name not in found:
+            raise unknown("set of samples for branch", name, found)
+        if len(found[name]) != count:
+            raise RequestError(f"Task {task.name!r} gave {len(found[name])} samples for {name}; asked for {count}.")
+        for sample in found[name]:
+            shape, finite = tuple(sample.prediction.shape), bool(sample.prediction.isfinite().all())
+            if len(shape) not in (4, 5) or not finite:
+                raise RequestError(
+                    f"A sample of branch {name} has a prediction of shape {shape}, finite: {finite}; expected finite raw "
+                    "predictions (N, C, H, W), or (N, C, D, H, W)."
+                )
+    return {name: tuple(found[name]) for name in task.branches}
+
+
+@contextmanager
+def isolate() -> Iterator[None]:
+    """Compute on one thread, and restore the global state of the process afterwards."""
+    with restored_state(), one_thread():
+        yield
+
+
+@contextmanager
+def explain_failures(what: str, advice: str) -> Iterator[None]:
+    """Turn an exception of a task's own code into a sentence that names the line.
+
+    Raises:
+        RunError: The code raised something else than a sentence of this package.
+    """
+    try:
+        yield
+    except (RequestError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        raise RunError(f"{what} fails: {describe_user_error(error)}. {advice}") from error
 
 
 def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
@@ -125,7 +254,7 @@ def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
 
     Raises:
         TypeError: A task's `train` returned something else.
-        ValueError: A step is no number of a step.
+        ValueError: A step is not a number of a step.
     """
     match outcome:
         case Diverged():

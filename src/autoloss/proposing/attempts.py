@@ -6,14 +6,14 @@ import math
 
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import Kind, draw_tree
-from autoloss.proposing.proposer import Plan
 from autoloss.settings import EvolutionSettings
 from autoloss.space.expression import Alphabet, Expression
 
 
 def draw_attempt(
-    plan: Plan,
+    candidate: int,
     branch: str,
+    kind: Kind,
     number: int,
     parent: Expression | None,
     alphabet: Alphabet,
@@ -23,14 +23,14 @@ def draw_attempt(
     """Draw one attempt at a branch of a candidate.
 
     Args:
+        kind: How the candidate's plan makes the branch.
         number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree; a loss to start from does after attempt 0.
         parent: The parent's tree of this branch, or the one to start from; None for a candidate drawn from nothing.
     """
-    kind = plan.kinds[branch]
     limit = {Kind.MUTATION: settings.mutation_attempts, Kind.START: 1}.get(kind, math.inf)
     if parent is None or number >= limit:
         kind = Kind.FRESH
-    rng = derive_generator(seed, "attempt", plan.candidate, branch, number)
+    rng = derive_generator(seed, "attempt", candidate, branch, number)
     return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
 
 

@@ -5,31 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from statistics import mean
 from typing import Any
 
-from autoloss import recipes, zoo
 from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers
-from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
-from autoloss.run.adapting import adapt_configuration, explain_failures
-from autoloss.run.request import make_request
+from autoloss.run.prepare import adapt, prepare
+from autoloss.run.request import choose_settings, make_request
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
-from autoloss.space.branch import Criterion
 from autoloss.space.expression import Expression
-from autoloss.space.loss import bind
-from autoloss.store import samples as sample_files
-from autoloss.tasks.diagnosis import find_doubtful_predictions
 from autoloss.tasks.task import Task
-from autoloss.training.threads import one_thread
-from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
+from autoloss.training.training import Training
 from autoloss.workers.gpus import describe_gpus
 
 EXPLANATION = (
@@ -182,7 +175,7 @@ def check(
     *,
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Configuration | None = None,
     evaluations: int = 500,
     workers: int = 2,
     seed: int = 0,
@@ -199,6 +192,7 @@ def check(
 
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
+        RunError: The task's own code fails.
 
     >>> options, settings = {"data": "iris", "steps": 20}, {"rejection.engine": "reference", "rejection.steps": 20}
     >>> found = check("tabular", options=options, settings=settings)
@@ -206,48 +200,41 @@ def check(
     ('baseline/ce', True)
     """
     inspect_data(refer_to_task(task, metric, options))
-    wanted = {**recipes.get_search_settings(task), **(settings or {}), "seed": seed, "evaluations": evaluations}
-    request = make_request(task, metric=metric, options=options, settings=wanted)
-    loaded, configuration = request.task, request.configuration
-    samples = sample_files.draw_samples(loaded, configuration.rejection.samples, seed)
-    runner = Evaluator(loaded, samples, configuration, operators=request.operators)
-    doubts = [*find_doubtful_predictions(loaded, samples), *loaded.diagnose()]
-    notes: list[str] = []
-    configuration, _ = adapt_configuration(loaded, configuration, runner, notes.append)
-    runner = runner.changed(configuration)
+    configuration = choose_settings(task, None, settings, seed=seed, evaluations=evaluations)
+    evaluator = prepare(make_request(task, configuration, metric=metric, options=options))
+    doubts, notes = evaluator.diagnose(), list[str]()
+    evaluator = adapt(evaluator, notes.append)
+    loaded, configuration = evaluator.task, evaluator.configuration
     notes += describe_gpus(gpus_of_workers(loaded, Machines(workers=workers)))
-    branches = []
-    usual_seconds, full_seconds = [], []
-    with one_thread():
-        for name in loaded.branches:
-            tester = runner.get_tester(name)
-            branches.append(_test_standard_loss(name, runner))
-            usual, full = _time_candidates(tester, configuration)
-            usual_seconds.append(usual)
-            full_seconds.append(full)
-        outcome, training = _try_training(loaded)
-        tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
-        scores = _try_rates(loaded, configuration.search.learning_rate) if tried else {}
-    per_candidate = sum(usual_seconds)
+    branches = tuple(_test_standard_loss(name, evaluator) for name in loaded.branches)
+    times = [_time_candidates(name, evaluator) for name in loaded.branches]
+    outcome, training = _try_training(evaluator)
+    tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
+    scores = _try_rates(evaluator) if tried else {}
+    per_candidate = sum(usual for usual, _ in times)
     # The one that passes runs all steps.
-    accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full_seconds)
+    accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full for _, full in times)
+    # The best of as many trainings needs to be better than the best of as many untrained networks.
+    untrained = [score for seed in range(len(scores)) if (score := evaluator.measure_untrained(seed)) is not None]
     return TaskCheck(
-        loaded.name,
-        tuple(branches),
-        outcome,
-        training,
-        per_candidate,
-        None if training is None else _estimate_search(configuration, accepted, training, workers),
-        None if training is None else count_final_trainings(configuration.final) * training / max(1, workers),
-        evaluations,
-        configuration.rejection.threshold,
-        configuration.rejection.unit,
-        scores,
-        _try_untrained(loaded, len(scores)),
-        configuration.search.rungs,
-        configuration.search.learning_rate,
-        tuple(notes),
-        tuple(doubts),
+        task=loaded.name,
+        branches=branches,
+        outcome=outcome,
+        training_seconds=training,
+        seconds_per_candidate=per_candidate,
+        search_seconds=None if training is None else _estimate_search(configuration, accepted, training, workers),
+        final_seconds=None
+        if training is None
+        else count_final_trainings(configuration.final) * training / max(1, workers),
+        evaluations=evaluations,
+        threshold=configuration.rejection.threshold,
+        unit=configuration.rejection.unit,
+        rates=scores,
+        untrained=max(untrained, default=None),
+        rungs=configuration.search.rungs,
+        learning_rate=configuration.search.learning_rate,
+        notes=tuple(notes),
+        doubts=tuple(doubts),
     )
 
 
@@ -294,20 +281,21 @@ def advise(branch: BranchCheck, unit: str) -> str:
     )
 
 
-def _test_standard_loss(name: str, runner: Evaluator) -> BranchCheck:
-    reference = runner.get_tester(name).engine.reference
+def _test_standard_loss(name: str, evaluator: Evaluator) -> BranchCheck:
+    reference = evaluator.get_tester(name).engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
-    text = runner.task.standard.get(name)
+    text = evaluator.task.standard.get(name)
     if text is None:
         return BranchCheck(name, "(no standard loss)", None, initial, best, None)
-    verdict = runner.judge_standard(name)
+    verdict = evaluator.judge_standard(name)
     if verdict is None:
         return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 
-def _time_candidates(tester: RejectionTester, configuration: Configuration) -> tuple[float, float]:
+def _time_candidates(name: str, evaluator: Evaluator) -> tuple[float, float]:
     """Return the seconds of testing a random tree with a prediction and a target, in the mean and when all steps run."""
+    configuration, tester = evaluator.configuration, evaluator.get_tester(name)
     rng = Random(configuration.seed)
     trees: list[Expression] = []
     while len(trees) < TIMED_CANDIDATES + 1:
@@ -315,9 +303,9 @@ def _time_candidates(tester: RejectionTester, configuration: Configuration) -> t
         if tree.holds(tester.engine.branch.leaves_and_roles):
             trees.append(tree)
     # The first call includes compiling.
-    tester.test(0, [trees.pop()])
-    usual = [_measure_seconds(lambda tree=tree: tester.test(0, [tree])) for tree in trees]
-    full = [_measure_seconds(lambda tree=tree: tester.engine.verdicts([tree])) for tree in trees[:FULL_CANDIDATES]]
+    evaluator.test_loss({name: trees.pop()})
+    usual = [_measure_seconds(lambda tree=tree: evaluator.test_loss({name: tree})) for tree in trees]
+    full = [_measure_seconds(lambda tree=tree: evaluator.judge(name, [tree])) for tree in trees[:FULL_CANDIDATES]]
     return mean(usual), max(full)
 
 
@@ -331,16 +319,15 @@ class _CutOff(BaseException):
     """Ends a training that takes too long for a check; no Exception, since no fault."""
 
 
-def _try_training(task: Task) -> tuple[str, float | None]:
-    """Train with the standard loss; return what it came to, and the seconds of a whole training or None."""
-    if set(task.standard) != set(task.branches):
+def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
+    """Train with the standard loss; return the outcome in words, and the seconds of a whole training or None."""
+    if not evaluator.has_standard:
         return "not tried: the task names no standard loss", None
-    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
     training = Training(seed=0)
-    if task.shortens:
+    steps = evaluator.task.steps(training)
+    if evaluator.task.shortens:
         # What a process does once, such as loading libraries, belongs to no training.
-        steps = task.steps(training)
-        _train(task, criterion, Training(seed=0, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
+        evaluator.train_standard(replace(training, fidelity=min(1.0, LEAST_STEPS / steps) if steps else WARMUP))
     began = time.perf_counter()
     reached = 0
 
@@ -351,37 +338,19 @@ def _try_training(task: Task) -> tuple[str, float | None]:
             raise _CutOff
 
     try:
-        outcome = _train(task, criterion, training, watch)
+        outcome = evaluator.train_standard(training, watch)
     except _CutOff:
-        steps = task.steps(training)
         seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
         return f"cut off after {reached} steps", seconds
     seconds = time.perf_counter() - began
-    if isinstance(outcome, Scored):
+    if outcome.score is not None:
         return f"score {outcome.score:.4f}", seconds
-    ended = "diverged" if isinstance(outcome, Diverged) else "stopped"
-    return f"{ended} at step {outcome.step}: {outcome.reason}", seconds
+    return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", seconds
 
 
-def _train(
-    task: Task, criterion: Criterion, training: Training, observe: Observe | None = None
-) -> Scored | Diverged | Stopped:
-    with explain_failures():
-        return task.train(criterion, training, observe=observe)
-
-
-def _try_rates(task: Task, searched: float) -> dict[float, float | None]:
+def _try_rates(evaluator: Evaluator) -> dict[float, float | None]:
     """Train with the standard loss at each learning rate of the grid, and at that of the search; return the scores."""
-    if set(task.standard) != set(task.branches) or not task.tunes_learning_rate:
+    if not evaluator.has_standard or not evaluator.task.tunes_learning_rate:
         return {}
-    criterion = bind(zoo.resolve(task.standard, task.branches)[1], task.branches)
-    rates = sorted({*LEARNING_RATES, searched})
-    outcomes = {rate: _train(task, criterion, Training(seed=0, learning_rate=rate)) for rate in rates}
-    return {rate: outcome.score if isinstance(outcome, Scored) else None for rate, outcome in outcomes.items()}
-
-
-def _try_untrained(task: Task, count: int) -> float | None:
-    """Return the best score of some untrained networks: the best of as many trainings is to be better."""
-    with explain_failures("The measurement of an untrained network"), one_thread():
-        scores = [task.untrained(seed) for seed in range(count)]
-    return max((score for score in scores if score is not None), default=None)
+    rates = sorted({*LEARNING_RATES, evaluator.configuration.search.learning_rate})
+    return {rate: evaluator.train_standard(Training(seed=0, learning_rate=rate)).score for rate in rates}

@@ -21,6 +21,7 @@ from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
+from autoloss.run.prepare import prepare
 from autoloss.run.request import restore_request
 from autoloss.run.resolving import operator_table
 from autoloss.run.user_files import importable_files
@@ -29,7 +30,6 @@ from autoloss.space.branch import Role
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
-from autoloss.store import samples as sample_files
 from autoloss.store.rows import candidate_to_row
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -112,9 +112,7 @@ def replay(
     configuration, leaves = settings.configuration, settings.leaves
     if full:
         request = restore_request(settings, path, task, operators)
-        samples = sample_files.load(path, settings.samples_digest)
-        runner = Evaluator(request.task, samples, configuration, operators=request.operators)
-        settle = _settle_by_testing(runner, rejected)
+        settle = _settle_by_testing(prepare(request), rejected)
     else:
         settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration)
@@ -192,7 +190,8 @@ def _settle_from_store(
             parent = None if text is None else parse(text, leaves[branch], operators)
             passed = []
             for at, signature in candidate.pool.get(branch) or [(number, candidate.signature[branch])]:
-                tree = draw_attempt(draft.plan, branch, at, parent, alphabets[branch], settings, seed)
+                kind = draft.plan.kinds[branch]
+                tree = draw_attempt(candidate.id, branch, kind, at, parent, alphabets[branch], settings, seed)
                 passed.append(_restore_attempt(candidate, branch, at, str(tree), signature))
             if draft.settle(branch, passed):
                 return Difference(

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
+from autoloss.evaluation.evaluator import Samples
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.identities import find_target_kind
@@ -18,6 +20,7 @@ from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import select_operators
+from autoloss.store import samples as sample_files
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.tasks.task import Task
 
@@ -31,7 +34,8 @@ class Request:
         operators: All that a formula may hold, by name.
         start: Losses to start from.
         also: Further metrics to show beside the score.
-        notes: What a user has to know of how the request was understood.
+        samples: Those of the run that is continued; None for a new one.
+        notes: Sentences for the user on how the request was understood.
     """
 
     task: Task
@@ -40,18 +44,45 @@ class Request:
     operators: Mapping[str, Operator]
     start: Sequence[StartingLoss] = ()
     also: Sequence[str] = ()
+    samples: Samples | None = None
     notes: Sequence[str] = ()
+
+
+def choose_settings(
+    task: object, recipe: str | None, settings: Mapping[str, Any] | Configuration | None, **changes: Any
+) -> Configuration:
+    """Return the settings of a search.
+
+    Args:
+        recipe: The settings to begin with, as for `autoloss.search`.
+        settings: Those that differ, or all of them.
+        changes: Settings that are given as arguments; None where they are not.
+
+    Raises:
+        RequestError: There is no such recipe or setting, or a value does not fit.
+
+    >>> choose_settings("tabular", None, {"rejection.steps": "2e2"}, seed=3, evaluations=None).rejection.steps
+    200
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not isinstance(settings, Configuration):
+        begin = recipes.get_search_settings(task, recipe)
+        return Configuration().changed({**begin, **(settings or {}), **given})
+    if recipe is not None:
+        raise RequestError(
+            f"A configuration holds all settings, so recipe={recipe!r} adds nothing; leave one of them out."
+        )
+    return settings.changed(given)
 
 
 def make_request(
     task: str | Task,
+    configuration: Configuration,
     *,
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
     start: Sequence[str] = (),
     frozen: Mapping[str, str] | None = None,
-    without: Sequence[str] = (),
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
 ) -> Request:
@@ -60,10 +91,9 @@ def make_request(
     Raises:
         RequestError: Something does not exist or does not fit.
 
-    >>> make_request("tabular", options={"data": "iris"}, settings={"seed": 3}, without=["exp"]).configuration.space.without
-    ('exp',)
+    >>> make_request("tabular", Configuration(seed=3), options={"data": "iris"}).task.name
+    'tabular'
     """
-    configuration = Configuration().changed(settings or {})
     make_proposer(configuration)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
@@ -73,7 +103,7 @@ def make_request(
             raise unknown(f"further metric of the task {loaded.name}", name, loaded.also)
     own = [*configuration.space.operators, *operators]
     table = operator_table(own)
-    off = tuple(dict.fromkeys([*configuration.space.without, *without]))
+    off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
     wanted = [*configuration.evolution.start, *start]
     losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
@@ -105,6 +135,7 @@ def restore_request(
 
     Raises:
         RequestError: The task or an operator has to be given, or the task is not the run's.
+        RunError: The file of samples is missing or damaged.
     """
     loaded = load_task(settings.task, task)
     for name, stored, found in (
@@ -122,6 +153,7 @@ def restore_request(
         configuration=settings.configuration,
         operators=operator_table(settings.configuration.space.operators, operators),
         also=settings.also,
+        samples=sample_files.load(directory, settings.samples_digest),
     )
 
 

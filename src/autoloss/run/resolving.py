@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoloss import tasks
-from autoloss.errors import RequestError, describe_user_error
-from autoloss.run.frozen import freeze_branches
+from autoloss import tasks, zoo
+from autoloss.errors import RequestError, describe_user_error, unknown
 from autoloss.run.user_files import absolute_name, importable_files, load_object
+from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
 from autoloss.space.own_operators import build_operator_table
 from autoloss.store.run_settings import TaskReference
+from autoloss.tasks.frozen import FrozenTask
 from autoloss.tasks.task import Task
 
 
@@ -51,6 +52,36 @@ def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
     return freeze_branches(made, reference.frozen) if reference.frozen else made
 
 
+def freeze_branches(task: Task, losses: Mapping[str, str]) -> Task:
+    """Return a task in which branches keep a loss.
+
+    Args:
+        losses: Branch → name of the zoo or formula; empty for the task's standard loss. `rpn` stands for all branches whose
+            names begin with `rpn_`.
+
+    Raises:
+        RequestError: There is no such branch, its loss does not fit, or no branch is left.
+    """
+    kept: dict[str, str] = {}
+    for name, text in losses.items():
+        named = [branch for branch in task.branches if branch == name or branch.startswith(f"{name}_")]
+        if not named:
+            raise unknown("branch", name, task.branches)
+        for branch in named:
+            if not text and branch not in task.standard:
+                raise RequestError(
+                    f"The task names no standard loss for the branch {branch!r}; name the loss that it keeps.",
+                    argument="frozen",
+                )
+            kept[branch] = text or task.standard[branch]
+    if set(kept) == set(task.branches):
+        raise RequestError(
+            f"The task has the branches {', '.join(task.branches)}, and all of them are frozen; leave at least one to the search."
+        )
+    branches = {branch: task.branches[branch] for branch in kept}
+    return FrozenTask(task, bind(zoo.resolve(kept, branches)[1], branches))
+
+
 def inspect_data(reference: TaskReference) -> None:
     """Look over the data of a task of the catalogue, before the task is made.
 
@@ -80,8 +111,8 @@ def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator
     ['add', 'mul', 'neg']
     """
     objects = {operator.name: operator for operator in given}
-    if unknown := [name for name in objects if name not in operators]:
-        raise RequestError(f"This run has no operators named {', '.join(unknown)}; leave them out.")
+    if strangers := [name for name in objects if name not in operators]:
+        raise RequestError(f"This run has no operators named {', '.join(strangers)}; leave them out.")
     own: list[Operator] = []
     for reference in operators:
         if isinstance(reference, Operator):

@@ -14,7 +14,7 @@ from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.retrain import CHECKPOINT_SECONDS, Pace, Retrainer, Say, choose_baselines, choose_execution
 from autoloss.comparison.retraining import SCORE, Published, PublishedRow, Retraining
 from autoloss.errors import RequestError, unknown
-from autoloss.run.adapting import check_learning_rate
+from autoloss.run.prepare import check_learning_rate
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from autoloss import recipes, zoo
+from autoloss import zoo
 from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TEST, Entrant
@@ -15,18 +15,16 @@ from autoloss.comparison.record import Memory
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
-from autoloss.run.adapting import check_learning_rate
-from autoloss.run.changes import describe_changes
-from autoloss.run.request import make_request, restore_request
+from autoloss.run.notes import describe_changes
+from autoloss.run.prepare import prepare
+from autoloss.run.request import choose_settings, make_request, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
-from autoloss.settings import FinalSettings
+from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
-from autoloss.store import samples as sample_files
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -43,7 +41,7 @@ def score(
     *,
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Configuration | None = None,
     seeds: int = 1,
     seed: int = 0,
     split: str = "valid",
@@ -70,40 +68,33 @@ def score(
     Raises:
         RequestError: A loss is none of these, or does not fit the task; or the task does not follow `search.learning_rate`.
     """
+    configuration = choose_settings(task, None, settings, seed=seed)
     request = make_request(
-        task,
-        metric=metric,
-        options=options,
-        settings={**recipes.get_search_settings(task), **(settings or {}), "seed": seed},
-        frozen=frozen,
-        operators=operators,
-        also=also,
+        task, configuration, metric=metric, options=options, frozen=frozen, operators=operators, also=also
     )
-    rate = request.configuration.search.learning_rate
-    check_learning_rate(request.task, rate, "search.learning_rate", "settings")
+    evaluator = prepare(request, samples=False)
     entrants = []
     for loss in losses:
         label, resolved = zoo.resolve(loss, request.task.branches, request.operators)
         named = [part in zoo.names() for part in split_branches(label).values()]
         # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
         text = label if any(named) else join_branches(resolved)
+        rate = request.configuration.search.learning_rate
         entrants.append(Entrant(label, text, rate, baseline=all(named)).name_factor())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
-    first = derive_seed(seed, "training")
-    more = [derive_seed(seed, "score", number) for number in range(1, seeds)]
-    machines = Machines(workers=min(workers, len(entrants) * seeds))
-    runner = Evaluator(request.task, {}, request.configuration, operators=request.operators)
-    with start_workers(runner, machines) as pool:
+    training_seeds = [evaluator.make_training().seed]
+    training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
+    with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as pool:
         dispatcher = Dispatcher(pool, request.configuration.limits)
-        return sort_by_mean(compare_losses(entrants, [first, *more], split, dispatcher, Memory()))
+        return sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Memory()))
 
 
 @importable_files()
 def compare(
-    directory: Path,
-    *,
+    directory: str | Path,
     task: Task | None = None,
+    *,
     top: int = FINAL.compare,
     seeds: int = FINAL.compare_seeds,
     workers: int = 2,
@@ -128,29 +119,25 @@ def compare(
     """
     if baselines not in BASELINES:
         raise unknown("choice of baselines", baselines, BASELINES)
-    Store(directory).close()
-    with closing(Ownership(directory)), Store(directory, write=True) as store:
-        found = open_run(directory)
+    path = Path(directory)
+    Store(path).close()
+    with closing(Ownership(path)), Store(path, write=True) as store:
+        found = open_run(path)
         best = found.best_first(top)
         if not best:
-            raise RequestError(f"No loss of the run in {directory} has a score yet; nothing can be compared.")
-        request = restore_request(found.settings, directory, task, operators)
+            raise RequestError(f"No loss of the run in {path} has a score yet; nothing can be compared.")
+        request = restore_request(found.settings, path, task, operators)
         if TEST not in request.task.splits:
             raise RequestError(
                 f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
             )
-        samples = sample_files.load(directory, found.settings.samples_digest)
+        evaluator, configuration = prepare(request), request.configuration
         if say is not None:
-            for text in describe_changes(request.task, samples, found.settings):
+            for text in describe_changes(evaluator, found.settings):
                 say(text)
-        runner = Evaluator(request.task, samples, request.configuration, operators=request.operators)
-        with start_workers(runner, Machines(workers=workers)) as pool:
-            dispatcher = Dispatcher(pool, request.configuration.limits)
+        with start_workers(evaluator, Machines(workers=workers)) as pool:
+            dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
-            entrants = [
-                Entrant(f"#{loss.id}", loss.formula, request.configuration.search.learning_rate) for loss in best
-            ]
+            entrants = [Entrant(f"#{loss.id}", loss.formula, configuration.search.learning_rate) for loss in best]
             every = baselines == "all"
-            return compare_with_baselines(
-                entrants, request.task, request.configuration, seeds, store, dispatcher, every=every
-            )
+            return compare_with_baselines(entrants, request.task, configuration, seeds, store, dispatcher, every=every)

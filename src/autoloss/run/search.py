@@ -10,20 +10,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autoloss import recipes
+from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.proposing.history import History
-from autoloss.run.adapting import FEW_LOSSES, describe_failures, describe_prospects
-from autoloss.run.changes import describe_changes
 from autoloss.run.loop import run_loop
+from autoloss.run.notes import (
+    FEW_LOSSES,
+    describe_budget,
+    describe_changes,
+    describe_failures,
+    describe_idle_workers,
+    describe_prospects,
+    describe_start,
+    read_recipe,
+)
+from autoloss.run.prepare import Say, adapt, check_threshold, prepare, score_standard
 from autoloss.run.progress import Finale, Progress
-from autoloss.run.request import Request, make_request, restore_request
+from autoloss.run.request import Request, branch_forms, choose_settings, make_request, restore_request
 from autoloss.run.results import Search, best_entrants, read_run
-from autoloss.run.start import start_run
+from autoloss.run.starting_losses import try_starting_losses
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
@@ -32,12 +41,15 @@ from autoloss.store import store as stores
 from autoloss.store.crash_points import crash_point
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
+from autoloss.store.migrations import digest_of_samples
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
 from autoloss.workers.injection import FaultyWorkers
 
 Value = TypeVar("Value")
+Observe = Callable[[Progress | Finale], None]
 
 
 @importable_files()
@@ -45,52 +57,45 @@ def search(
     task: str | Task,
     *,
     metric: str | None = None,
+    options: Mapping[str, Any] | None = None,
     evaluations: int | None = None,
     seed: int | None = None,
-    workers: int = 2,
+    workers: int | Machines = 2,
     ray: str | None = None,
-    ray_insecure: bool = False,
-    inject: str | None = None,
     directory: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Configuration | None = None,
+    recipe: str | None = None,
     start: str | Sequence[str] = (),
     frozen: Mapping[str, str] | None = None,
-    without: Sequence[str] = (),
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
-    recipe: str | None = None,
     final: bool = True,
-    observe: Callable[[Progress], None] | None = None,
-    observe_finale: Callable[[Finale], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    observe: Observe | None = None,
+    say: Say | None = None,
 ) -> Search:
     """Search a loss for a task.
 
     Args:
         task: A task, a name of `autoloss.tasks.names()`, or `file.py:name`.
-        metric: What a task of the catalogue is judged by.
+        metric: Metric of a task of the catalogue.
+        options: Further keyword arguments of a task of the catalogue.
         evaluations: N, the number of proxy trainings.
         seed: Decides everything that is drawn; equal seeds give equal histories for any number of workers.
-        workers: Processes that train and test; 0 does both in this process.
+        workers: Processes that train and test; 0 does both in this process. As `autoloss.Machines`, also how a Ray cluster is used
+            and which faults are injected.
         ray: `auto` starts a Ray cluster on this machine, an address uses an existing one; `workers` processes run on it.
-        ray_insecure: Also use a cluster that runs code for everybody who reaches it.
-        inject: Faults to inject, such as `worker-crash=0.05,hang=0.01,seed=7`, to see a run survive them.
-        directory: Where the run is kept; a new folder under `runs` by default.
-        settings: `evolution.lag` and the like → value; over those of the recipe.
-        options: Further keyword arguments of a task of the catalogue.
+        directory: Folder of the run; a new one under `runs` by default.
+        settings: `evolution.lag` and the like → value, over those of the recipe; or a whole `autoloss.Configuration`.
+        recipe: The settings to begin with: `default`, which finds most in some tens of trainings, or `paper`, those of the paper
+            for 500 trainings; docs/results.md compares them.
         start: Losses to start from: a file with one on each line; or, with commas between, formulas, names of the zoo, `zoo` for
             all of its formulas that fit, and folders of runs, for the ten best losses of each; or several of these. The first
             candidates are those of them that pass the rejection protocol.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
-        without: Operators of Table 1 that are switched off.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
-        recipe: The settings to begin with: `default`, which finds most in some tens of trainings, or `paper`, those of the paper
-            for 500 trainings; docs/results.md compares them.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
-        observe: Called with a `Progress` about twice a second.
-        observe_finale: Called with a `Finale` after each of the trainings that follow the search.
+        observe: Called with a `Progress` about twice a second, and with a `Finale` after each training that follows the search.
         say: Called with a sentence about what the run does next.
 
     Raises:
@@ -106,20 +111,14 @@ def search(
     >>> len(found.top(2)), found.best.score == found.top(1)[0].score
     (2, True)
     """
-    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    given = {"evaluations": evaluations, "seed": seed}
+    machines = _choose_machines(workers, ray)
     request = make_request(
         task,
+        choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed),
         metric=metric,
         options=options,
-        settings={
-            **recipes.get_search_settings(task, recipe),
-            **(settings or {}),
-            **{name: value for name, value in given.items() if value is not None},
-        },
         start=[start] if isinstance(start, str) else start,
         frozen=frozen,
-        without=without,
         operators=operators,
         also=also,
     )
@@ -130,21 +129,18 @@ def search(
         raise RequestError(
             f"{path} cannot be made: {error.strerror}. Give another directory.", argument="directory"
         ) from None
-    with own_run(path):
+    with _own_run(path):
         crash_point("owned")
         if stores.exists(path):
             raise RequestError(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
                 argument="directory",
             )
-        for note in request.notes:
-            (say or _ignore)(note)
-        settings_of_run, samples = start_run(request, path, machines, say or _ignore)
-        settings_of_run = replace(settings_of_run, final=final, workers=workers)
+        evaluator, settings_of_run = _begin(request, path, machines.workers, say or _ignore)
+        settings_of_run = replace(settings_of_run, final=final, workers=machines.workers)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
-            request = replace(request, configuration=settings_of_run.configuration)
-            return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
+            return _Driver(evaluator, path, store, machines, observe, say or _ignore).run(final)
 
 
 @importable_files()
@@ -153,15 +149,12 @@ def resume(
     task: Task | None = None,
     *,
     evaluations: int | None = None,
-    workers: int | None = None,
+    workers: int | Machines | None = None,
     ray: str | None = None,
-    ray_insecure: bool = False,
-    inject: str | None = None,
     operators: Sequence[Operator] = (),
     final: bool | None = None,
-    observe: Callable[[Progress], None] | None = None,
-    observe_finale: Callable[[Finale], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    observe: Observe | None = None,
+    say: Say | None = None,
 ) -> Search:
     """Go on with a run where it stopped; a finished one is only read and, where needed, compared.
 
@@ -185,85 +178,128 @@ def resume(
     """
     path = Path(directory)
     # What does not fit together is refused before the run is looked at.
-    machines = Machines(workers=2 if workers is None else workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
+    machines = _choose_machines(2 if workers is None else workers, ray)
     # A directory without a run is refused before it is locked.
     Store(path).close()
-    with own_run(path), Store(path, write=True, say=say or warn) as store:
+    with _own_run(path), Store(path, write=True, say=say or warn) as store:
         settings = store.settings()
         final = _keep_setting(store, "final", settings.final, final)
-        workers = _keep_setting(store, "workers", settings.workers, workers)
-        machines = replace(machines, workers=workers)
+        count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
             store.change_setting("configuration", request.configuration)
-        samples = sample_files.load(path, settings.samples_digest)
-        return _Driver(request, path, store, samples, machines, observe, observe_finale, say or _ignore).run(final)
+        machines = replace(machines, workers=count)
+        return _Driver(prepare(request), path, store, machines, observe, say or _ignore).run(final)
+
+
+def _begin(request: Request, directory: Path, workers: int, say: Say) -> tuple[Evaluator, RunSettings]:
+    """Prepare a new run: draw and save its samples, adapt its settings, and test the losses to start from.
+
+    Returns:
+        What tests and trains its losses, and its settings, which are not written yet.
+
+    Raises:
+        RequestError: The samples do not serve, or no loss can reach the threshold.
+        RunError: There is no room for the samples, or the task's own code fails.
+    """
+    evaluator = prepare(request)
+    for text in (*request.notes, *(f"Check the task: {doubt}" for doubt in evaluator.diagnose())):
+        say(text)
+    check_threshold(evaluator)
+    sample_files.save(directory, evaluator.samples)
+    evaluator = adapt(evaluator, say)
+    task, configuration = evaluator.task, evaluator.configuration
+    start = try_starting_losses(request.start, evaluator)
+    for text in (
+        *describe_idle_workers(workers, configuration),
+        *map(describe_start, start),
+        *describe_budget(configuration),
+    ):
+        say(text)
+    return evaluator, RunSettings(
+        configuration=configuration,
+        task=request.reference,
+        title=task.name,
+        branches=branch_forms(task, evaluator.samples),
+        release=__version__,
+        samples_digest=digest_of_samples(directory),
+        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        standard=score_standard(evaluator),
+        standard_loss=dict(task.standard),
+        recipe=read_recipe(task),
+        start=start,
+        also=request.also,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Driver:
-    """What a run is driven with."""
+    """Drives a run."""
 
-    request: Request
+    evaluator: Evaluator
     directory: Path
     store: Store
-    samples: sample_files.Samples
     machines: Machines
-    observe: Callable[[Progress], None] | None
-    observe_finale: Callable[[Finale], None] | None
-    say: Callable[[str], None]
+    observe: Observe | None
+    say: Say
 
     def run(self, final: bool) -> Search:
         """Search until the budget is spent, then confirm and compare the best if `final`."""
-        task, configuration, operators = self.request.task, self.request.configuration, self.request.operators
+        evaluator, store = self.evaluator, self.store
+        task, configuration = evaluator.task, evaluator.configuration
         history = History(task.branches, configuration)
-        history.restore(self.store.candidates(), self.store.outcomes())
+        history.restore(store.candidates(), store.outcomes())
         crash_point("restored")
-        runner = Evaluator(task, self.samples, configuration, history.known_keys, operators)
+        evaluator.learn(history.known_keys)
+        settings = store.settings()
         if history.candidates and (final or history.end is None):
-            for text in describe_changes(task, self.samples, self.store.settings()):
+            for text in describe_changes(evaluator, settings):
                 self.say(text)
         for text in describe_gpus(gpus_of_workers(task, self.machines)):
             self.say(text)
-        with start_workers(runner, self.machines, f"autoloss resume {self.directory}") as workers:
+        with start_workers(evaluator, self.machines, f"autoloss resume {self.directory}") as workers:
             dispatcher = Dispatcher(workers, configuration.limits)
-            self.store.rest_with(dispatcher.queue.rest)
-            end = run_loop(history, self.store, dispatcher, self._watch(history))
+            store.rest_with(dispatcher.queue.rest)
+            end = run_loop(history, store, dispatcher, self._watch(history, settings.standard))
             crash_point("search-ended")
             if final:
-                best = best_entrants(history.finished, configuration, self.store.settings().untrained)
+                best = best_entrants(history.finished, configuration, settings.untrained)
                 if not best and history.best is not None:
                     self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
-                confirm_and_compare(best, task, configuration, dispatcher, self.store, self.say, self._count())
+                confirm_and_compare(best, task, configuration, dispatcher, store, self.say, self._count())
         if dispatcher.queue.losses:
             self.say(dispatcher.queue.describe_losses())
         if isinstance(workers, FaultyWorkers):
             self.say(workers.describe_faults(dispatcher.failed))
         # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
-        own = [operators[name] for name in configuration.space.operators if name in operators]
+        table = evaluator.operators
+        own = [table[name] for name in configuration.space.operators if name in table]
         return read_run(self.directory, end, own, task.branches)
 
     def _count(self) -> Callable[[int, int], None]:
-        """Return what is told how many trainings of the finale are done."""
+        """Return a callback for the number of trainings of the finale that are done."""
         began, before = time.monotonic(), None
 
         def count(done: int, expected: int) -> None:
             nonlocal before
             before = done if before is None else before
-            if self.observe_finale is not None:
-                self.observe_finale(Finale(done, expected, done - before, time.monotonic() - began))
+            if self.observe is not None:
+                self.observe(Finale(done, expected, done - before, time.monotonic() - began))
 
         return count
 
-    def _watch(self, history: History) -> Callable[[Progress], None]:
-        """Return what is told the progress; it also says that trainings fail, and once and early that nothing may be found."""
-        standard, first = self.store.settings().standard, history.configuration.search.rungs[0]
-        waits = standard is not None
-        due = 0
+    def _watch(self, history: History, standard: float | None) -> Callable[[Progress], None]:
+        """Return a callback for the progress; it also says that trainings fail, and once that nothing may be found.
+
+        Args:
+            standard: Score of the standard loss at the first rung; None where it is not known.
+        """
+        first = history.configuration.search.rungs[0]
+        due, waits = 0, standard is not None
 
         def watch(progress: Progress) -> None:
-            nonlocal waits, due
+            nonlocal due, waits
             if self.observe is not None:
                 self.observe(progress)
             ended = len(history.outcomes)
@@ -273,11 +309,11 @@ class _Driver:
                     # Said again when as many more have ended.
                     due = 2 * ended
                     self.say(text)
-            if not waits or ended < FEW_LOSSES:
+            if standard is None or not waits or ended < FEW_LOSSES:
                 return
             short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
             scores = [score for score in short if score is not None]
-            if standard is not None and len(scores) >= FEW_LOSSES:
+            if len(scores) >= FEW_LOSSES:
                 waits = False
                 if text := describe_prospects(scores, standard):
                     self.say(text)
@@ -286,7 +322,7 @@ class _Driver:
 
 
 @contextmanager
-def own_run(directory: Path) -> Iterator[None]:
+def _own_run(directory: Path) -> Iterator[None]:
     """Keep other processes from driving a run; an interrupt gets a note on how to resume it."""
     owner = Ownership(directory)
     try:
@@ -298,8 +334,13 @@ def own_run(directory: Path) -> Iterator[None]:
         owner.close()
 
 
+def _choose_machines(workers: int | Machines, ray: str | None) -> Machines:
+    machines = workers if isinstance(workers, Machines) else Machines(workers=workers)
+    return machines if ray is None else replace(machines, ray=ray)
+
+
 def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -> Value:
-    """Return what is given, which the run keeps from then on, or what it has."""
+    """Return the new value and store it, or the stored value if none is given."""
     if given is None or given == stored:
         return stored
     store.change_setting(name, given)

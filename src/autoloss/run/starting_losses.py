@@ -21,7 +21,6 @@ from autoloss.space.loss_text import join_branches
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.task import Task
-from autoloss.training.threads import one_thread
 
 COMMENT = "#"
 ZOO = "zoo"
@@ -41,16 +40,6 @@ class StartingLoss:
 
     label: str
     formula: str
-
-
-def describe_start(start: StartVerdict) -> str:
-    """Say in a sentence whether a search starts from a loss."""
-    scores = ", ".join(
-        ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}") for name, g in start.g.items()
-    )
-    if start.reason is None:
-        return f"Starts from {start.label}: {scores}."
-    return f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random."
 
 
 def parse_starting_losses(
@@ -205,16 +194,13 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def check_starting_losses(losses: Sequence[StartingLoss], runner: Evaluator) -> tuple[StartVerdict, ...]:
+def try_starting_losses(losses: Sequence[StartingLoss], evaluator: Evaluator) -> tuple[StartVerdict, ...]:
     """Hold losses to the rejection protocol, each branch on its own, as the search does."""
-    with one_thread():
-        return tuple(_check(loss, runner) for loss in losses)
-
-
-def _check(loss: StartingLoss, runner: Evaluator) -> StartVerdict:
-    leaves = {name: branch.leaves_and_roles for name, branch in runner.task.branches.items()}
-    trees = Loss.parse(loss.formula, leaves, runner.operators)
-    attempts = {name: runner.get_tester(name).test(0, [tree])[0] for name, tree in trees.items()}
-    reasons = {name: Reason[attempt.reason].value for name, attempt in attempts.items() if attempt.reason is not None}
-    scores = {name: attempt.score for name, attempt in attempts.items()}
-    return StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None)
+    leaves = {name: branch.leaves_and_roles for name, branch in evaluator.task.branches.items()}
+    found: list[StartVerdict] = []
+    for loss in losses:
+        attempts = evaluator.test_loss(Loss.parse(loss.formula, leaves, evaluator.operators))
+        reasons = {name: Reason[tested.reason].value for name, tested in attempts.items() if tested.reason is not None}
+        scores = {name: tested.score for name, tested in attempts.items()}
+        found.append(StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None))
+    return tuple(found)

@@ -9,36 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from autoloss.atomic_files import commit_file, file_digest
-from autoloss.errors import RequestError, RunError, unknown
+from autoloss.errors import RunError
 from autoloss.space.branch import Sample
 from autoloss.store.crash_points import crash_point
 from autoloss.store.migrations import SAMPLES as FILE
-from autoloss.tasks.task import Task
-from autoloss.training.threads import one_thread
 
 Samples = Mapping[str, tuple[Sample, ...]]
-
-
-def draw_samples(task: Task, count: int, seed: int) -> Samples:
-    """Draw a task's samples and check that every branch has them.
-
-    Raises:
-        RequestError: A branch lacks samples, or a prediction is not finite or not (N, C, H, W).
-    """
-    with one_thread():
-        found = task.samples(count, seed)
-    for name in task.branches:
-        if name not in found:
-            raise unknown("set of samples for branch", name, found)
-        if len(found[name]) != count:
-            raise RequestError(f"Task {task.name!r} gave {len(found[name])} samples for {name}; asked for {count}.")
-        for sample in found[name]:
-            if sample.prediction.ndim not in (4, 5) or not bool(sample.prediction.isfinite().all()):
-                raise RequestError(
-                    f"A sample of branch {name} has a prediction of shape {tuple(sample.prediction.shape)}, finite: "
-                    f"{bool(sample.prediction.isfinite().all())}; expected finite raw predictions (N, C, H, W), or (N, C, D, H, W)."
-                )
-    return {name: tuple(found[name]) for name in task.branches}
 
 
 def save(directory: Path, samples: Samples) -> None:

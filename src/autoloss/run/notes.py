@@ -1,0 +1,182 @@
+"""Sentences about a run for who drives it: a small budget, idle workers, failing trainings, little prospects, another task."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoloss.errors import keep_text
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.records import Outcome, State
+from autoloss.settings import Configuration
+from autoloss.space.branch import Sample
+from autoloss.store.run_settings import RunSettings, StartVerdict
+from autoloss.tasks.task import Task
+
+FEW_LOSSES = 100
+"""Losses after which a search says that none is ahead of the standard one."""
+MANY_FAILED, FAILED_SHARE = 5, 0.2
+"""A search says that trainings fail when at least this number and this share of all did."""
+NOT_COMPARED = re.compile(r" at 0x[0-9A-Fa-f]+|\b(?:\w+\.)+(?=[A-Za-z_<])")
+"""Addresses of objects, and modules of functions: the file that was `__main__` may be imported now."""
+RELATIVE, ABSOLUTE = 1e-2, 1e-3
+"""Differences up to these come from another processor or GPU, which rounds in another way."""
+
+
+def describe_start(start: StartVerdict) -> str:
+    """Say whether a search starts from a loss."""
+    scores = ", ".join(
+        ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}") for name, g in start.g.items()
+    )
+    if start.reason is None:
+        return f"Starts from {start.label}: {scores}."
+    return f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random."
+
+
+def describe_budget(configuration: Configuration) -> list[str]:
+    """Say whether the budget ends before the first candidate with a parent.
+
+    >>> describe_budget(Configuration(evaluations=10))
+    ['The budget holds 10 candidates, and the first 20 are drawn from nothing (evolution.initial): this is a random search. ...']
+    """
+    candidates = int(configuration.evaluations / configuration.search.rungs[0])
+    if candidates > configuration.evolution.initial:
+        return []
+    return [
+        f"The budget holds {candidates} candidates, and the first {configuration.evolution.initial} are drawn from nothing "
+        "(evolution.initial): this is a random search. Raise the budget, also later by `autoloss resume`, or lower "
+        "evolution.initial."
+    ]
+
+
+def describe_idle_workers(workers: int, configuration: Configuration) -> list[str]:
+    """Say whether some workers will often have nothing to train; docs/results.md shows what a lag costs.
+
+    >>> describe_idle_workers(2, Configuration().changed({"evolution.lag": 4}))
+    []
+    """
+    lag = configuration.evolution.lag
+    settings, wanted = {"evolution.lag": lag}, {"evolution.lag": max(lag, 2 * workers)}
+    waits = lag < workers
+    if len(configuration.search.rungs) > 1 and workers > 1:
+        # While one candidate is trained whole, those up to this lag after it are trained shortly. Three quarters of what all
+        # workers train in that time are enough.
+        settings["search.promoted_lag"] = max(lag, configuration.search.promoted_lag)
+        wanted["search.promoted_lag"] = math.ceil(workers / configuration.search.rungs[0])
+        waits = waits or settings["search.promoted_lag"] < 0.75 * workers / configuration.search.rungs[0]
+    if not waits:
+        return []
+    now, better = (" and ".join(f"{name}={value}" for name, value in each.items()) for each in (settings, wanted))
+    return [
+        f"With {now}, some of the {workers} workers will often only test losses, or wait for those that train. Set {better} to "
+        "keep nearly all busy; each candidate then knows fewer of the latest ones."
+    ]
+
+
+def describe_prospects(scores: Sequence[float], standard: float) -> str | None:
+    """Say that nothing may be found where no loss is ahead of the standard one in short trainings; None where one is.
+
+    >>> describe_prospects([0.5, 0.7], standard=0.6)
+    """
+    if max(scores) > standard:
+        return None
+    return (
+        f"None of {len(scores)} losses is ahead of the standard loss in short trainings so far ({max(scores):.4f} against "
+        f"{standard:.4f}). That is so where the loss is not what limits a task, and for a while in some searches that end well. "
+        "`autoloss check` tells whether another learning rate helps. Ctrl-C ends the search; what was found is saved."
+    )
+
+
+def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | None:
+    """Say that many trainings fail, and why the last one did; None where few do.
+
+    >>> describe_failures([Outcome(state=State.SCORED, score=1.0)] * 20, "runs/x")
+    """
+    failed = [outcome for outcome in outcomes if outcome.state is State.FAILED]
+    if len(failed) < MANY_FAILED or len(failed) < FAILED_SHARE * len(outcomes):
+        return None
+    reason = keep_text(next(iter(failed[-1].reason.splitlines()), "no reason was given"), 300)
+    return (
+        f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason} — "
+        f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; what was found is saved."
+    )
+
+
+def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
+    """Say in a sentence how the task differs from the beginning of the run.
+
+    Samples, the untrained network's score, the standard loss and the recipe are compared.
+
+    Args:
+        evaluator: With the samples that the run keeps.
+    """
+    task, configuration = evaluator.task, settings.configuration
+    found: list[str] = []
+    # What fails here fails in tests and trainings as well, and is told there.
+    with suppress(Exception):
+        drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
+        found += [
+            f"the data or the network of the branch {name} give other samples"
+            for name, samples in evaluator.samples.items()
+            if not _are_same(samples, drawn[name])
+        ]
+        before, now = settings.untrained, evaluator.measure_untrained(derive_seed(configuration.seed, "training"))
+        if before is not None and (now is None or not math.isclose(now, before, rel_tol=RELATIVE, abs_tol=ABSOLUTE)):
+            score = "no score" if now is None else f"a score of {now:.4f}"
+            found.append(
+                f"the untrained network has {score} and had {before:.4f}: the metric, the network or the valid split is another one"
+            )
+    if settings.standard_loss and dict(settings.standard_loss) != dict(task.standard):
+        now, before = ("; ".join(losses.values()) for losses in (task.standard, settings.standard_loss))
+        found.append(f"its standard loss is {now or 'none'} and was {before}")
+    recipe = read_recipe(task)
+    found += [
+        f"its recipe has {name} {recipe[name]} and had {settings.recipe[name]}"
+        for name in sorted(settings.recipe.keys() & recipe.keys())
+        # As text, a NaN is the same NaN.
+        if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
+    ]
+    if not found:
+        return []
+    return [
+        f"The task is not the one that the run began with: {'; '.join(found)}. Scores from before and after do not compare. "
+        "Restore the task, or begin a new run with another --out; if the data are split at random, give the split a seed."
+    ]
+
+
+def read_recipe(task: Task) -> dict[str, Any]:
+    """Return the recipe of a task's proxy trainings, without `NOT_COMPARED`; nothing where JSON cannot hold it."""
+    with suppress(Exception):
+        return _clean(json.loads(json.dumps(dict(task.recipe("proxy")))))
+    return {}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _clean(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return NOT_COMPARED.sub("", value) if isinstance(value, str) else value
+
+
+def _are_same(stored: Sequence[Sample], drawn: Sequence[Sample]) -> bool:
+    return len(stored) == len(drawn) and all(
+        before.context.keys() == now.context.keys()
+        and _are_close(before.prediction, now.prediction)
+        and all(_are_close(before.context[name], now.context[name]) for name in before.context)
+        for before, now in zip(stored, drawn, strict=True)
+    )
+
+
+def _are_close(before: Tensor, now: Tensor) -> bool:
+    if before.shape != now.shape:
+        return False
+    return torch.allclose(before.double(), now.detach().cpu().double(), RELATIVE, ABSOLUTE, equal_nan=True)

@@ -1,0 +1,207 @@
+"""What every command starts from: an evaluator of the task, and for a search the settings that the task can follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from autoloss.errors import RequestError
+from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.proposing.records import State
+from autoloss.rejection.screen import bound_gains
+from autoloss.run.request import Request
+from autoloss.tasks.task import Task
+from autoloss.training.training import Training
+
+LEAST_STEPS = 32
+"""Optimizer steps of the shortest training that losses are compared by; docs/results.md shows how losses rank after so many."""
+NEAR, SHARE_OF_STANDARD = 0.5, 0.9
+"""η is lowered where the standard loss has at least this share of it, to this share of the standard loss's g."""
+LARGEST_SHARE = 0.5
+"""Largest share of the schedule that counts as a short training."""
+Say = Callable[[str], None]
+
+
+def prepare(request: Request, *, samples: bool = True) -> Evaluator:
+    """Return the evaluator of a request, with the samples of its run, or new ones where it starts one.
+
+    Args:
+        samples: Whether losses are tested; for trainings alone, none are drawn.
+
+    Raises:
+        RequestError: The samples do not serve, or the task does not follow the learning rate.
+    """
+    task, configuration = request.task, request.configuration
+    check_learning_rate(task, configuration.search.learning_rate, "search.learning_rate", "settings")
+    found = request.samples
+    if found is None:
+        found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
+    return Evaluator(task, found, configuration, request.operators)
+
+
+def check_learning_rate(task: Task, rate: float, name: str, argument: str) -> None:
+    """Refuse a factor on the learning rate that a task does not follow.
+
+    Args:
+        name: What a message calls the factor.
+        argument: Argument of the caller that holds it.
+
+    Raises:
+        RequestError: It is not 1, and the task trains at 1 only.
+    """
+    if rate != 1 and not task.tunes_learning_rate:
+        raise RequestError(
+            f"{name} is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
+            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
+            argument=argument,
+        )
+
+
+def check_threshold(evaluator: Evaluator) -> None:
+    """Refuse a threshold that no loss can reach: the search would draw a million losses before it gave up.
+
+    Raises:
+        RequestError: On some branch, even the ideal prediction gains less.
+    """
+    settings = evaluator.configuration.rejection
+    for name in evaluator.task.branches:
+        reference = evaluator.get_tester(name).engine.reference
+        most = reference.score(bound_gains(reference), settings.unit)
+        if most < settings.threshold:
+            untrained = sum(reference.initial) / len(reference.initial)
+            raise RequestError(
+                f"No loss can pass on the branch {name}: an untrained network's metric is {untrained:.2f} on its samples already, "
+                f"so g can be {most:.2f} at most ({settings.unit}), and η is {settings.threshold:g}. Set "
+                "rejection.unit=relative, or a lower rejection.threshold.",
+                argument="settings",
+            )
+
+
+def adapt(evaluator: Evaluator, say: Say) -> Evaluator:
+    """Return the evaluator with the settings of a search changed to what its task can follow.
+
+    Args:
+        say: Called with a sentence about each change.
+
+    Raises:
+        RunError: The training with the standard loss fails.
+    """
+    for adapt_setting in (_adapt_threshold, _adapt_scale, _adapt_rungs):
+        evaluator = adapt_setting(evaluator, say)
+    return evaluator
+
+
+def score_standard(evaluator: Evaluator) -> float | None:
+    """Return the standard loss's score at the first of several rungs; None with a single rung, or without such a loss."""
+    first, *others = evaluator.configuration.search.rungs
+    if not others or not evaluator.has_standard:
+        return None
+    return evaluator.train_standard(evaluator.make_training(first)).score
+
+
+def _adapt_threshold(evaluator: Evaluator, say: Say) -> Evaluator:
+    """Lower η to what the standard loss reaches on the branches where it comes near."""
+    settings = evaluator.configuration.rejection
+    if not settings.admit_standard:
+        return evaluator
+    rejected: dict[str, float] = {}
+    for branch, form in evaluator.task.branches.items():
+        # Elsewhere g depends on the unit of the targets, and a low one says nothing about other losses.
+        verdict = evaluator.judge_standard(branch) if form.activation in ("softmax", "sigmoid") else None
+        # A g far below η says nothing about the losses that are wanted.
+        if verdict and verdict.score is not None and NEAR * settings.threshold <= verdict.score < settings.threshold:
+            rejected[branch] = verdict.score
+    if not rejected:
+        return evaluator
+    branch = min(rejected, key=lambda name: rejected[name])
+    threshold = lower_to(rejected[branch])
+    say(
+        f"The standard loss of the branch {branch} has g {rejected[branch]:.3g} on the samples, just below rejection.threshold = "
+        f"{settings.threshold:g}. The threshold is lowered to {threshold:g}, so that losses like it pass."
+    )
+    return evaluator.changed(evaluator.configuration.changed({"rejection.threshold": threshold}))
+
+
+def lower_to(g: float) -> float:
+    """Return the threshold that admits a standard loss with this g, and losses like it.
+
+    >>> lower_to(0.573)
+    0.516
+    """
+    return float(f"{SHARE_OF_STANDARD * g:.3g}")
+
+
+def _adapt_scale(evaluator: Evaluator, say: Say) -> Evaluator:
+    """Train losses at their own scale where the standard loss has none that they could be brought to."""
+    if not evaluator.configuration.search.scale:
+        return evaluator
+    for branch in evaluator.task.branches:
+        if branch not in evaluator.task.standard:
+            obstacle = f"the task names no standard loss for the branch {branch}, whose scale they could be brought to"
+        elif not evaluator.get_tester(branch).scales:
+            obstacle = f"on the samples, the gradient of the standard loss of the branch {branch} is zero or not finite"
+        else:
+            continue
+        say(f"Losses are trained at the scale that they are drawn with: {obstacle}.")
+        return evaluator.changed(evaluator.configuration.changed({"search.scale": False}))
+    return evaluator
+
+
+def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
+    """Lengthen the short trainings until the task can be trained and measured there."""
+    settings = evaluator.configuration.search
+    if len(settings.rungs) == 1:
+        return evaluator
+    rungs, reason = _choose_rungs(evaluator)
+    if rungs == settings.rungs:
+        return evaluator
+    changes: dict[str, object] = {"search.rungs": rungs}
+    if len(rungs) > 1:
+        say(f"{reason} Candidates are trained at a share of {rungs[0]:.3g} first.")
+        # A larger share means fewer candidates: whole trainings keep their part of the budget.
+        longer = rungs[0] / settings.rungs[0]
+        changes["search.promote"] = min(1.0, settings.promote * longer)
+        changes["search.promoted_lag"] = math.ceil(settings.promoted_lag / longer)
+    else:
+        say(f"{reason} Every candidate is trained whole.")
+        # Where nothing is learned in short trainings, a whole one tells whether anything is.
+        if evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
+            say(
+                f"{obstacle} A search finds little there. Try another learning rate (`autoloss check`) or a longer schedule."
+            )
+    return evaluator.changed(evaluator.configuration.changed(changes))
+
+
+def _choose_rungs(evaluator: Evaluator) -> tuple[tuple[float, ...], str]:
+    """Return the rungs at which the task can be trained and measured, and why they are others than those asked for."""
+    task, rungs, reason = evaluator.task, evaluator.configuration.search.rungs, ""
+    if not task.shortens:
+        return (1.0,), f"The task {task.name} cannot be cut short (it declares `shortens = False`)."
+    steps = task.steps(Training(seed=0))
+    if steps is not None and steps * rungs[0] < LEAST_STEPS:
+        reason = f"A training of {task.name} has {steps} steps; a share of {rungs[0]:g} is fewer than {LEAST_STEPS}."
+        rungs = _raise_first(rungs, LEAST_STEPS / steps)
+    while len(rungs) > 1 and (obstacle := _find_obstacle_of_training(evaluator, rungs[0])):
+        reason, rungs = obstacle, _raise_first(rungs, 2 * rungs[0])
+    return rungs, reason
+
+
+def _raise_first(rungs: tuple[float, ...], first: float) -> tuple[float, ...]:
+    """Return the rungs with a larger first one; the last alone where that is too large."""
+    return (first, *(rung for rung in rungs if rung > first)) if first <= LARGEST_SHARE else rungs[-1:]
+
+
+def _find_obstacle_of_training(evaluator: Evaluator, fidelity: float) -> str | None:
+    """Train with the standard loss at a share of the schedule; return why losses cannot be compared there, or None."""
+    if not evaluator.has_standard:
+        return None
+    training = evaluator.make_training(fidelity)
+    outcome, untrained = evaluator.train_standard(training), evaluator.measure_untrained(training.seed)
+    at = f"at a share of {fidelity:.3g} of the schedule" if fidelity < 1 else "in a whole training"
+    if outcome.state is not State.SCORED or outcome.score is None:
+        return f"The standard loss has no score {at}: {outcome.reason}."
+    if untrained is not None and not outcome.score > untrained:
+        return (
+            f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
+        )
+    return None
