@@ -5,7 +5,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench-quick docs format clean
+.PHONY: demo test test-experiments check bench-quick docs format clean
 
 # What the demo needs, and no more; pip says what it fetches.
 .venv/core: pyproject.toml constraints.txt
@@ -30,6 +30,10 @@ demo: .venv/core
 
 test: .venv/installed
 	$(BIN)/pytest -n 3 --dist worksteal
+
+# Every script of bench/ at its smallest, and the tests that broken variants of the code are caught.
+test-experiments: .venv/installed
+	$(BIN)/pytest -n 3 --dist worksteal -m experiment
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -42,6 +42,7 @@ IN_A_PROCESS = {"faults_ray"}
 """Ray reads the environment once, when it is imported."""
 
 
+@pytest.mark.experiment
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_smallest_run_of_a_script_prints_its_figures(name, capsys):
     arguments = SMALLEST.get(name, ())

@@ -23,6 +23,8 @@ from promise import Shown
 
 from .mutating import mutated
 
+pytestmark = pytest.mark.experiment
+
 Experiment = Callable[[Path], Shown]
 EVALUATIONS = 5
 

@@ -24,6 +24,8 @@ from autoloss.workers.worker import run_job
 
 from .mutating import mutated
 
+pytestmark = pytest.mark.experiment
+
 Row = Mapping[str, Any]
 
 

@@ -23,6 +23,8 @@ from autoloss.workers.worker import run_job
 from tests.store.test_store import SETTINGS
 from tests.workers.test_channel import call, hide, is_gone, open_descriptors, write_to_all
 
+pytestmark = pytest.mark.experiment
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Prepare = Callable[[], Any]

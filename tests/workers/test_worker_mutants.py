@@ -26,6 +26,8 @@ from tests.workers.test_injection import (
 from tests.workers.test_leases import check_the_job_of_a_silent_supervisor_is_lost
 from tests.workers.test_worker_faults import check_an_error_of_a_gpu_replaces_the_worker
 
+pytestmark = pytest.mark.experiment
+
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
