@@ -1,4 +1,4 @@
-"""What a wrong request gets: one screen, exit code 2, nothing left behind."""
+"""Commands run in the tests: their exit codes, and the one screen that a wrong request gets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def run(*arguments: object) -> tuple[int, str, str]:
         main([str(argument) for argument in arguments])
     assert "Traceback" not in said.getvalue()
     return int(ended.value.code or 0), out.getvalue(), said.getvalue()
+
+
+def exit_code(*arguments: object) -> int:
+    """Run a command and return its exit code; what it prints is the test's to read."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
 
 
 def screen(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -17,17 +17,11 @@ import time
 import pytest
 
 import autoloss
-from autoloss.cli import main
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
 from tests.run.quick import SETTINGS, QuickTask
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from tests.screens import exit_code as run
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +48,9 @@ def test_an_output_without_room_is_one_sentence(directory, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Full())
     assert run("top", directory) == 1
     said = capsys.readouterr().err
-    assert said == (
-        "autoloss: What the command says cannot be written: No space left on device. Make room, or write it elsewhere.\n"
-    )
+    assert said.startswith("autoloss: ")
+    assert "No space left on device" in said
+    assert said.count("\n") == 1
 
 
 @pytest.fixture

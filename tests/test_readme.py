@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.cli import main
+from tests.screens import exit_code as run
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -25,12 +25,6 @@ def task_file(tmp_path) -> Path:
     file = tmp_path / "worst_digit.py"
     file.write_text(example("own task"), encoding="utf-8")
     return file
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_the_own_task_takes_at_most_thirty_lines():

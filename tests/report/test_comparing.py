@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -15,20 +14,8 @@ from autoloss.report.page.writing import write_comparison
 from autoloss.run.results import open_run
 from autoloss.store.read import read_once
 from autoloss.store.run_settings import TaskReference
-from tests.report.test_leaderboard import run
-from tests.report.written import POOLED, begin, compared, searched
-
-
-class Elements(HTMLParser):
-    """The start tags of a page, each with its attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attributes)))
+from tests.report.written import POOLED, begin, compared, searched, tags
+from tests.screens import exit_code as run
 
 
 @pytest.fixture
@@ -46,9 +33,10 @@ def test_several_runs_stand_beside_each_other(runs, tmp_path, capsys):
     assert "0.9100 ±" in text
     assert re.search(r"<code>evolution.lag</code></th><td>4</td><td>2</td>", text)
     assert "different tasks" not in text
-    tags = Elements(text).found
     assert not [
-        tag for tag, attributes in tags if "src" in attributes or str(attributes.get("href", "")).startswith("http")
+        tag
+        for tag, attributes in tags(text)
+        if "src" in attributes or str(attributes.get("href", "")).startswith("http")
     ]
     # An earlier report is replaced, any other file is not.
     write_comparison(runs, out)
@@ -95,7 +83,7 @@ def test_the_page_draws_score_against_size(runs):
 
 def test_every_formula_can_be_copied_and_every_word_is_explained(runs):
     text = page(gather_contents(read_once(runs[0])))
-    copied = [attributes for tag, attributes in Elements(text).found if "copied" in str(attributes.get("class"))]
+    copied = [attributes for tag, attributes in tags(text) if "copied" in str(attributes.get("class"))]
     assert len(copied) > 3
     assert f">{POOLED}</code>" in text
     for word in ("candidate", "training seed", "twin, copy", "valid and test split", "factor"):
@@ -103,7 +91,7 @@ def test_every_formula_can_be_copied_and_every_word_is_explained(runs):
 
 
 def test_narrow_pages_leave_out_the_columns_that_are_least_needed(runs):
-    tags = Elements(page(gather_contents(read_once(runs[0])))).found
-    minor = [tag for tag, attributes in tags if "minor" in str(attributes.get("class")).split()]
+    found = tags(page(gather_contents(read_once(runs[0]))))
+    minor = [tag for tag, attributes in found if "minor" in str(attributes.get("class")).split()]
     assert minor.count("th") >= 5
     assert minor.count("td") >= minor.count("th")

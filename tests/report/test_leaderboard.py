@@ -10,7 +10,6 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from autoloss.cli import main
 from autoloss.errors import RequestError
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import MUTATIONS, mutate, trace_mutations
@@ -25,14 +24,9 @@ from autoloss.space.parsing import parse
 from autoloss.store.read import read_once
 from autoloss.store.store import Store
 from tests.report.written import CE, POOLED, ROOT, add, begin, candidate, scored, searched
+from tests.screens import exit_code as run
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

@@ -10,14 +10,12 @@ import re
 import sqlite3
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
-from html.parser import HTMLParser
 from random import Random
 
 import pytest
 import torch
 
 import autoloss
-from autoloss.cli import main as command
 from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
@@ -39,30 +37,12 @@ from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import FILE, Store
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.training import Training
-from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        command([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from tests.report.written import CE, KEY, POOLED, add, begin, candidate, compared, scored, searched, tags, words
+from tests.screens import exit_code as run
 
 
 def text_of(directory) -> str:
     return page(gather_contents(Reader(directory)))
-
-
-def tags(text: str) -> list[tuple[str, list[tuple[str, str | None]]]]:
-    """Return what a browser would make of a page: each tag with its attributes."""
-    found = []
-    parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attributes: found.append((tag, attributes))  # type: ignore[method-assign]
-    parser.feed(text)
-    return found
-
-
-def words(text: str) -> str:
-    return " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL)).split())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +111,7 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
     assert "<img src=x" not in text
     assert "<b>" not in text
     assert text.count("<script") == 1
-    attributes = {name for _, found in tags(text) for name, _ in found}
+    attributes = {name for _, found in tags(text) for name in found}
     assert not {name for name in attributes if name.startswith("on")}
     assert not {name for name, _ in tags(text)} & {"b", "iframe", "object"}
 

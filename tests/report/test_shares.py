@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.parsing import parse
 from autoloss.store.read import Reader
 from tests.report.test_leaderboard import ALPHABET
-from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored
+from tests.report.written import CE, ROOT, SCALED, add, begin, candidate, promoted, scored, words
 
 FACTOR = describe_factors(SCALED)
 
@@ -42,10 +41,6 @@ def shown(search: Search, number: int) -> str:
     console = Console(record=True, width=200)
     print_show(console, show_values(search, number))
     return console.export_text()
-
-
-def words(text: str) -> str:
-    return " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL)).split())
 
 
 @pytest.mark.parametrize(

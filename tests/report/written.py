@@ -1,9 +1,12 @@
-"""Runs as a search leaves them, written through the store, without a search: what is read is known beforehand."""
+"""Runs as a search leaves them, written through the store, without a search; and pages as a reader sees them."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +123,17 @@ def compared(directory: Path, *, found: Sequence[float], standard: Sequence[floa
 def _train(store: Store, entrant: Entrant, seed: int, split: str, score: float) -> None:
     job = entrant.job(seed, split)
     store.add_training(job.loss, job.training, scored(score))
+
+
+def words(page: str) -> str:
+    """Return the text of a page."""
+    return " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)).split())
+
+
+def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Return the start tags of a page, each with its attributes, as a browser reads them."""
+    found: list[tuple[str, dict[str, str | None]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    parser.feed(page)
+    return found

@@ -26,8 +26,8 @@ from autoloss.space.form import BranchForm
 from autoloss.store import samples as sample_files
 from autoloss.store.read import read_once
 from autoloss.store.store import Store
-from tests.report.test_leaderboard import run
 from tests.report.written import CE, add, begin, candidate, scored
+from tests.screens import exit_code as run
 from tests.tasks.toy import HeatmapBranch
 
 CHANNELS = 4

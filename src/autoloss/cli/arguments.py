@@ -64,17 +64,12 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
 
 def check_task_name(task: str, metric: str | None) -> None:
     """Refuse an unknown task or metric, before torch is imported."""
-    from autoloss.errors import unknown
-    from autoloss.tasks.catalogue import CATALOGUE
+    from autoloss.tasks.catalogue import find_entry
 
-    if ".py:" in task:
-        return
     if task.endswith(".py"):
         raise RequestError(f"{task} is a file; name the task in it as well: {_suggest_objects(task)}.")
-    if task not in CATALOGUE:
-        raise unknown("task", task, CATALOGUE)
-    if metric is not None and metric not in CATALOGUE[task].metrics:
-        raise unknown(f"metric of the task {task}", metric, CATALOGUE[task].metrics)
+    if ".py:" not in task:
+        find_entry(task, metric)
 
 
 def _suggest_objects(path: str) -> str:

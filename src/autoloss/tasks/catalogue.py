@@ -160,11 +160,7 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
 
 def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the factory of a task and its keyword arguments."""
-    if name not in CATALOGUE:
-        raise unknown("task", name, CATALOGUE)
-    row = CATALOGUE[name]
-    if metric is not None and metric not in row.metrics:
-        raise unknown(f"metric of the task {name}", metric, row.metrics)
+    row = find_entry(name, metric)
     factory = find_factory(name)
     parameters = list(signature(factory).parameters.values())
     known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
@@ -178,6 +174,19 @@ def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple
         for option, value in options.items()
     }
     return factory, {"metric": metric or row.metric, **read}
+
+
+def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
+    """Return the entry of a task, without importing torch.
+
+    Raises:
+        RequestError: An unknown name or metric.
+    """
+    if name not in CATALOGUE:
+        raise unknown("task", name, CATALOGUE)
+    if metric is not None and metric not in CATALOGUE[name].metrics:
+        raise unknown(f"metric of the task {name}", metric, CATALOGUE[name].metrics)
+    return CATALOGUE[name]
 
 
 def find_factory(name: str) -> Any:
