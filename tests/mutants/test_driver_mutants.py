@@ -123,8 +123,8 @@ MUTANTS = {
         kills("outcome-told"),
     ),
     "outcome not kept": Mutant(
-        "autoloss.run.loop:_Search.receive",
-        {"self.record.add_training(done.job.loss, done.job.training, outcome, number)": "pass"},
+        "autoloss.run.loop:_append",
+        {"store.add_training(record.loss, record.training, record.outcome, record.candidate)": "pass"},
         kills("outcome-told"),
     ),
     "commits not synced": Mutant(
@@ -167,13 +167,13 @@ MUTANTS = {
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.proposing.archive:AgeingPopulation.members",
-        {"k - self._lag": "len(self._scores)"},
+        "autoloss.proposing.view:View.scored",
+        {"found[: bisect_right(found, last)]": "list(found)"},
         replayed,
     ),
     "trainings keyed by their driver": Mutant(
-        "autoloss.run.loop:_Search.train",
-        {'seed, "training")': 'seed, "training", self.charged_before)'},
+        "autoloss.proposing.history:History._list_trainings",
+        {'seed, "training", ': 'seed, "training", __import__("os").getpid(), '},
         kills_of_one_code("outcome-received"),
     ),
     "keys forgotten by a resumed run": Mutant(
@@ -244,8 +244,8 @@ MUTANTS = {
         "ended with 1",
     ),
     "trainings keyed by the time": Mutant(
-        "autoloss.run.loop:_Search.train",
-        {'seed, "training")': 'seed, "training", time.time() > 2e9)'},
+        "autoloss.proposing.history:History._list_trainings",
+        {'seed, "training", ': 'seed, "training", __import__("time").time() > 2e9, '},
         folders("under a clock that jumps"),
         "another history",
     ),

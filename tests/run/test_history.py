@@ -11,7 +11,7 @@ import pytest
 import autoloss
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.rejection_tester import make_tester
-from autoloss.proposing import ahead
+from autoloss.proposing import machine
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import Origin, State
 from autoloss.rejection.protocol import measure_reference
@@ -100,7 +100,7 @@ def test_the_golden_search_is_unchanged(clean):
 
 
 def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "KEYS_PER_BATCH", 1)
+    monkeypatch.setattr(machine, "KEYS_PER_BATCH", 1)
     assert searched(tmp_path / "run", QuickTask()) == clean
 
 
@@ -138,7 +138,7 @@ def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):
     assert any(individual.outcome.curve for individual in long.history)
     history = History(("main",), long.configuration)
     with Store(long.directory) as store:
-        history.restore(store.candidates(), store.outcomes())
+        history.restore(store.candidates(), store.search_trainings())
     assert len(history.finished) == len(long.history)
     assert not any(individual.outcome.curve for individual in history.finished)
 

@@ -114,7 +114,7 @@ class Draft:
         if not winners and not plan.promotes:
             origin, source = Origin.COPIED, plan.parent
         else:
-            source = self._signatures.find_twin(plan.candidate, write_key(signature, plan.fidelity))
+            source = self._signatures.find_twin(plan.candidate, write_key(signature, plan))
             origin = Origin.TRAINED if source is None else Origin.TWIN
         return Candidate(
             id=plan.candidate,
@@ -134,6 +134,8 @@ class Draft:
             rejected={branch: bytes(keys) for branch, keys in self.rejected.items()},
             accepted={branch: bytes(keys) for branch, keys in self.accepted.items()},
             fidelity=plan.fidelity,
+            seeds=plan.seeds,
+            folds=plan.folds,
             pool={} if plan.pool == 1 else {branch: _list_pool(attempts) for branch, attempts in self.passed.items()},
         )
 
@@ -147,7 +149,7 @@ class Draft:
 
     def _leave_out_twins(self, branch: str, pool: Sequence[Attempt]) -> Sequence[Attempt]:
         """Return the attempts whose loss was not trained before, or all if none is new."""
-        keys = [write_key(self._signature({branch: attempt}), self.plan.fidelity) for attempt in pool]
+        keys = [write_key(self._signature({branch: attempt}), self.plan) for attempt in pool]
         new = [
             a for a, key in zip(pool, keys, strict=True) if self._signatures.find_twin(self.plan.candidate, key) is None
         ]
@@ -179,7 +181,7 @@ class Draft:
         if self.open != [branch]:
             return False
         others = {other: passed[0] for other, passed in self.passed.items() if passed}
-        signature = write_key(self._signature({**others, branch: attempt}), self.plan.fidelity)
+        signature = write_key(self._signature({**others, branch: attempt}), self.plan)
         return self._signatures.is_known_to_diverge(self.plan.candidate, signature)
 
     def _signature(self, winners: Mapping[str, Attempt]) -> dict[str, tuple[str, ...]]:
@@ -188,9 +190,10 @@ class Draft:
         return {branch: signature[branch] for branch in self.plan.kinds}
 
 
-def write_key(signature: Mapping[str, Sequence[str]], fidelity: float) -> str:
-    """Write the signatures of all branches, and the share of the schedule, as the one text under which a loss is found again."""
-    return f"{fidelity} {join_branches({branch: ' '.join(norms) for branch, norms in signature.items()})}"
+def write_key(signature: Mapping[str, Sequence[str]], trained: Plan | Candidate) -> str:
+    """Write the signatures of all branches, and how a candidate is trained, as the one text under which a loss is found again."""
+    loss = join_branches({branch: " ".join(norms) for branch, norms in signature.items()})
+    return f"{trained.fidelity} {trained.seeds} {trained.folds} {loss}"
 
 
 def _list_pool(attempts: Sequence[Attempt]) -> tuple[tuple[int, tuple[str, ...]], ...]:

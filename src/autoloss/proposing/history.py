@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
+from autoloss.proposing.jobs import Train
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
@@ -21,6 +23,7 @@ from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, S
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
+from autoloss.training.training import Training
 
 ROUNDING = 1e-9
 """Of sums of shares."""
@@ -52,18 +55,21 @@ class History:
         self._signatures = SignatureIndex(self._ledger)
         self._twins: defaultdict[int, list[int]] = defaultdict(list)
         """Candidate under way → those that will share its outcome."""
+        self._trainings: dict[int, dict[Training, Outcome | None]] = {}
+        """Candidate under way → its trainings, with the outcomes of those that have ended."""
         # Of the next few candidates: asked for with every batch, and a tournament among thousands takes its time.
         self._plans: dict[int, Plan] = {}
         self._idle = 0
 
     @property
     def running(self) -> list[int]:
-        """Candidates that are to be trained and have no outcome yet."""
-        return [
-            candidate.id
-            for candidate in self.candidates[self._ledger.resolved :]
-            if candidate.origin is Origin.TRAINED and candidate.id not in self.outcomes
-        ]
+        """The candidates that are to be trained and have no outcome yet."""
+        return list(self._trainings)
+
+    def missing_trainings(self, k: int) -> list[Train]:
+        """Return the trainings of candidate k that have not ended; none where it has its outcome, or shares one."""
+        trainings = self._trainings.get(k, {})
+        return [Train(self.candidates[k].loss, one, k) for one, outcome in trainings.items() if outcome is None]
 
     @property
     def finished(self) -> list[Individual]:
@@ -78,7 +84,7 @@ class History:
 
     @property
     def end(self) -> str | None:
-        """Why no further candidate belongs to the run, or None while there are more."""
+        """Why no further candidate belongs to the run, or None while there may be more."""
         settings, limits = self.configuration.evolution, self.configuration.limits
         if not self.running and self._cost_of_next > self._budget_left:
             unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
@@ -98,7 +104,7 @@ class History:
         k = len(self.candidates)
         if not (self._ledger.covers(k) and self.plannable(k)) or self.end is not None:
             return False
-        reserved = sum(self.candidates[candidate].fidelity for candidate in self.running)
+        reserved = sum(training.fidelity for trainings in self._trainings.values() for training in trainings)
         return self._cost_of_next <= self._budget_left - reserved
 
     @property
@@ -109,7 +115,8 @@ class History:
     @property
     def _cost_of_next(self) -> float:
         """What the next candidate is charged with, should it be trained."""
-        return self.plan(len(self.candidates)).fidelity
+        plan = self.plan(len(self.candidates))
+        return plan.fidelity * len(plan.seeds) * len(plan.folds)
 
     @property
     def known_keys(self) -> dict[str, bytes]:
@@ -133,6 +140,8 @@ class History:
                 raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
             if plan.parent is not None and not 0 <= plan.parent < visible.count:
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
+            if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):
+                raise ValueError(f"{plan} trains a candidate again whose outcome candidate {k} does not see.")
             first = self.configuration.search.rungs[0]
             self._plans[k] = plan if plan.fidelity else replace(plan, fidelity=first)
         return self._plans[k]
@@ -164,15 +173,15 @@ class History:
         self._append(candidate)
         return candidate
 
-    def restore(self, candidates: Iterable[Candidate], outcomes: Mapping[int, Outcome]) -> None:
-        """Bring back what a store holds: candidates in order, each with its outcome where there is one."""
+    def restore(self, candidates: Iterable[Candidate], trainings: Mapping[int, Mapping[Training, Outcome]]) -> None:
+        """Bring back what a store holds: candidates in order, and the trainings of each that have ended."""
         for candidate in candidates:
             for branch, verdicts in self.verdicts.items():
                 verdicts.record_all(candidate.rejected.get(branch, b""), False)
                 verdicts.record_all(candidate.accepted.get(branch, b""), True)
             self._append(candidate)
-            if candidate.id in outcomes:
-                self.tell(candidate.id, outcomes[candidate.id])
+            for training, outcome in trainings.get(candidate.id, {}).items():
+                self.collect(candidate.id, training, outcome)
 
     def _append(self, candidate: Candidate) -> None:
         self._ledger.add(candidate)
@@ -180,28 +189,58 @@ class History:
         self.totals.update(candidate.counts)
         self._idle = 0 if candidate.origin is Origin.TRAINED else self._idle + 1
         if candidate.source is None:
-            self._signatures.record(candidate.id, write_key(candidate.signature, candidate.fidelity))
+            self._signatures.record(candidate.id, write_key(candidate.signature, candidate))
+            self._trainings[candidate.id] = dict.fromkeys(self._list_trainings(candidate))
         elif candidate.source in self.outcomes:
             self._assign(candidate.id, self.outcomes[candidate.source])
         else:
             self._twins[candidate.source].append(candidate.id)
 
+    def _list_trainings(self, candidate: Candidate) -> list[Training]:
+        # Common random numbers: by default every training of a search has the same seed, which leaves less noise in selection.
+        seed, learning_rate = self.configuration.seed, self.configuration.search.learning_rate
+        return [
+            Training(
+                seed=derive_seed(seed, "training", *([number] if number else [])),
+                fidelity=candidate.fidelity,
+                learning_rate=learning_rate,
+            )
+            for number in candidate.seeds
+        ]
+
+    def collect(self, k: int, training: Training, outcome: Outcome) -> None:
+        """Keep the outcome of one training of candidate k, and record that of the candidate with the last."""
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
+        self._trainings[k][training] = replace(outcome, curve=())
+        outcomes = list(filter(None, self._trainings[k].values()))
+        if len(outcomes) == len(self._trainings[k]):
+            self.tell(k, Outcome.pool(outcomes))
+
     def tell(self, k: int, outcome: Outcome) -> None:
-        """Record what the training of candidate k came to, for the candidate and for its twins."""
-        diverged = outcome.state is State.DIVERGED
-        self.trainings[self.candidates[k].fidelity] += 1
+        """Record the outcome of the trainings of candidate k, for the candidate and for its twins."""
+        del self._trainings[k]
+        candidate, diverged = self.candidates[k], outcome.state is State.DIVERGED
+        self.trainings[candidate.fidelity] += outcome.count
         if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
-            self.charged += outcome.fidelity
+            self.charged += outcome.fidelity * outcome.count
         self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
-        for candidate in (k, *self._twins.pop(k, ())):
-            self._assign(candidate, outcome)
+        if candidate.promoted and candidate.parent is not None:
+            before = self.outcomes[candidate.parent]
+            if before.fidelity == outcome.fidelity:
+                outcome = Outcome.pool([before, outcome])
+        for told in (k, *self._twins.pop(k, ())):
+            self._assign(told, outcome)
 
     def _assign(self, k: int, outcome: Outcome) -> None:
-        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
         outcome = replace(outcome, curve=())
         self._ledger.tell(k, outcome)
         individual = Individual(self.candidates[k], outcome)
-        if outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
+        if self.best is not None and self._ledger.again.get(self.best.id) == k:
+            # What was the best is known better now.
+            others = (Individual(self.candidates[one], found) for one, found in self.outcomes.items())
+            scored = (one for one in others if one.outcome.score is not None and one.id not in self._ledger.again)
+            self.best = max(scored, key=lambda one: one.rank, default=None)
+        elif outcome.score is not None and (self.best is None or individual.rank > self.best.rank):
             self.best = individual
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+from autoloss.proposing.records import Outcome
 from autoloss.training.training import Training
 
 
@@ -77,10 +79,25 @@ class Train:
 
     Args:
         loss: A formula, a loss of several branches, or a name in the zoo.
+        candidate: The candidate whose training it is; None beside a search.
     """
 
     loss: str
     training: Training
+    candidate: int | None = None
 
 
 Job = RejectionBatch | Train
+
+
+class Completed(Protocol):
+    """A job with its result, and how long it took."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def result(self) -> Outcome | list[Attempt]: ...
+
+    @property
+    def seconds(self) -> float: ...

@@ -24,6 +24,8 @@ class Plan:
         fidelity: Share of the schedule that it is trained at; 0 stands for the first of `search.rungs`.
         pool: Number of attempts that pass at each branch, among which the proposer chooses.
         start: Text of the loss that branches of the kind `START` begin with.
+        seeds: Numbers of the training seeds; 0 is the one that all candidates share by default.
+        folds: Folds of the data. The candidate is trained once for each pair of seed and fold, and has the mean of the scores.
     """
 
     candidate: int
@@ -32,6 +34,8 @@ class Plan:
     fidelity: float = 0.0
     pool: int = 1
     start: str = ""
+    seeds: tuple[int, ...] = (0,)
+    folds: tuple[int, ...] = (0,)
 
     @property
     def drawn(self) -> list[str]:
@@ -40,7 +44,7 @@ class Plan:
 
     @property
     def promotes(self) -> bool:
-        """Whether it is the parent itself, trained at a larger share."""
+        """Whether it is the parent itself, trained at a larger share, or again at the same with other seeds or folds."""
         return Kind.PROMOTION in self.kinds.values()
 
 

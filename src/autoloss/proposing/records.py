@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from autoloss.training.training import Training
+
 REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
 """The longest reason, and the longest name of a task, a branch or a metric, that a run keeps."""
 FURTHER_METRICS = 100
@@ -162,6 +164,24 @@ def _pool_metric(groups: Sequence[tuple[float, float, int]]) -> tuple[float, flo
     mean = math.fsum(mean * count for mean, _, count in groups) / total
     squares = math.fsum((count - 1) * deviation**2 + count * (part - mean) ** 2 for part, deviation, count in groups)
     return mean, math.sqrt(squares / (total - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class NewCandidate:
+    """A candidate that is complete, with the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
+
+    candidate: Candidate
+    rejected: Mapping[tuple[str, int], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTraining:
+    """A training of a candidate that has ended."""
+
+    candidate: int
+    loss: str
+    training: Training
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Ledger:
         """Number of candidates, from the first without a gap, that have an outcome."""
         self.scored: defaultdict[float, list[int]] = defaultdict(list)
         """Share of the schedule → candidates with a score, in their order."""
+        self.again: dict[int, int] = {}
+        """Candidate → the one that it is trained as again at the same share, whose outcome holds its own."""
         self.memos: dict[object, Any] = {}
         self._others_resolved = 0
         """Likewise, as if promoted candidates had an outcome at once."""
@@ -45,6 +47,9 @@ class Ledger:
     def add(self, candidate: Candidate) -> None:
         """Append the next candidate."""
         self.candidates.append(candidate)
+        parent = candidate.parent if candidate.promoted else None
+        if parent is not None and self.candidates[parent].fidelity == candidate.fidelity:
+            self.again.setdefault(parent, candidate.id)
         self._count_resolved()
 
     def tell(self, k: int, outcome: Outcome) -> None:
@@ -126,11 +131,15 @@ class View:
         return self._ledger.outcomes[k] if self._ledger.sees(self.k, k) else None
 
     def scored(self, fidelity: float) -> Sequence[int]:
-        """Return the visible candidates with a score at a share of the schedule, in their order."""
+        """Return the visible candidates with a score at a share of the schedule, in their order.
+
+        One that was trained again at that share gives way to the candidate that holds the outcome of all its trainings.
+        """
         first = fidelity == self.configuration.search.rungs[0]
         last = self.count - 1 if first else min(self.count - 1, self.k - self._ledger.promoted_lag)
-        found = self._ledger.scored.get(fidelity, [])
-        return found[: bisect_right(found, last)]
+        found, again = self._ledger.scored.get(fidelity, []), self._ledger.again
+        found = found[: bisect_right(found, last)]
+        return [k for k in found if again.get(k, self.k) > last] if again else found
 
     def scores(self, among: Sequence[int]) -> list[float]:
         """Return the scores of visible candidates that have one."""

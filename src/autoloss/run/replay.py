@@ -14,11 +14,11 @@ from typing import Any
 
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import build_alphabet
-from autoloss.proposing.ahead import KEYS_PER_BATCH
 from autoloss.proposing.attempts import draw_attempt, resolve_kind
 from autoloss.proposing.draft import Draft
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
+from autoloss.proposing.machine import KEYS_PER_BATCH
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.prepare import prepare

@@ -249,7 +249,7 @@ class _Driver:
         evaluator, store = self.evaluator, self.store
         task, configuration = evaluator.task, evaluator.configuration
         history = History(task.branches, configuration)
-        history.restore(store.candidates(), store.outcomes())
+        history.restore(store.candidates(), store.search_trainings())
         crash_point("restored")
         evaluator.learn(history.known_keys)
         settings = store.settings()

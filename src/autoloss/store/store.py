@@ -7,6 +7,7 @@ and what is finished is in the store. One process writes; readers (`autoloss.sto
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,14 @@ class Store:
         """Read what the trainings beside the search came to."""
         rows = self.database.read_rows("training", "candidate IS NULL")
         return {Train(row["loss"], training_from_row(row)): outcome_from_row(row) for row in rows}
+
+    def search_trainings(self) -> dict[int, dict[Training, Outcome]]:
+        """Read the trainings of the search: candidate → each of them with its outcome."""
+        found: defaultdict[int, dict[Training, Outcome]] = defaultdict(dict)
+        for row in self.database.read_all("training"):
+            if row["candidate"] is not None:
+                found[row["candidate"]][training_from_row(row)] = outcome_from_row(row)
+        return found
 
     def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
         """Read the sample of what was rejected: candidate → (branch, attempt) → (formula, reason)."""

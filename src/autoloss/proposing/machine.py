@@ -1,17 +1,19 @@
-"""Attempts tested ahead of their turn: which to test next, and what came of them.
+"""A search as an event machine: which jobs to run next, and the records that follow from their results.
 
-Workers may test in any order; a history takes the results in its own. What was tested in vain costs time, never a decision.
+Attempts are tested ahead of their turn. Workers may test in any order; a history takes the results in its own. What was tested in
+vain costs time, never a decision.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, RejectionBatch
+from autoloss.proposing.jobs import Attempt, Completed, Job, RejectionBatch, Train
 from autoloss.proposing.proposer import Plan
+from autoloss.proposing.records import NewCandidate, NewTraining, Outcome
 
 TARGET_SECONDS = 0.5
 """How long one batch should take: short enough that little is tested in vain, long enough to be worth sending."""
@@ -24,7 +26,7 @@ the older ones and simulates some losses again, which costs time and decides not
 
 @dataclass(slots=True)
 class BranchProgress:
-    """The attempts at one branch of one candidate: which were tested, and where the next batch begins.
+    """The attempts at one branch of one candidate: the results of those that were tested, and where the next batch begins.
 
     Args:
         gaps: (first, count) of attempts before `next` that no worker has been given, in order.
@@ -44,16 +46,60 @@ class BranchProgress:
         return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
 
 
-class Ahead:
-    """Plans batches of tests for the next candidates, as far as their plans are known."""
+class Machine:
+    """The jobs and the records of one search.
+
+    A driver stores what `receive` yields, each record before it takes the next; runs what `next_jobs` yields; and hands the results
+    to `receive` again, until `history.end` says why the search is over.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self._trainings = deque(job for k in history.running for job in history.missing_trainings(k))
         self._progress: defaultdict[tuple[int, str], BranchProgress] = defaultdict(BranchProgress)
         self._seconds_per_attempt = 0.0
 
-    def advance(self) -> bool:
-        """Let the history decide what is tested of its next candidate; say whether all its branches are settled."""
+    def receive(self, completed: Iterable[Completed] = ()) -> Iterator[NewCandidate | NewTraining]:
+        """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete.
+
+        Raises:
+            RunError: The attempts at a branch are used up.
+        """
+        for done in completed:
+            match done.job, done.result:
+                case Train(loss, training, int(k)), Outcome() as outcome:
+                    outcome = replace(outcome, fidelity=training.fidelity)
+                    yield NewTraining(k, loss, training, outcome)
+                    self._history.collect(k, training, outcome)
+                case RejectionBatch() as batch, list() as attempts:
+                    self._receive_attempts(batch, attempts, done.seconds)
+                case _:
+                    raise TypeError(f"{done.result} is no result of {done.job}.")
+        while self._history.can_begin and self._advance():
+            draft = self._history.begin()
+            candidate = self._history.complete()
+            yield NewCandidate(candidate, draft.rejected_formulas)
+            self._trainings.extend(self._history.missing_trainings(candidate.id))
+            for key in [key for key in self._progress if key[0] <= candidate.id]:
+                del self._progress[key]
+
+    def next_jobs(self, idle: int) -> Iterator[Job]:
+        """Yield the jobs to run next, each once: all trainings that are due, then tests for the workers that are left.
+
+        Args:
+            idle: Number of workers that nothing waits for.
+        """
+        while self._trainings:
+            yield self._trainings.popleft()
+            idle -= 1
+        if self._history.end is None:
+            for eager in (False, True):
+                while idle > 0 and (batch := self._next_batch(eager)) is not None:
+                    yield batch
+                    idle -= 1
+
+    def _advance(self) -> bool:
+        """Let the history decide the tested attempts at its next candidate; say whether all its branches are settled."""
         draft = self._history.begin()
         for branch in list(draft.open):
             tested = self._progress[draft.plan.candidate, branch].tested
@@ -64,8 +110,8 @@ class Ahead:
                 return False
         return not draft.open
 
-    def next_batch(self, eager: bool = False) -> RejectionBatch | None:
-        """Return what an idle worker should test, or None when nothing is worth testing yet.
+    def _next_batch(self, eager: bool) -> RejectionBatch | None:
+        """Return the attempts that an idle worker should test, or None when nothing is worth testing yet.
 
         Args:
             eager: Also go further on branches that are being tested already.
@@ -107,7 +153,7 @@ class Ahead:
             return MIN_ATTEMPTS
         return max(MIN_ATTEMPTS, min(MAX_ATTEMPTS, round(TARGET_SECONDS / self._seconds_per_attempt)))
 
-    def receive(self, batch: RejectionBatch, attempts: list[Attempt], seconds: float) -> None:
+    def _receive_attempts(self, batch: RejectionBatch, attempts: Sequence[Attempt], seconds: float) -> None:
         """Take in the results of a batch; it may have ended early, at the first attempt that passed."""
         if batch.candidate < len(self._history.candidates):
             return
@@ -122,8 +168,3 @@ class Ahead:
             self._seconds_per_attempt = (
                 0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
             )
-
-    def forget(self, candidate: int) -> None:
-        """Drop what was tested for a candidate that is complete, and for those before it."""
-        for key in [key for key in self._progress if key[0] <= candidate]:
-            del self._progress[key]
