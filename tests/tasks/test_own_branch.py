@@ -1,0 +1,113 @@
+"""A branch of one's own in a SupervisedTask: one rate per row, with its own leaves, metric and ideal prediction, in this file alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss import Branch, Data, Recipe, RequestError, Role, Scored, SupervisedTask, Training
+from tests.tasks import conformance
+from tests.tasks.toy import accuracy
+
+SETTINGS = {"evolution.initial": 2, "rejection.samples": 2, "rejection.steps": 50, "rejection.learning_rate": 0.05}
+
+
+@dataclass(frozen=True, slots=True)
+class RateBranch(Branch):
+    """The rate `r` = exp(prediction) of each row against the count `t`."""
+
+    activation: str = "none"
+    weight: float = 1.0
+    leaves_and_roles: Mapping[str, Role] = field(
+        default_factory=lambda: {"r": Role.PREDICTION, "t": Role.TARGET}, init=False
+    )
+
+    def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        rows = prediction.reshape(-1, 1, 1, 1)
+        return {"r": rows.clamp(max=10).exp(), "t": context["target"].reshape(rows.shape).float()}
+
+    def mask(self, context: Mapping[str, Tensor]) -> None:
+        return None
+
+    def divisor(self, context: Mapping[str, Tensor]) -> float:
+        return float(len(context["target"]))
+
+    def metric(self, prediction: Tensor, context: Mapping[str, Tensor]) -> float:
+        """Return 1 where all rates are the counts, and less the further they are from them."""
+        leaves = self.leaves(prediction, context)
+        return math.exp(-(leaves["r"] - leaves["t"]).abs().mean().item())
+
+    def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
+        return context["target"].reshape(-1, 1, 1, 1).float().clamp(min=1e-6).log()
+
+
+def counts(seed: int) -> tuple[Tensor, Tensor]:
+    inputs = torch.rand(96, 3, generator=torch.Generator().manual_seed(seed))
+    return inputs, (4 * inputs[:, 0]).round().long()
+
+
+def task(**others: Any) -> SupervisedTask:
+    given = {
+        "branch": RateBranch(),
+        "recipe": Recipe(epochs=4, batch_size=16, learning_rate=0.05),
+        "data": Data(rows_per_sample=16),
+        "standard": "(r - t) ** 2",
+        **others,
+    }
+    return SupervisedTask(lambda: nn.Linear(3, 1), counts(0), counts(1), test=counts(2), **given)
+
+
+CLAIMS = [claim for claim in conformance.CLAIMS if "hand_written" not in claim.__name__]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+def test_task(claim, monkeypatch):
+    monkeypatch.setattr(
+        conformance, "_tree", lambda branch: autoloss.parse("(r - t) ** 2", leaves=list(branch.leaves_and_roles))
+    )
+    claim(task())
+
+
+def test_losses_of_its_leaves_are_searched(tmp_path):
+    made = task()
+    found = autoloss.search(
+        made, evaluations=3, seed=0, workers=0, directory=tmp_path / "run", settings=SETTINGS, final=False
+    )
+    assert {"r", "t"} >= {leaf for leaf in ("p", "y", "r", "t") if leaf in found.best.formula}
+    outcome = made.train(autoloss.bind(found.best.loss, made.branches), Training(seed=0, split="test"))
+    assert isinstance(outcome, Scored)
+
+
+def test_the_score_is_the_branchs_metric_or_another_one_of_raw_predictions():
+    seen: list[Tensor] = []
+
+    def closeness(prediction: Tensor, target: Tensor) -> float:
+        seen.append(prediction)
+        return RateBranch().metric(prediction, {"target": target})
+
+    criterion = conformance.bind({"main": autoloss.parse("(r - t) ** 2", leaves=["r", "t"])}, task().branches)
+    own, given = (made.train(criterion, Training(seed=0)) for made in (task(), task(metric=closeness)))
+    assert isinstance(own, Scored)
+    assert own == given
+    assert seen[-1].shape == (96, 1)
+
+
+def test_a_branch_with_an_encoding_takes_the_place_of_the_activation():
+    images = torch.randn(8, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    pair = images, (images[:, 0] > 0).long()
+    branch = autoloss.ActivatedBranch(encoding="edge", ignore_index=7)
+    made = SupervisedTask(lambda: nn.Conv2d(1, 2, 1), pair, pair, metric=accuracy, branch=branch)
+    found = made.branches["main"]
+    assert isinstance(found, autoloss.ActivatedBranch)
+    assert (found.encoding, found.ignore_index, found.channels) == ("edge", 7, 2)
+    with pytest.raises(RequestError, match="leave both out"):
+        SupervisedTask(lambda: nn.Conv2d(1, 2, 1), pair, pair, "softmax", accuracy, branch=branch)
+    with pytest.raises(RequestError, match="metric"):
+        SupervisedTask(lambda: nn.Conv2d(1, 2, 1), pair, pair, branch=branch)
