@@ -230,6 +230,8 @@ def unknown_names_are_refused(task: Task) -> None:
         task.train(trees(task), Training(seed=0, split="tset"))
     with pytest.raises(RequestError, match="schedule"):
         task.train(trees(task), Training(seed=0, schedule="fulll"))
+    with pytest.raises(RequestError, match=f"{task.folds} fold"):
+        task.train(trees(task), Training(seed=0, fold=task.folds))
     with pytest.raises(RequestError, match="loss for the branch"):
         task.train({}, Training(seed=0))
 

@@ -45,6 +45,7 @@ class Task(ABC):
         standard: Branch → formula or name in the zoo of the loss in common use: the baseline of `check` and of comparisons.
         baselines: Further losses in common use, each given by the branches in which it differs from `standard`.
         splits: Splits that `train` can evaluate, `valid` first; without `test` there are no comparisons on held-out data.
+        folds: Number of partitions of the data into training and `valid` split that `train` offers, as `Training.fold`.
         schedules: Schedules of `train`: `proxy` first, for a search, and `full` for retraining.
         also: Names of the further metrics in `Scored.also`; None where they are not known in advance.
         tunes_learning_rate: Whether `train` follows `Training.learning_rate`. Comparisons then tune the learning rate of
@@ -65,6 +66,7 @@ class Task(ABC):
     standard: Mapping[str, str] = {}
     baselines: Sequence[Mapping[str, str]] = ()
     splits: Sequence[str] = ("valid", "test")
+    folds: int = 1
     schedules: Sequence[str] = ("proxy", "full")
     also: Sequence[str] | None = None
     tunes_learning_rate: bool = False
@@ -143,14 +145,19 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
         splits: Splits that the schedule can evaluate; `task.splits` when None.
 
     Raises:
-        RequestError: There is no such split or schedule, a branch has no loss, or the task does not follow the fidelity or the
-            learning rate.
+        RequestError: There is no such split, fold or schedule, a branch has no loss, or the task does not follow the fidelity or
+            the learning rate.
     """
     if training.schedule not in task.schedules:
         raise unknown("schedule", training.schedule, task.schedules)
     available = task.splits if splits is None else splits
     if training.split not in available:
         raise unknown(f"split of the schedule {training.schedule}", training.split, available)
+    if training.fold >= task.folds:
+        raise RequestError(
+            f"The task {task.name} has {task.folds} fold{'s' * (task.folds != 1)}; found fold {training.fold}. Count folds from 0, "
+            "or partition the data in train() and declare the number as `folds`."
+        )
     for branch in task.branches:
         if branch not in criterion:
             raise unknown("loss for the branch", branch, criterion)

@@ -121,8 +121,9 @@ class Trainer(Generic[Network, Batch]):
 
 
 def _make_metadata(training: Training, examples: int) -> dict[str, Any]:
-    facts = {"seed": training.seed, "schedule": training.schedule, "examples": examples}
-    return facts if training.fidelity == 1 else {**facts, "fidelity": training.fidelity}
+    facts: dict[str, Any] = {"seed": training.seed, "schedule": training.schedule, "examples": examples}
+    facts |= {} if training.fidelity == 1 else {"fidelity": training.fidelity}
+    return {**facts, "fold": training.fold} if training.fold else facts
 
 
 def select_examples(count: int, fidelity: float, least: int) -> Tensor:

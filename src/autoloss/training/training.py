@@ -16,6 +16,7 @@ class Training:
     Args:
         seed: Seed of the initial weights, the order of the data and the augmentation; at least 0.
         split: Split that is evaluated: `valid` during a search, `test` for final figures only.
+        fold: Number of the partition of the data into training and `valid` split, from 0; see `Task.folds`.
         schedule: One of the task's schedules.
         fidelity: Share of the schedule that is trained, in (0, 1].
         learning_rate: Factor on the schedule's learning rate, above 0.
@@ -31,6 +32,7 @@ class Training:
 
     seed: int
     split: str = "valid"
+    fold: int = 0
     schedule: str = "proxy"
     fidelity: float = 1.0
     learning_rate: float = 1.0
@@ -42,6 +44,7 @@ class Training:
         object.__setattr__(self, "scale", scale)
         for name, value, holds, expected in (
             ("seed", self.seed, self.seed >= 0, "at least 0"),
+            ("fold", self.fold, self.fold >= 0, "at least 0"),
             ("fidelity", self.fidelity, 0 < self.fidelity <= 1, "above 0 and at most 1"),
             ("learning_rate", self.learning_rate, 0 < self.learning_rate < math.inf, "above 0"),
             *((f"scale[{branch!r}]", factor, 0 < factor < math.inf, "above 0") for branch, factor in scale.items()),
@@ -50,9 +53,8 @@ class Training:
                 raise RequestError(f"The training's {name} is {value}; it needs to be {expected}.")
 
     def __hash__(self) -> int:
-        return hash(
-            (self.seed, self.split, self.schedule, self.fidelity, self.learning_rate, tuple(self.scale.items()))
-        )
+        numbers = (self.seed, self.fold, self.fidelity, self.learning_rate)
+        return hash((*numbers, self.split, self.schedule, tuple(self.scale.items())))
 
 
 @dataclass(frozen=True, slots=True)
