@@ -1,4 +1,4 @@
-"""A branch of one's own in a SupervisedTask: one rate per row, with its own leaves, metric and ideal prediction, in this file alone."""
+"""A branch of one's own in a SupervisedTask: one rate per row, with leaves, metric and ideal prediction in this file alone."""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ class Data:
             global generators of torch, NumPy and Python are seeded for each batch in any case.
         ignore_index: Class index that the loss ignores.
         rows_per_sample: Rows of one sample of the protocol where the prediction has no space; otherwise a sample is one image.
+        folds: Parts into which the training data are split where there are no validation data: a training at fold f is evaluated
+            on part f and trained on all others. Classes are stratified where each example has one.
 
     Raises:
         RequestError: A value has another type, or is outside its range.
@@ -55,6 +57,7 @@ class Data:
     reseed: Reseed | None = None
     ignore_index: int | None = None
     rows_per_sample: int = 64
+    folds: int = 1
 
     def __post_init__(self) -> None:
         whole = "a whole number"
@@ -63,9 +66,10 @@ class Data:
                 "loaders": (self.loaders, int, whole),
                 "ignore_index": (self.ignore_index, int | None, f"{whole} or none"),
                 "rows_per_sample": (self.rows_per_sample, int, whole),
+                "folds": (self.folds, int, whole),
             }
         )
-        for name, least in (("loaders", 0), ("rows_per_sample", 1)):
+        for name, least in (("loaders", 0), ("rows_per_sample", 1), ("folds", 1)):
             if getattr(self, name) < least:
                 raise RequestError(f"{name} is {getattr(self, name)}; it needs to be at least {least}.")
 

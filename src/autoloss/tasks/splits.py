@@ -139,6 +139,38 @@ class Split:
                 "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
             )
 
+    def make_folds(self, count: int) -> list[dict[str, Split]]:
+        """Split the examples into as many parts; of each fold return a part as `valid`, and the others as `train`.
+
+        Raises:
+            RequestError: There are fewer examples than parts, or too few of a class.
+        """
+        from sklearn.model_selection import KFold, StratifiedKFold
+
+        if self._loader is not None or count > len(self):
+            found = f"{len(self)} examples" if self._loader is None else "a DataLoader, which draws its own batches"
+            raise RequestError(
+                f"folds is {count}, and the {self.name} data is {found}; expected data with at least one example for each fold."
+            )
+        splitter, labels = KFold(count, shuffle=True, random_state=0), None
+        _, target = self.first(1)
+        if target.ndim == 1 and not target.is_floating_point():
+            labels = torch.cat([targets for _, targets in self.in_order(1024)])
+            splitter = StratifiedKFold(count, shuffle=True, random_state=0)
+            for label, found in zip(*(part.tolist() for part in labels.unique(return_counts=True)), strict=True):
+                if found < count:
+                    raise RequestError(
+                        f"The class {label} has {found} of the {self.name} examples, so it is missing from a fold; folds is "
+                        f"{count}. Lower folds, or leave the class out."
+                    )
+        parts = splitter.split(self.indices, labels)
+        return [{"train": self._select(kept, "train"), "valid": self._select(held, "valid")} for kept, held in parts]
+
+    def _select(self, rows: np.ndarray, name: str) -> Split:
+        part = copy.copy(self)
+        part.name, part.indices = name, self.indices[torch.as_tensor(rows)]
+        return part
+
 
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
     """Return columns of tensors, or items that are accessible by index."""

@@ -75,7 +75,7 @@ class SupervisedTask(TrainerTask):
             whose items are pairs (input, target), with further parts if need be, or dictionaries; or a `DataLoader` of a
             `Dataset`, which brings its batches, `collate_fn` and workers along. A dictionary of inputs is given to the network
             as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
-        valid: Validation data, on which losses are compared.
+        valid: Validation data, on which losses are compared; None with `Data(folds=…)`.
         activation: Activation between the network's output and the prediction: softmax, sigmoid or none; None with `branch`.
         metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
             It is called once per sample in the rejection protocol and once on the whole split after training. An object with
@@ -111,7 +111,7 @@ class SupervisedTask(TrainerTask):
         self,
         network: Network,
         train: Any,
-        valid: Any,
+        valid: Any = None,
         activation: Activation | None = None,
         metric: Metric = None,
         *,
@@ -153,11 +153,9 @@ class SupervisedTask(TrainerTask):
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         self._fit = trainer
-        given = {"train": train, "valid": valid, "test": test}
-        proxy = {label: Split(part, label, data) for label, part in given.items() if part is not None}
-        others = {label: None if part is None else Split(part, label, data) for label, part in full.data.items()}
-        whole = {label: split for label, split in {**proxy, **others}.items() if split is not None}
-        self._splits = {"proxy": proxy, "full": whole}
+        self.folds = data.folds
+        self._splits = _read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
+        proxy, whole = (folds[0] for folds in self._splits.values())
         self.recipes = {
             "proxy": proxy["train"].adopt_batches(recipe),
             "full": whole["train"].adopt_batches(full.recipe or recipe),
@@ -180,7 +178,7 @@ class SupervisedTask(TrainerTask):
     def steps(self, training: Training) -> int | None:
         if self._fit is not None:
             return None
-        recipe, train = self.recipes[training.schedule], self._splits[training.schedule]["train"]
+        recipe, train = self.recipes[training.schedule], self._splits[training.schedule][training.fold]["train"]
         return shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
@@ -206,7 +204,7 @@ class SupervisedTask(TrainerTask):
         raise describe_unusable_samples(drawn, count, None if self._has_space else self._reading.rows_per_sample)
 
     def diagnose(self) -> Sequence[str]:
-        return find_doubts(self._splits["proxy"], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
+        return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
 
     def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
         """Return the same task with another metric; the one that it had is reported with the score.
@@ -249,14 +247,15 @@ class SupervisedTask(TrainerTask):
         return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
 
     def _list_splits(self, schedule: str) -> Sequence[str]:
-        return [label for label in self._splits.get(schedule, self.splits) if label != "train"]
+        return [label for label in self._splits[schedule][0] if label != "train"] if schedule in self._splits else ()
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[nn.Module, tuple[Inputs, Tensor]]:
         schedule, execution, fit = training.schedule, execution or self._execution, self._fit
         recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
-        train, evaluated = self._splits[schedule]["train"], self._splits[schedule][training.split]
+        splits = self._splits[schedule][training.fold]
+        train, evaluated = splits["train"], splits[training.split]
         size = evaluated.evaluation_batch(recipe)
         return Trainer(
             build=lambda: build_network(self._networks[schedule]),
@@ -295,7 +294,7 @@ class SupervisedTask(TrainerTask):
                 f"The task {self.name} has no pictures: it predicts no class for each pixel. Choose a task of segmentation."
             )
         check_training(self, criterion, training, self._list_splits(training.schedule))
-        data = self._splits[training.schedule][training.split]
+        data = self._splits[training.schedule][training.fold][training.split]
         trainer = self._trainer(criterion, training)
         return trainer.apply(training, lambda network: list(self._make_pictures(network, data, count)))
 
@@ -343,7 +342,7 @@ class SupervisedTask(TrainerTask):
 
     def _probe(self, branch: Branch) -> torch.Size:
         """Return the shape of the network's prediction, after checks on a few examples of each split."""
-        recipe, splits = self.recipes["proxy"], self._splits["proxy"]
+        recipe, splits = self.recipes["proxy"], self._splits["proxy"][0]
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
             shapes = [
@@ -356,13 +355,33 @@ class SupervisedTask(TrainerTask):
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
         """Draw `limit` candidates for a sample; none is drawn twice before all were drawn once."""
-        split = self._splits["proxy"]["train"]
+        split = self._splits["proxy"][0]["train"]
         count = len(split)
         size = 1 if self._has_space else min(self._reading.rows_per_sample, count)
         order: list[Tensor] = []
         while len(order) < limit:
             order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
         return split.batches(order[:limit], seed)
+
+
+def _read_splits(
+    proxy_data: Mapping[str, Any], full_data: Mapping[str, Any], data: Data
+) -> Mapping[str, list[dict[str, Split]]]:
+    """Return the splits of each schedule, fold by fold.
+
+    Args:
+        full_data: The splits of the schedule `full` that differ from the proxy's; None for one that it cannot evaluate.
+    """
+    proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
+    others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
+    if ("valid" in proxy) == (data.folds > 1) or (data.folds > 1 and others.keys() & {"train", "valid"}):
+        raise RequestError(
+            f"folds is {data.folds}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for `full`."
+        )
+    folds = proxy["train"].make_folds(data.folds) if data.folds > 1 else [{}]
+    parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]
+    whole = [{label: split for label, split in {**part, **others}.items() if split is not None} for part in parts]
+    return {"proxy": parts, "full": whole}
 
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:

@@ -101,7 +101,7 @@ def test_the_hard_task_tells_losses_apart_by_more_than_the_seed():
 
 def test_the_data_are_fixed_and_the_splits_are_disjoint():
     def rows(task) -> dict[str, torch.Tensor]:
-        return {name: next(split.in_order(10_000))[0] for name, split in task._splits["proxy"].items()}
+        return {name: next(split.in_order(10_000))[0] for name, split in task._splits["proxy"][0].items()}
 
     first, second = rows(tabular(data="breast_cancer_hard")), rows(tabular("auc", "breast_cancer_hard"))
     assert all(torch.equal(first[name], second[name]) for name in ("train", "valid", "test"))

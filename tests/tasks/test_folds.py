@@ -1,0 +1,105 @@
+"""A SupervisedTask without validation data: each fold holds out one part of the training data, and three are one outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autoloss import Data, Diverged, Recipe, RequestError, Scored, Setup, SupervisedTask, Training
+from autoloss.proposing.records import Outcome, State
+from tests.tasks import conformance
+from tests.tasks.toy import Items, accuracy
+
+ROWS = 60
+
+
+def rows(rare: int = 20) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+    return inputs, (torch.arange(ROWS) < rare).long()
+
+
+def task(train: Any = None, folds: int = 3, **others: Any) -> SupervisedTask:
+    given = {
+        "activation": "softmax",
+        "metric": accuracy,
+        "test": rows(),
+        "data": Data(rows_per_sample=16, folds=folds),
+        "recipe": Recipe(epochs=2, batch_size=8),
+        **others,
+    }
+    return SupervisedTask(lambda: nn.Linear(4, 2), rows() if train is None else train, **given)
+
+
+def watch(made: SupervisedTask, training: Training) -> tuple[Scored, Tensor]:
+    """Train, and return the inputs that were evaluated last."""
+    (metric,) = (one for one in [made._metric])
+    seen: list[Tensor] = []
+    made = made.with_metric("seen", lambda prediction, target: seen.append(target) or metric(prediction, target))
+    outcome = made.train(conformance.trees(made), training)
+    assert isinstance(outcome, Scored)
+    return outcome, seen[-1]
+
+
+@pytest.mark.parametrize("form", [lambda pair: pair, Items])
+def test_every_fold_holds_out_another_part_with_all_classes(form):
+    made = task(form(rows()))
+    assert made.folds == 3
+    assert tuple(made.splits) == ("valid", "test")
+    held = [made._splits["proxy"][fold]["valid"].indices.tolist() for fold in range(3)]
+    kept = [made._splits["proxy"][fold]["train"].indices.tolist() for fold in range(3)]
+    assert sorted(row for part in held for row in part) == list(range(ROWS))
+    assert all(sorted([*one, *other]) == list(range(ROWS)) for one, other in zip(held, kept, strict=True))
+    for fold in range(3):
+        outcome, target = watch(made, Training(seed=0, fold=fold))
+        assert 6 <= int(target.sum()) <= 7
+        assert len(outcome.curve) == made.steps(Training(seed=0, fold=fold)) == 10
+        assert len(watch(made, Training(seed=0, fold=fold, split="test"))[1]) == ROWS
+
+
+def test_three_folds_are_one_outcome():
+    made = task()
+    found = [made.train(conformance.trees(made), Training(seed=0, fold=fold)) for fold in range(3)]
+    assert len({outcome.curve for outcome in found if isinstance(outcome, Scored)}) == 3
+    outcome = Outcome.pool(
+        [Outcome(state=State.SCORED, score=one.score) for one in found if not isinstance(one, Diverged)]
+    )
+    assert outcome.count == 3
+    assert outcome.score == pytest.approx(sum(one.score for one in found if isinstance(one, Scored)) / 3)
+    assert outcome.deviation is not None
+    with pytest.raises(RequestError, match="has 3 folds; found fold 3"):
+        made.train(conformance.trees(made), Training(seed=0, fold=3))
+
+
+def test_values_and_images_are_split_without_classes():
+    inputs = rows()[0]
+    values = task((inputs, inputs[:, :2]), activation="none", metric=lambda p, y: -(p - y).square().mean(), test=None)
+    assert [len(fold["valid"]) for fold in values._splits["proxy"]] == [20, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"folds": 61}, "folds is 61, and the train data is 60 examples"),
+        ({"train": rows(rare=2)}, "class 1 has 2 of the train examples.*missing from a fold"),
+        ({"valid": rows()}, "folds is 3; give valid"),
+        ({"folds": 1}, "folds is 1; give valid"),
+        ({"folds": 0}, "at least 1"),
+        ({"full": Setup(data={"train": rows()})}, "other data for `full`"),
+        ({"train": torch.utils.data.DataLoader(Items(rows()), batch_size=8)}, "a DataLoader"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_folds_that_cannot_be_made_are_named(wrong: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
+        task(**wrong)
+
+
+CLAIMS = [claim for claim in conformance.CLAIMS if claim.__name__ != "pictures_have_one_shape_or_there_are_none"]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+def test_task(claim):
+    claim(task())
