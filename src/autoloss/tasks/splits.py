@@ -172,6 +172,26 @@ class Split:
         return part
 
 
+def read_splits(
+    proxy_data: Mapping[str, Any], full_data: Mapping[str, Any], data: Data
+) -> Mapping[str, list[dict[str, Split]]]:
+    """Return the splits of each schedule, fold by fold.
+
+    Args:
+        full_data: The splits of the schedule `full` that differ from the proxy's; None for one that it cannot evaluate.
+    """
+    proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
+    others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
+    if ("valid" in proxy) == (data.folds > 1) or (data.folds > 1 and others.keys() & {"train", "valid"}):
+        raise RequestError(
+            f"folds is {data.folds}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for `full`."
+        )
+    folds = proxy["train"].make_folds(data.folds) if data.folds > 1 else [{}]
+    parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]
+    whole = [{label: split for label, split in {**part, **others}.items() if split is not None} for part in parts]
+    return {"proxy": parts, "full": whole}
+
+
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
     """Return columns of tensors, or items that are accessible by index."""
     if isinstance(data, TensorDataset):

@@ -22,7 +22,7 @@ from autoloss.tasks.data import Data
 from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
-from autoloss.tasks.splits import Split
+from autoloss.tasks.splits import Split, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.trainer_task import TrainerTask
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
@@ -154,7 +154,7 @@ class SupervisedTask(TrainerTask):
         self.also = tuple(self._also)
         self._fit = trainer
         self.folds = data.folds
-        self._splits = _read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
+        self._splits = read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
         proxy, whole = (folds[0] for folds in self._splits.values())
         self.recipes = {
             "proxy": proxy["train"].adopt_batches(recipe),
@@ -362,26 +362,6 @@ class SupervisedTask(TrainerTask):
         while len(order) < limit:
             order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
         return split.batches(order[:limit], seed)
-
-
-def _read_splits(
-    proxy_data: Mapping[str, Any], full_data: Mapping[str, Any], data: Data
-) -> Mapping[str, list[dict[str, Split]]]:
-    """Return the splits of each schedule, fold by fold.
-
-    Args:
-        full_data: The splits of the schedule `full` that differ from the proxy's; None for one that it cannot evaluate.
-    """
-    proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
-    others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
-    if ("valid" in proxy) == (data.folds > 1) or (data.folds > 1 and others.keys() & {"train", "valid"}):
-        raise RequestError(
-            f"folds is {data.folds}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for `full`."
-        )
-    folds = proxy["train"].make_folds(data.folds) if data.folds > 1 else [{}]
-    parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]
-    whole = [{label: split for label, split in {**part, **others}.items() if split is not None} for part in parts]
-    return {"proxy": parts, "full": whole}
 
 
 def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
