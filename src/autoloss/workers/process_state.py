@@ -1,20 +1,21 @@
-"""What a job may change for those after it: settings of its process, of torch and of numpy. They are restored after each job."""
+"""What a job may change for those after it: settings of its process, of torch and of numpy. They are restored after each job.
+
+docs/architecture.md says why no process is forked for each training instead.
+"""
 
 from __future__ import annotations
 
 import builtins
-import gc
 import locale
 import os
 import resource
 import signal
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import ModuleType
+from operator import attrgetter
 from typing import Any
 
 State = Mapping[str, Any]
@@ -23,20 +24,21 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a process.
+    """One setting of a module, which may not be loaded.
 
     Args:
-        read: Returns a value that can be compared.
-        restore: Takes such a value; None where nothing can bring it back.
+        read: Module → a value that can be compared.
+        restore: Takes the module and such a value; None where nothing can bring it back.
     """
 
-    read: Callable[[], Any]
-    restore: Callable[[Any], object] | None
+    module: str
+    read: Callable[[Any], Any]
+    restore: Callable[[Any, Any], object] | None = None
 
 
 def read_state() -> State:
     """Read all settings."""
-    return {name: _read(setting) for name, setting in _all_settings().items()}
+    return {name: _read(setting) for name, setting in SETTINGS.items() if setting.module in sys.modules}
 
 
 def restore_state(state: State) -> list[str]:
@@ -46,13 +48,14 @@ def restore_state(state: State) -> list[str]:
         The settings that could not be restored.
     """
     left = []
-    for name, setting in _all_settings().items():
-        if name not in state or _is(setting, state[name]):
+    for name, before in state.items():
+        setting = SETTINGS[name]
+        if _is(setting, before):
             continue
         if setting.restore is not None:
             with suppress(Exception):
-                setting.restore(state[name])
-        if not _is(setting, state[name]):
+                setting.restore(sys.modules[setting.module], before)
+        if not _is(setting, before):
             left.append(name)
     return left
 
@@ -78,96 +81,42 @@ def _is(setting: Setting, value: Any) -> bool:
 
 def _read(setting: Setting) -> Any:
     try:
-        return setting.read()
+        return setting.read(sys.modules[setting.module])
     except Exception as error:
         # A folder that was deleted, a torch without this setting.
         return type(error).__name__
 
 
-def _all_settings() -> Mapping[str, Setting]:
-    settings = dict(_PROCESS)
-    for name, make in (("multiprocessing", _processes), ("numpy", _numpy), ("torch", _torch)):
-        module = sys.modules.get(name)
-        if module is not None:
-            settings.update({f"{name}: {setting}": found for setting, found in make(module).items()})
-    return settings
+def _pairs(module: str, setters: Mapping[str, str | None], *keys: Any) -> dict[str, Setting]:
+    """Build settings that one function reads and another one takes: getter → setter, both called with the keys first."""
+
+    def pair(getter: str, setter: str | None) -> Setting:
+        read, write = attrgetter(getter), attrgetter(setter or getter)
+        restore = None if setter is None else lambda module, value: write(module)(*keys, value)
+        return Setting(module, lambda module: read(module)(*keys), restore)
+
+    return {" ".join((f"{module}.{getter}", *map(str, keys))): pair(getter, setters[getter]) for getter in setters}
+
+
+def _attributes(module: str, *names: str) -> dict[str, Setting]:
+    def attribute(name: str) -> Setting:
+        return Setting(module, attrgetter(name), lambda module, value: setattr(module, name, value))
+
+    return {f"{module}.{name}": attribute(name) for name in names}
 
 
 _OF_LIBRARIES = ("KMP_", "TORCHINDUCTOR_")
 """Variables that libraries set for themselves when they are imported, which happens once in a process."""
-
-
-def _read_environment() -> Mapping[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LIBRARIES)}
-
-
-def _restore_environment(before: Mapping[str, str]) -> None:
-    for name in _read_environment().keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
-
-
-def _read_mask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _restore_handlers(before: Mapping[signal.Signals, Any]) -> None:
-    for number, handler in before.items():
-        # None is a handler that was not set from Python.
-        if handler is not None and signal.getsignal(number) != handler:
-            signal.signal(number, handler)
-
-
-_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-
-
-def _stop_timers(before: tuple[bool, ...]) -> None:
-    for timer, ran in zip(_TIMERS, before, strict=True):
-        if not ran:
-            signal.setitimer(timer, 0)
-
-
-_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-
-
-def _restore_limits(before: Mapping[str, tuple[int, int]]) -> None:
-    for name, limit in before.items():
-        if resource.getrlimit(_LIMITS[name]) != limit:
-            resource.setrlimit(_LIMITS[name], limit)
-
-
-def _restore_streams(before: tuple[Any, Any, Any]) -> None:
-    sys.stdin, sys.stdout, sys.stderr = before
-
-
-def _restore_collection(before: tuple[bool, tuple[int, int, int]]) -> None:
-    gc.enable() if before[0] else gc.disable()
-    gc.set_threshold(*before[1])
-
-
-def _read_descriptors() -> list[tuple[int, int]]:
-    found = [os.fstat(number) for number in range(3)]
-    return [(one.st_dev, one.st_ino) for one in found]
-
-
 _BUILTINS = tuple(vars(builtins))
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_LEAST = [sys.float_info.min]
 
 
-def _read_builtins() -> Mapping[str, Any]:
-    found = vars(builtins)
-    return {name: found[name] for name in _BUILTINS if name in found}
-
-
-class _Modules:
+class _Modules(dict[str, Any]):
     """Modules by name; equal to what holds the same ones, whatever else was imported since."""
 
-    def __init__(self) -> None:
-        self.found = dict(sys.modules)
-
     def __eq__(self, before: object) -> bool:
-        return isinstance(before, _Modules) and before.found.items() <= self.found.items()
+        return isinstance(before, _Modules) and before.items() <= self.items()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -175,105 +124,116 @@ class _Modules:
         return "modules"
 
 
-def _restore_import_path(before: Sequence[str]) -> None:
-    sys.path[:] = before
+def _read_environment(_: Any) -> Mapping[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LIBRARIES)}
 
 
-_PROCESS: Mapping[str, Setting] = {
-    "built-in names": Setting(_read_builtins, lambda before: builtins.__dict__.update(before)),
-    "modules": Setting(_Modules, lambda before: sys.modules.update(before.found)),
-    "import path": Setting(lambda: list(sys.path), _restore_import_path),
-    "temporary folder": Setting(lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
-    "switch interval": Setting(sys.getswitchinterval, sys.setswitchinterval),
-    "environment": Setting(_read_environment, _restore_environment),
-    "current folder": Setting(os.getcwd, os.chdir),
-    "umask": Setting(_read_mask, os.umask),
-    "recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
-    "garbage collection": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _restore_collection),
-    "tracing": Setting(sys.gettrace, sys.settrace),
-    "profiling": Setting(sys.getprofile, sys.setprofile),
-    "locale": Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
-    "signal handlers": Setting(
-        lambda: {number: signal.getsignal(number) for number in signal.valid_signals()}, _restore_handlers
+def _restore_environment(_: Any, before: Mapping[str, str]) -> None:
+    for name in _read_environment(None).keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _read_mask(_: Any) -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _stop_timers(_: Any, before: tuple[bool, ...]) -> None:
+    for timer, ran in zip(_TIMERS, before, strict=True):
+        if not ran:
+            signal.setitimer(timer, 0)
+
+
+def _read_descriptors(_: Any) -> list[tuple[int, int]]:
+    found = [os.fstat(number) for number in range(3)]
+    return [(one.st_dev, one.st_ino) for one in found]
+
+
+def _restore_device(torch: Any, device: Any) -> None:
+    # The CPU is what None stands for, and costs nothing then.
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
+SETTINGS: dict[str, Setting] = {
+    "built-in names": Setting(
+        "builtins",
+        lambda names: {name: vars(names)[name] for name in _BUILTINS if name in vars(names)},
+        lambda names, before: vars(names).update(before),
     ),
+    "modules": Setting("sys", lambda sys: _Modules(sys.modules), lambda sys, before: sys.modules.update(before)),
+    "import path": Setting(
+        "sys", lambda sys: list(sys.path), lambda sys, before: sys.path.__setitem__(slice(None), before)
+    ),
+    "environment": Setting("os", _read_environment, _restore_environment),
+    "umask": Setting("os", _read_mask, lambda os, mask: os.umask(mask)),
+    "standard descriptors": Setting("os", _read_descriptors),
+    "garbage collection": Setting(
+        "gc", lambda gc: gc.isenabled(), lambda gc, enabled: gc.enable() if enabled else gc.disable()
+    ),
+    "thresholds": Setting("gc", lambda gc: gc.get_threshold(), lambda gc, before: gc.set_threshold(*before)),
     "signal mask": Setting(
-        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        lambda mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+        "signal",
+        lambda signal: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        lambda signal, mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
     ),
-    "timers": Setting(lambda: tuple(signal.getitimer(timer)[0] > 0 for timer in _TIMERS), _stop_timers),
-    "resource limits": Setting(
-        lambda: {name: resource.getrlimit(number) for name, number in _LIMITS.items()}, _restore_limits
+    "timers": Setting("signal", lambda signal: tuple(signal.getitimer(one)[0] > 0 for one in _TIMERS), _stop_timers),
+    "start method": Setting(
+        "multiprocessing",
+        lambda multiprocessing: multiprocessing.get_start_method(allow_none=True),
+        lambda multiprocessing, method: multiprocessing.set_start_method(method, force=True),
     ),
-    "priority": Setting(
-        lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda value: os.setpriority(os.PRIO_PROCESS, 0, value)
+    "numpy errors": Setting("numpy", lambda numpy: numpy.geterr(), lambda numpy, before: numpy.seterr(**before)),
+    "default device": Setting("torch", lambda torch: torch.get_default_device(), _restore_device),
+    "anomalies": Setting(
+        "torch",
+        lambda torch: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda torch, before: torch.autograd.set_detect_anomaly(*before),
     ),
-    "processors": Setting(lambda: os.sched_getaffinity(0), lambda found: os.sched_setaffinity(0, found)),
-    "standard streams": Setting(lambda: (sys.stdin, sys.stdout, sys.stderr), _restore_streams),
-    "standard descriptors": Setting(_read_descriptors, None),
+    # Compared as text: where smaller numbers than this one are taken for zero, they also compare equal to zero.
+    "denormal numbers": Setting(
+        "torch", lambda torch: repr(_LEAST[0] / 4) != "0.0", lambda torch, on: torch.set_flush_denormal(not on)
+    ),
+    # Entered and not left, modes see all that the next job computes.
+    "hooks of saved tensors": Setting(
+        "torch", lambda torch: torch._C._autograd._top_saved_tensors_default_hooks(False)
+    ),
+    **_attributes("sys", "stdin", "stdout", "stderr"),
+    **_attributes("tempfile", "tempdir"),
+    **_attributes("torch.backends.cudnn", "enabled", "benchmark", "deterministic"),
+    **_pairs("os", {"getcwd": "chdir"}),
+    **_pairs("os", {"getpriority": "setpriority"}, os.PRIO_PROCESS, 0),
+    **_pairs("os", {"sched_getaffinity": "sched_setaffinity"}, 0),
+    **_pairs("locale", {"setlocale": "setlocale"}, locale.LC_ALL),
+    **_pairs(
+        "sys",
+        {
+            "getswitchinterval": "setswitchinterval",
+            "getrecursionlimit": "setrecursionlimit",
+            "gettrace": "settrace",
+            "getprofile": "setprofile",
+        },
+    ),
+    **_pairs(
+        "torch",
+        {
+            "get_default_dtype": "set_default_dtype",
+            "is_grad_enabled": "set_grad_enabled",
+            "is_inference_mode_enabled": None,
+            "_C._len_torch_function_stack": None,
+            "_C._len_torch_dispatch_stack": None,
+            "get_deterministic_debug_mode": "set_deterministic_debug_mode",
+            "get_num_threads": "set_num_threads",
+            "get_num_interop_threads": None,
+            "get_float32_matmul_precision": "set_float32_matmul_precision",
+        },
+    ),
 }
-
-
-def _processes(multiprocessing: ModuleType) -> Mapping[str, Setting]:
-    return {
-        "start method": Setting(
-            lambda: multiprocessing.get_start_method(allow_none=True),
-            lambda method: multiprocessing.set_start_method(method, force=True),
-        )
-    }
-
-
-def _numpy(numpy: ModuleType) -> Mapping[str, Setting]:
-    return {"errors": Setting(numpy.geterr, lambda before: numpy.seterr(**before))}
-
-
-_LEAST = [sys.float_info.min]
-
-
-def _torch(torch: ModuleType) -> Mapping[str, Setting]:
-    def read_device() -> Any:
-        return torch.get_default_device()
-
-    def restore_device(device: Any) -> None:
-        # The CPU is what None stands for, and costs nothing then.
-        torch.set_default_device(None if device.type == "cpu" else device)
-
-    def restore_anomalies(before: tuple[bool, bool]) -> None:
-        torch.autograd.set_detect_anomaly(*before)
-
-    settings = {
-        "default dtype": Setting(lambda: torch.get_default_dtype(), lambda dtype: torch.set_default_dtype(dtype)),
-        "default device": Setting(read_device, restore_device),
-        "gradients": Setting(lambda: torch.is_grad_enabled(), lambda on: torch.set_grad_enabled(on)),
-        "inference mode": Setting(lambda: torch.is_inference_mode_enabled(), None),
-        # Entered and not left, they see all that the next job computes.
-        "modes of functions": Setting(lambda: torch._C._len_torch_function_stack(), None),
-        "modes of operators": Setting(lambda: torch._C._len_torch_dispatch_stack(), None),
-        "hooks of saved tensors": Setting(lambda: torch._C._autograd._top_saved_tensors_default_hooks(False), None),
-        "determinism": Setting(
-            lambda: torch.get_deterministic_debug_mode(), lambda mode: torch.set_deterministic_debug_mode(mode)
-        ),
-        "threads": Setting(lambda: torch.get_num_threads(), lambda count: torch.set_num_threads(count)),
-        "threads between operators": Setting(lambda: torch.get_num_interop_threads(), None),
-        "matrix precision": Setting(
-            lambda: torch.get_float32_matmul_precision(), lambda name: torch.set_float32_matmul_precision(name)
-        ),
-        "anomalies": Setting(
-            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), restore_anomalies
-        ),
-        # Compared as text: where smaller numbers than this one are taken for zero, they also compare equal to zero.
-        "denormal numbers": Setting(lambda: repr(_LEAST[0] / 4) != "0.0", lambda on: torch.set_flush_denormal(not on)),
-    }
-    for device in ("cpu", "cuda"):
-        settings[f"autocast on {device}"] = Setting(
-            lambda device=device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
-            lambda before, device=device: (
-                torch.set_autocast_enabled(device, before[0]),
-                torch.set_autocast_dtype(device, before[1]),
-            ),
-        )
-    for name in ("enabled", "benchmark", "deterministic"):
-        settings[f"cudnn.{name}"] = Setting(
-            lambda name=name: getattr(torch.backends.cudnn, name),
-            lambda value, name=name: setattr(torch.backends.cudnn, name, value),
-        )
-    return settings
+for _device in ("cpu", "cuda"):
+    _autocast = {"is_autocast_enabled": "set_autocast_enabled", "get_autocast_dtype": "set_autocast_dtype"}
+    SETTINGS.update(_pairs("torch", _autocast, _device))
+for _number in signal.valid_signals():
+    SETTINGS.update(_pairs("signal", {"getsignal": "signal"}, _number))
+for _limit in {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}:
+    SETTINGS.update(_pairs("resource", {"getrlimit": "setrlimit"}, _limit))
