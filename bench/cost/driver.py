@@ -35,7 +35,7 @@ from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
 from autoloss.training.training import Training
-from autoloss.workers.messages import Finished, JobOutcome, decode, encode
+from autoloss.workers.messages import Finished, JobOutcome, decode
 from autoloss.workers.pool import ProcessWorkers, Workers
 from autoloss.workers.worker import run_job
 from output import Figure, emit, make_parser, parse_arguments
@@ -81,7 +81,7 @@ class Instant(Workers):
         return dict.fromkeys(self._waiting, 0.0)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        frame = encode((job, cloudpickle.dumps(payload)))
+        frame = cloudpickle.dumps((job, cloudpickle.dumps(payload)))
         began, began_processor = time.perf_counter(), time.process_time()
         del frame
         self._waiting[job] = cloudpickle.dumps(run_job(self._answers.perform, job, payload))

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from autoloss.workers.messages import REPLY_BYTES, Finished, Lost, Raised, StrayBytesError, pack_reply, split_replies
+from autoloss.workers.messages import ANSWER_BYTES, Finished, Lost, Raised, StrayBytesError, pack_header, split_answers
 from autoloss.workers.pool import ProcessWorkers
 from tests.workers.test_worker_faults import processes
 
@@ -69,7 +69,7 @@ def write_to_the_driver(body: bytes) -> str:
     return "late"
 
 
-@pytest.mark.parametrize("body", [bytes(8), b"\xff" * 64, b"x", pack_reply(TOKEN, 0, b"")], ids=len)
+@pytest.mark.parametrize("body", [bytes(8), b"\xff" * 64, b"x", pack_header(TOKEN, 0, b"")], ids=len)
 def test_bytes_that_reach_the_driver_cost_the_worker_and_no_other_job(body: bytes):
     with ProcessWorkers(call, 1) as workers:
         workers.submit(0, lambda: write_to_the_driver(body), deadline_seconds=20)
@@ -83,18 +83,22 @@ def test_bytes_that_reach_the_driver_cost_the_worker_and_no_other_job(body: byte
         assert (outcome.job, outcome.value) == (1, "next")
 
 
+def frame(job: int, body: bytes) -> bytes:
+    return pack_header(TOKEN, job, body) + body
+
+
 def test_answers_are_read_whole_and_nothing_else_is():
-    replies = bytearray(pack_reply(TOKEN, 3, b"abc") + pack_reply(TOKEN, 4, b"") + pack_reply(TOKEN, 5, b"12")[:-1])
-    assert split_replies(replies, TOKEN) == [(3, b"abc"), (4, b"")]
-    assert split_replies(replies, TOKEN) == []
-    for stray in (b"\0", TOKEN[:-1] + b"\0", TOKEN + (0).to_bytes(8, "big") + (REPLY_BYTES + 1).to_bytes(8, "big")):
+    replies = bytearray(frame(3, b"abc") + frame(4, b"") + frame(5, b"12")[:-1])
+    assert split_answers(replies, TOKEN) == [(3, b"abc"), (4, b"")]
+    assert split_answers(replies, TOKEN) == []
+    for stray in (b"\0", TOKEN[:-1] + b"\0", TOKEN + (0).to_bytes(8, "big") + (ANSWER_BYTES + 1).to_bytes(8, "big")):
         with pytest.raises(StrayBytesError):
-            split_replies(bytearray(stray), TOKEN)
+            split_answers(bytearray(stray), TOKEN)
 
 
 def test_a_result_that_no_driver_wants_is_refused():
     with ProcessWorkers(call, 1) as workers:
-        workers.submit(0, lambda: bytes(REPLY_BYTES), deadline_seconds=20)
+        workers.submit(0, lambda: bytes(ANSWER_BYTES), deadline_seconds=20)
         (outcome,) = workers.wait(20)
         assert isinstance(outcome, Raised)
         assert "at most" in outcome.message

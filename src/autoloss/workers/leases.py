@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,9 +18,8 @@ from typing import Any
 
 import cloudpickle
 
-from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import START, JobOutcome, Lost, Pickled, Raised, decode
-from autoloss.workers.pool import ProcessWorkers, Workers, check_submission, unknown_job, wait_for_outcomes
+from autoloss.workers.pool import PolledWorkers, ProcessWorkers
 
 HEARTBEAT_SECONDS = 0.5
 LEASE_SECONDS = 10.0
@@ -62,7 +60,7 @@ class Supervisor:
     """Runs on a node of the cluster: one worker process, with its deadline and its memory limit enforced on the spot.
 
     Args:
-        function: The frame that `encode_function` makes of what jobs run.
+        function: What jobs run, pickled by `encode_function`.
     """
 
     def __init__(self, function: bytes, memory_limit_bytes: int | None) -> None:
@@ -123,7 +121,7 @@ class _RemoteSlot:
     restart: float = 0.0
 
 
-class LeasedWorkers(Workers):
+class LeasedWorkers(PolledWorkers):
     """Runs jobs on a cluster with so many supervisors; a job that finds none ready waits for the next one.
 
     Args:
@@ -139,15 +137,13 @@ class LeasedWorkers(Workers):
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._cluster = cluster
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._slots = [_RemoteSlot() for _ in range(slots)]
         self._jobs: dict[int, Request] = {}
-        self._queue: deque[int] = deque()
-        self._outcomes: dict[int, JobOutcome] = {}
         self._polled = self._served = clock()
-        self._closed = False
 
     @property
     def slots(self) -> int:
@@ -158,52 +154,30 @@ class LeasedWorkers(Workers):
         seconds = {slot.job: slot.job_seconds for slot in self._slots}
         return {job: seconds.get(job, 0.0) for job in self._jobs}
 
-    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        body = cloudpickle.dumps(payload)
-        with hold_interrupts():
-            check_submission(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
-            self._jobs[job] = Request(job, body, deadline_seconds)
-            self._queue.append(job)
-            self._assign()
+    def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
+        self._jobs[job] = Request(job, body, deadline_seconds)
+        self._assign()
 
-    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
-
-    def cancel(self, job: int) -> None:
-        with hold_interrupts():
-            if self._outcomes.pop(job, None) is not None:
-                return
-            if job not in self._jobs:
-                raise unknown_job(job, self)
-            del self._jobs[job]
-            if job in self._queue:
-                self._queue.remove(job)
-            for slot in self._slots:
-                if slot.job == job:
-                    self._vacate(slot)
-
-    def close(self) -> None:
-        with hold_interrupts():
-            if self._closed:
-                return
-            self._closed = True
-            for slot in self._slots:
+    def _end(self, job: int) -> None:
+        del self._jobs[job]
+        for slot in self._slots:
+            if slot.job == job:
                 self._vacate(slot)
-            for kept in (self._jobs, self._queue, self._outcomes):
-                kept.clear()
-            self._cluster.close()
+
+    def _close(self) -> None:
+        for slot in self._slots:
+            self._vacate(slot)
+        self._jobs.clear()
+        self._cluster.close()
 
     def _poll(self, timeout_seconds: float) -> None:
-        """Wait for answers, at most so long, and act on them."""
-        if self._closed:
-            return
         for slot in self._slots:
             if slot.supervisor is None and self._clock() >= slot.restart:
                 slot.supervisor = self._cluster.start()
                 slot.call = self._cluster.call(slot.supervisor, None)
         self._assign()
         calls = {slot.call: slot for slot in self._slots if slot.call is not None}
-        for call, answer in self._cluster.wait(list(calls), max(0.0, timeout_seconds)):
+        for call, answer in self._cluster.wait(list(calls), timeout_seconds):
             if calls[call].call is call:
                 self._handle(calls[call], answer)
         self._end_leases()
@@ -211,9 +185,14 @@ class LeasedWorkers(Workers):
         self._assign()
 
     def _assign(self) -> None:
+        """Give ready supervisors the jobs that have none, in the order of their submission."""
+        given = {slot.job for slot in self._slots}
+        waiting = iter([job for job in self._jobs if job not in given])
         for slot in self._slots:
-            if self._queue and slot.has_answered and slot.job is None and slot.call is None:
-                slot.job = self._queue.popleft()
+            if slot.has_answered and slot.job is None and slot.call is None:
+                slot.job = next(waiting, None)
+                if slot.job is None:
+                    return
                 slot.job_seconds = slot.silent_seconds = 0.0
                 slot.call = self._cluster.call(slot.supervisor, self._jobs[slot.job])
 
@@ -296,7 +275,6 @@ class LeasedWorkers(Workers):
         for job in self._jobs:
             self._outcomes[job] = Raised(job, detail, "", 0.0, at_start=True)
         self._jobs.clear()
-        self._queue.clear()
 
 
 @cache

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import cloudpickle
 
 Cause = Literal["deadline", "killed", "memory", "device", "node", "exited", "injected"]
 
 TOKEN_BYTES = 16
-REPLY_BYTES = 64 << 20
+ANSWER_BYTES = 64 << 20
 """The longest answer of a job that a driver takes; all that it needs is a few numbers and texts."""
 READ_BYTES = 1 << 20
-_LENGTH = struct.Struct(">Q")
-_REPLY = struct.Struct(f">{TOKEN_BYTES}sqQ")
+START = -1
+"""The number of the job that every worker does first: load the function."""
+_HEADER = struct.Struct(f">{TOKEN_BYTES}sqQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,6 @@ class Lost:
 JobOutcome = Finished | Raised | Lost
 
 
-START = -1
-"""The number of the job that every worker does first: load the function."""
-
-
 class Pickled:
     """A value that is pickled already: it is sent as these bytes and arrives as the value."""
 
@@ -86,23 +82,13 @@ class Pickled:
         return decode, (self.body,)
 
 
-def encode(message: Any) -> bytes:
-    """Write a message as one frame, pickled."""
-    return frame(cloudpickle.dumps(message))
-
-
-def frame(body: bytes) -> bytes:
-    """Put the length before a body, in eight bytes."""
-    return _LENGTH.pack(len(body)) + body
-
-
 def encode_function(function: Any) -> bytes:
-    """Write the function that workers load first as a frame; a frame is returned as it is."""
-    return function if isinstance(function, bytes) else encode(function)
+    """Pickle the function that workers load first; bytes are returned as they are."""
+    return function if isinstance(function, bytes) else cloudpickle.dumps(function)
 
 
 def decode(body: bytes) -> Any:
-    """Read the body of a frame.
+    """Read a pickled value.
 
     Raises:
         Exception: Whatever unpickling raises, such as ModuleNotFoundError for a type that is unknown here.
@@ -117,49 +103,49 @@ class StrayBytesError(ValueError):
     """Something arrived on a pipe that is no answer."""
 
 
-def pack_reply(token: bytes, job: int, body: bytes) -> bytes:
-    """Write an answer: the token that only the worker itself was told, the number of the job, the length, the body."""
-    return _REPLY.pack(token, job, len(body)) + body
+def pack_header(token: bytes, job: int, body: bytes) -> bytes:
+    """Write what precedes a body on a pipe: a token that only driver and worker know, the job and the length."""
+    return _HEADER.pack(token, job, len(body))
 
 
-def split_replies(buffer: bytearray, token: bytes) -> list[tuple[int, bytes]]:
+def split_answers(buffer: bytearray, token: bytes) -> list[tuple[int, bytes]]:
     """Remove all complete answers from the front of a buffer and return their jobs and bodies.
 
     Raises:
         StrayBytesError: What follows is no answer of the worker with this token.
     """
-    replies = []
+    answers = []
     while buffer:
         if not token.startswith(buffer[:TOKEN_BYTES]):
             raise StrayBytesError(f"{bytes(buffer[:TOKEN_BYTES])!r} came in place of an answer")
-        if len(buffer) < _REPLY.size:
+        if len(buffer) < _HEADER.size:
             break
-        _, job, length = _REPLY.unpack_from(buffer)
-        if length > REPLY_BYTES:
-            raise StrayBytesError(f"an answer of {length} bytes was announced; the most is {REPLY_BYTES}")
-        end = _REPLY.size + length
+        _, job, length = _HEADER.unpack_from(buffer)
+        if length > ANSWER_BYTES:
+            raise StrayBytesError(f"an answer of {length} bytes was announced; the most is {ANSWER_BYTES}")
+        end = _HEADER.size + length
         if len(buffer) < end:
             break
-        replies.append((job, bytes(buffer[_REPLY.size : end])))
+        answers.append((job, bytes(buffer[_HEADER.size : end])))
         del buffer[:end]
-    return replies
+    return answers
 
 
-def read_frame(pipe: int) -> bytes:
-    """Wait for one frame and return its body.
+def read_request(pipe: IO[bytes]) -> tuple[bytes, int, bytes]:
+    """Wait for one request on an unbuffered pipe and return its token, its job and its body.
 
     Raises:
         EOFError: The other side closed the pipe.
     """
-    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
-    return bytes(_read(pipe, length))
+    token, job, length = _HEADER.unpack(_read(pipe, _HEADER.size))
+    return token, job, _read(pipe, length)
 
 
-def _read(pipe: int, count: int) -> bytearray:
+def _read(pipe: IO[bytes], count: int) -> bytes:
     found = bytearray()
     while len(found) < count:
-        chunk = os.read(pipe, min(count - len(found), READ_BYTES))
+        chunk = pipe.read(min(count - len(found), READ_BYTES))
         if not chunk:
             raise EOFError
         found += chunk
-    return found
+    return bytes(found)

@@ -14,7 +14,7 @@ import cloudpickle
 
 from autoloss.workers.gpus import VARIABLE
 from autoloss.workers.interruption import hold_interrupts
-from autoloss.workers.messages import JobOutcome, encode, encode_function
+from autoloss.workers.messages import JobOutcome, encode_function
 from autoloss.workers.process import WorkerProcess
 from autoloss.workers.process_state import restored_state
 from autoloss.workers.process_table import measure_memory
@@ -96,6 +96,22 @@ class Workers(ABC):
     def close(self) -> None:
         """End all jobs and processes. A second call does nothing."""
 
+    def _check(self, job: int, deadline_seconds: float, *, closed: bool) -> None:
+        """Refuse a job that cannot be taken now."""
+        if closed:
+            raise RuntimeError("The workers are closed.")
+        if deadline_seconds <= 0:
+            raise ValueError(f"The deadline of job {job} is {deadline_seconds} s; it must be above 0.")
+        if job in self.busy:
+            raise ValueError(f"Job {job} was submitted before and has not come back.")
+        if self.free < 1:
+            raise RuntimeError(f"All {self.slots} slots are busy. Call wait() before submitting job {job}.")
+
+    def _check_busy(self, job: int) -> None:
+        """Refuse to cancel a job that is not busy."""
+        if job not in self.busy:
+            raise ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, self.busy)) or 'none'}.")
+
     def __enter__(self) -> Self:
         return self
 
@@ -123,7 +139,7 @@ class InlineWorkers(Workers):
         return dict.fromkeys(self._jobs, 0.0)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        check_submission(self, job, deadline_seconds, closed=self._closed)
+        self._check(job, deadline_seconds, closed=self._closed)
         self._jobs[job] = payload
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
@@ -133,8 +149,7 @@ class InlineWorkers(Workers):
         return outcomes
 
     def cancel(self, job: int) -> None:
-        if job not in self._jobs:
-            raise unknown_job(job, self)
+        self._check_busy(job)
         del self._jobs[job]
 
     def close(self) -> None:
@@ -142,7 +157,71 @@ class InlineWorkers(Workers):
         self._closed = True
 
 
-class ProcessWorkers(Workers):
+class PolledWorkers(Workers):
+    """What workers outside this process have in common: calls that Ctrl-C cannot tear, and outcomes that wait to be returned.
+
+    Attributes:
+        _outcomes: Outcomes that were not returned yet; `_poll` adds to it.
+    """
+
+    def __init__(self) -> None:
+        self._outcomes: dict[int, JobOutcome] = {}
+        self._closed = False
+
+    @abstractmethod
+    def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
+        """Start a job in a free slot, or queue it until one is ready; `body` is the payload, pickled."""
+
+    @abstractmethod
+    def _poll(self, timeout_seconds: float) -> None:
+        """Wait for messages, at most so long, and act on them; called while the workers are not closed."""
+
+    @abstractmethod
+    def _end(self, job: int) -> None:
+        """End a busy job without an outcome."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End all jobs and processes; called once."""
+
+    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
+        body = cloudpickle.dumps(payload)
+        with hold_interrupts():
+            self._check(job, deadline_seconds, closed=self._closed)
+            if job in self._outcomes:
+                raise ValueError(f"Job {job} was submitted before and its outcome has not come back.")
+            self._begin(job, body, deadline_seconds)
+
+    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
+        end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with hold_interrupts() as is_interrupted:
+            while not self._closed:
+                self._poll(
+                    max(0.0, min(POLL_SECONDS, end - time.monotonic())) if self.busy and not self._outcomes else 0.0
+                )
+                if self._outcomes or not self.busy or is_interrupted() or time.monotonic() >= end:
+                    break
+            # An interruption is raised as this returns, so nobody would get the list: the outcomes stay for the next call.
+            found = [] if is_interrupted() else list(self._outcomes.values())
+            for outcome in found:
+                del self._outcomes[outcome.job]
+            return found
+
+    def cancel(self, job: int) -> None:
+        with hold_interrupts():
+            if self._outcomes.pop(job, None) is None:
+                self._check_busy(job)
+                self._end(job)
+
+    def close(self) -> None:
+        with hold_interrupts():
+            if not self._closed:
+                self._closed = True
+                self._close()
+                self._outcomes.clear()
+
+
+class ProcessWorkers(PolledWorkers):
     """Local processes, one per slot. Each has a process group, which gets SIGKILL when its job has to end.
 
     A worker starts with the first job of its slot and runs the next ones too; after a `Lost` job it is replaced. On Linux
@@ -151,9 +230,9 @@ class ProcessWorkers(Workers):
 
     Args:
         function: Sent once to each worker, by cloudpickle in memory: lambdas and definitions of the user's script work.
-            Also the frame that `encode_function` makes of it.
+            Also the bytes that `encode_function` makes of it.
         memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
-            times a second; needs /proc.
+            times a second.
         environment: Variables of the workers beside those of this process.
         gpus: For each slot the GPU that its worker sees; without it, workers see those of this process.
         threads: For each worker's OpenMP, BLAS, numba and torch.
@@ -174,15 +253,16 @@ class ProcessWorkers(Workers):
         threads: int = 1,
         start_seconds: float = START_SECONDS,
     ) -> None:
+        super().__init__()
         if slots < 1 or threads < 1:
             raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
-        frame = encode_function(function)
         if gpus and len(gpus) != slots:
             raise ValueError(f"There are {len(gpus)} GPUs for {slots} slots; each slot needs one.")
+        body = encode_function(function)
         self._selector = selectors.DefaultSelector()
 
         def start_worker(gpu: Mapping[str, str]) -> WorkerProcess:
-            return WorkerProcess(self._selector, frame, {**environment, **gpu}, threads)
+            return WorkerProcess(self._selector, body, {**environment, **gpu}, threads)
 
         self._slots = [
             Slot(partial(start_worker, {VARIABLE: gpus[slot]} if gpus else {}), start_seconds, memory_limit_bytes)
@@ -190,8 +270,6 @@ class ProcessWorkers(Workers):
         ]
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_due = 0.0
-        self._outcomes: dict[int, JobOutcome] = {}
-        self._closed = False
 
     @property
     def slots(self) -> int:
@@ -206,50 +284,35 @@ class ProcessWorkers(Workers):
         """The process groups of the workers that run now; each is its worker's process id as well."""
         return tuple(slot.worker.group for slot in self._slots if slot.worker is not None)
 
-    def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
-        frame = encode((job, cloudpickle.dumps(payload)))
-        with hold_interrupts():
-            check_submission(self, job, deadline_seconds, closed=self._closed, waiting=self._outcomes)
-            self._poll(0.0)
-            idle = [slot for slot in self._slots if slot.job is None]
-            slot = next((slot for slot in idle if slot.worker is not None), idle[0])
-            slot.submit(job, frame, deadline_seconds)
+    def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
+        self._poll(0.0)
+        idle = [slot for slot in self._slots if slot.job is None]
+        slot = next((slot for slot in idle if slot.worker is not None), idle[0])
+        slot.submit(job, body, deadline_seconds)
 
-    def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        return wait_for_outcomes(self, self._outcomes, self._poll, timeout_seconds)
+    def _end(self, job: int) -> None:
+        next(slot for slot in self._slots if slot.job is not None and slot.job.number == job).clear()
 
-    def cancel(self, job: int) -> None:
-        with hold_interrupts():
-            if self._outcomes.pop(job, None) is None:
-                slot = next((slot for slot in self._slots if slot.job is not None and slot.job.number == job), None)
-                if slot is None:
-                    raise unknown_job(job, self)
-                slot.clear()
-
-    def close(self) -> None:
-        with hold_interrupts():
-            for slot in self._slots:
-                if slot.worker is not None:
-                    slot.worker.kill()
-            for slot in self._slots:
-                slot.clear()
-            self._outcomes.clear()
-            self._selector.close()
-            self._closed = True
+    def _close(self) -> None:
+        for slot in self._slots:
+            if slot.worker is not None:
+                slot.worker.kill()
+        for slot in self._slots:
+            slot.clear()
+        self._selector.close()
 
     def _poll(self, timeout_seconds: float) -> None:
-        """Wait for messages, at most so long, and bring every slot up to date."""
-        if self._closed or all(slot.worker is None for slot in self._slots):
+        if all(slot.worker is None for slot in self._slots):
             return
         left = [slot.job.deadline_seconds - slot.job.seconds for slot in self._slots if slot.job is not None]
         self._selector.select(max(0.0, min([timeout_seconds, *left])))
-        memory = self._memory()
+        memory = self._measure_memory()
         for slot in self._slots:
             outcome = slot.update(memory)
             if outcome is not None:
                 self._outcomes[outcome.job] = outcome
 
-    def _memory(self) -> Mapping[int, int]:
+    def _measure_memory(self) -> Mapping[int, int]:
         start = time.monotonic()
         if self._memory_limit_bytes is None or start < self._memory_due:
             return {}
@@ -258,53 +321,3 @@ class ProcessWorkers(Workers):
         # With many thousand processes on a server one measurement takes long: it gets a fixed share of the time.
         self._memory_due = start + max(POLL_SECONDS, (time.monotonic() - start) / MEMORY_SHARE)
         return memory
-
-
-def wait_for_outcomes(
-    workers: Workers, outcomes: dict[int, JobOutcome], poll: Callable[[float], None], timeout_seconds: float | None
-) -> list[JobOutcome]:
-    """Poll until there is an outcome, no job is busy, or the time is up.
-
-    Args:
-        outcomes: Where `poll` puts them; those that are returned are removed.
-        poll: Waits for messages, at most so many seconds, and handles them.
-    """
-    end = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-    with hold_interrupts() as is_interrupted:
-        while True:
-            poll(min(POLL_SECONDS, end - time.monotonic()) if workers.busy and not outcomes else 0.0)
-            if outcomes or not workers.busy or is_interrupted() or time.monotonic() >= end:
-                break
-        # An interruption is raised as this returns, so nobody would get the list: the outcomes stay for the next call.
-        found = [] if is_interrupted() else list(outcomes.values())
-        for outcome in found:
-            del outcomes[outcome.job]
-        return found
-
-
-def check_submission(
-    workers: Workers,
-    job: int,
-    deadline_seconds: float,
-    *,
-    closed: bool,
-    waiting: Mapping[int, JobOutcome] | None = None,
-) -> None:
-    """Refuse a job that these workers cannot take now.
-
-    Args:
-        waiting: Outcomes that were not returned yet.
-    """
-    if closed:
-        raise RuntimeError("The workers are closed.")
-    if deadline_seconds <= 0:
-        raise ValueError(f"The deadline of job {job} is {deadline_seconds} s; it must be above 0.")
-    if job in workers.busy or job in (waiting or {}):
-        raise ValueError(f"Job {job} was submitted before and has not come back.")
-    if workers.free < 1:
-        raise RuntimeError(f"All {workers.slots} slots are busy. Call wait() before submitting job {job}.")
-
-
-def unknown_job(job: int, workers: Workers) -> ValueError:
-    """Build the error of a job that cannot be cancelled."""
-    return ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, workers.busy)) or 'none'}.")

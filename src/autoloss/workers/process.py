@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import IO
 
-from autoloss.workers.messages import TOKEN_BYTES, Cause, frame, split_replies
+from autoloss.workers.messages import START, TOKEN_BYTES, Cause, pack_header, split_answers
 from autoloss.workers.process_table import has_ended
 from autoloss.workers.reaper import NUMBER
 
@@ -40,7 +40,7 @@ class WorkerProcess:
 
     Args:
         selector: The pipes are registered with it.
-        function: The frame with the function that jobs run; shared by all workers, never copied.
+        function: The function that jobs run, pickled; shared by all workers, never copied.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class WorkerProcess:
             env=_environment(environment, threads),
             start_new_session=True,
         )
-        requests, replies, errors = self._process.stdin, self._process.stdout, self._process.stderr
+        requests, answers, errors = self._process.stdin, self._process.stdout, self._process.stderr
         assert requests is not None
-        assert replies is not None
+        assert answers is not None
         assert errors is not None
-        self._requests, self._replies, self._errors = requests, replies, errors
+        self._requests, self._answers, self._errors = requests, answers, errors
         self._selector = selector
         self._outgoing: deque[memoryview] = deque()
         self._incoming = bytearray()
@@ -71,12 +71,11 @@ class WorkerProcess:
         self.hung_up = False
         self.ready = False
         self.started = time.monotonic()
-        for stream in (self._requests, self._replies, self._errors):
+        for stream in (self._requests, self._answers, self._errors):
             os.set_blocking(stream.fileno(), False)
-        selector.register(self._replies, selectors.EVENT_READ)
+        selector.register(self._answers, selectors.EVENT_READ)
         selector.register(self._errors, selectors.EVENT_READ)
-        self.send(frame(self._token))
-        self.send(function)
+        self.send(START, function)
 
     @property
     def reaper(self) -> int:
@@ -88,7 +87,7 @@ class WorkerProcess:
         """The process group of the worker, which is its process id as well; waits a moment for a worker that just started."""
         end = time.monotonic() + REAP_SECONDS
         while self._worker is None and not self.hung_up and time.monotonic() < end:
-            select.select([self._replies], [], [], REAP_SECONDS)
+            select.select([self._answers], [], [], REAP_SECONDS)
             self._receive()
         return self._worker or self.reaper
 
@@ -97,9 +96,9 @@ class WorkerProcess:
         """Whether the worker has ended; what it answered before may not have been read."""
         return self.hung_up or (self._worker is not None and has_ended(self._worker))
 
-    def send(self, frame: bytes) -> None:
-        """Queue a frame and write as much as the pipe takes; `exchange` writes the rest."""
-        self._outgoing.append(memoryview(frame))
+    def send(self, job: int, body: bytes) -> None:
+        """Queue a request and write as much as the pipe takes; `exchange` writes the rest."""
+        self._outgoing += memoryview(pack_header(self._token, job, body)), memoryview(body)
         self._write()
 
     def clear_output(self) -> None:
@@ -118,7 +117,7 @@ class WorkerProcess:
         self._write()
         self._receive()
         self._drain_errors(1)
-        return [] if self._worker is None else split_replies(self._incoming, self._token)
+        return [] if self._worker is None else split_answers(self._incoming, self._token)
 
     def kill(self) -> None:
         """Have the reaper end the worker and everything that descends from it."""
@@ -143,7 +142,7 @@ class WorkerProcess:
         if self._worker is not None:
             _end_orphans(self._worker)
         self._drain_errors(16)
-        for stream in (self._requests, self._replies, self._errors):
+        for stream in (self._requests, self._answers, self._errors):
             self._unwatch(stream)
             stream.close()
         self._outgoing.clear()
@@ -180,7 +179,7 @@ class WorkerProcess:
         self._unwatch(self._requests)
 
     def _receive(self) -> None:
-        while chunk := self._read(self._replies):
+        while chunk := self._read(self._answers):
             self._incoming += chunk
         if chunk is not None:
             self.hung_up = True

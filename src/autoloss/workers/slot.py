@@ -46,14 +46,14 @@ class Slot:
         self.worker: WorkerProcess | None = None
         self.job: RunningJob | None = None
 
-    def submit(self, number: int, frame: bytes, deadline_seconds: float) -> None:
+    def submit(self, number: int, body: bytes, deadline_seconds: float) -> None:
         """Send the worker its job."""
         if self.worker is not None and self.worker.has_ended:
             self.clear()
         if self.worker is None:
             self.worker = self._start()
         self.worker.clear_output()
-        self.worker.send(frame)
+        self.worker.send(number, body)
         self.job = RunningJob(number, deadline_seconds, time.monotonic() if self.worker.ready else None)
 
     def update(self, memory: Mapping[int, int]) -> JobOutcome | None:
@@ -90,10 +90,10 @@ class Slot:
 
     def _read(self, worker: WorkerProcess) -> JobOutcome | None:
         try:
-            replies = worker.exchange()
+            answers = worker.exchange()
         except StrayBytesError as error:
             return self._refuse(worker, str(error))
-        for job, body in replies:
+        for job, body in answers:
             if job != (self._number if worker.ready else START) or (worker.ready and self.job is None):
                 return self._refuse(worker, f"an answer came for job {job}")
             try:

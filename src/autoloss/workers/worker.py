@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import io
 import os
 import signal
@@ -21,8 +22,18 @@ from typing import Any
 import cloudpickle
 
 from autoloss.errors import keep_text
-from autoloss.workers.channel import Channel
-from autoloss.workers.messages import REPLY_BYTES, START, Cause, Finished, JobOutcome, Lost, Raised, decode
+from autoloss.workers.messages import (
+    ANSWER_BYTES,
+    START,
+    Cause,
+    Finished,
+    JobOutcome,
+    Lost,
+    Raised,
+    decode,
+    pack_header,
+    read_request,
+)
 from autoloss.workers.process_state import read_state, restore_state
 
 DEVICE_ERRORS = ("AcceleratorError",)
@@ -30,8 +41,49 @@ DEVICE_ERRORS = ("AcceleratorError",)
 DEVICE_TEXTS = ("CUDA error", "HIP error", "device-side assert", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
 MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 1000, 6000
+PRIVATE = 100
+"""Least number of a descriptor that user code does not meet by chance."""
 OOM_SCORE = 500
 """`oom_score_adj` of a worker: the kernel's OOM killer ends it, and its job is tried again, before it ends the driver."""
+
+
+class Channel:
+    """A worker's way to its driver, through pipes that its reaper holds.
+
+    On Linux its pipes are opened for one message at a time: while a job runs, no descriptor of its process leads to the driver.
+
+    Args:
+        reaper: The process whose standard input and output are the pipes.
+    """
+
+    def __init__(self, reaper: int) -> None:
+        self._requests, self._answers = (f"/proc/{reaper}/fd/{pipe}" for pipe in (0, 1))
+        if not os.access(self._requests, os.R_OK):
+            self._requests, self._answers = (
+                f"/dev/fd/{fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, PRIVATE)}" for pipe in (0, 1)
+            )
+        self._token = b""
+        # User code may print and read.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def receive(self) -> tuple[int, bytes]:
+        """Wait for a job and its payload.
+
+        Raises:
+            EOFError: The driver is gone.
+        """
+        with open(self._requests, "rb", buffering=0) as pipe:
+            self._token, job, body = read_request(pipe)
+        return job, body
+
+    def send(self, job: int, body: bytes) -> None:
+        """Send the answer of a job."""
+        with open(self._answers, "wb") as pipe:
+            pipe.write(pack_header(self._token, job, body))
+            pipe.write(body)
 
 
 def run_job(
@@ -138,13 +190,13 @@ def _raise_oom_score() -> None:
 
 def _run_jobs(channel: Channel, threads: int) -> None:
     own = os.getpid()
-    loaded = run_job(decode, START, channel.receive(), passing=())
+    loaded = run_job(decode, *channel.receive(), passing=())
     channel.send(START, _pickle(replace(loaded, value=None) if isinstance(loaded, Finished) else loaded))
     if not isinstance(loaded, Finished):
         return
     state: dict[str, Any] = {}
     while True:
-        job, payload = decode(channel.receive())
+        job, payload = channel.receive()
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(threads)
@@ -170,7 +222,7 @@ def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:
         message, traceback_text = describe_error(error)
         text = f"The result cannot be sent to the driver; return plain values. {message}"
         return cloudpickle.dumps((Raised(outcome.job, text, traceback_text, outcome.seconds), is_last))
-    if len(body) > REPLY_BYTES:
-        text = f"The result has {len(body)} bytes, and a driver takes at most {REPLY_BYTES}; return plain values."
+    if len(body) > ANSWER_BYTES:
+        text = f"The result has {len(body)} bytes, and a driver takes at most {ANSWER_BYTES}; return plain values."
         return cloudpickle.dumps((Raised(outcome.job, text, "", outcome.seconds), is_last))
     return body
