@@ -56,7 +56,7 @@ class LosingCluster(Cluster):
         if request is None:
             return Heartbeat(build())
         payload = cloudpickle.loads(request.payload)
-        return Heartbeat(build(), 0.0, cloudpickle.dumps(run_job(self._function, request.job, payload)))
+        return Heartbeat(build(), cloudpickle.dumps(run_job(self._function, request.job, payload)))
 
     def end(self, supervisor: object) -> None: ...
 

@@ -71,12 +71,12 @@ class ScriptedCluster(Cluster):
         return [request.job for known, request in self.sent if known == supervisor and request is not None]
 
 
-def beat(seconds: float = 0.0) -> Heartbeat:
-    return Heartbeat(build(), seconds)
+def beat() -> Heartbeat:
+    return Heartbeat(build())
 
 
 def finished(job: int, value: Any) -> Heartbeat:
-    return Heartbeat(build(), 0.0, cloudpickle.dumps(Finished(job, value, 1.0)))
+    return Heartbeat(build(), cloudpickle.dumps(Finished(job, value, 1.0)))
 
 
 class Play:
@@ -129,10 +129,10 @@ def test_the_job_of_a_silent_supervisor_is_lost_and_a_late_answer_is_ignored():
 def test_heartbeats_renew_a_lease_however_long_the_job_takes():
     play = Play(1)
     play.workers.submit(1, "work", deadline_seconds=600)
-    for second in range(30):
-        play.cluster.answer(0, beat(float(second)))
+    for _ in range(30):
+        play.cluster.answer(0, beat())
         assert play.listen(2.0) == []
-    assert play.workers.busy == {1: 29.0}
+    assert set(play.workers.busy) == {1}
     play.cluster.answer(0, finished(1, "done"))
     assert [outcome.value for outcome in play.look()] == ["done"]
 
@@ -178,7 +178,7 @@ def test_jobs_wait_for_any_supervisor():
     play.cluster.answer(0, Lost(START, "node", "killed", 0.0))
     play.look()
     play.workers.submit(1, "work", deadline_seconds=60)
-    assert play.workers.busy == {2: 0.0, 1: 0.0}
+    assert set(play.workers.busy) == {1, 2}
     play.cluster.answer(1, finished(2, "two"))
     play.look()
     # No supervisor has replaced the lost one yet; the other one takes its job.
@@ -257,7 +257,7 @@ def test_an_answer_for_another_job_is_never_taken():
 def test_an_answer_that_cannot_be_read_is_the_jobs_fault_alone():
     play = Play(1)
     play.workers.submit(1, "work", deadline_seconds=60)
-    play.cluster.answer(0, Heartbeat(build(), 0.5, b"no pickle"))
+    play.cluster.answer(0, Heartbeat(build(), b"no pickle"))
     (raised,) = play.look()
     assert isinstance(raised, Raised)
     assert "cannot read the result" in raised.message
@@ -270,7 +270,7 @@ def test_a_job_that_is_cancelled_before_it_was_sent_costs_no_supervisor():
     play.look()
     play.workers.submit(2, "work", deadline_seconds=60)
     play.workers.cancel(2)
-    assert play.workers.busy == {}
+    assert not play.workers.busy
     assert play.cluster.ended == [0]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from autoloss.workers import process, slot
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import Finished, Lost, Raised
 from autoloss.workers.pool import ProcessWorkers
@@ -61,7 +62,7 @@ def test_an_outcome_waits_until_it_is_taken_or_cancelled():
         assert [outcome.value for outcome in workers.wait(None)] == ["two"]
 
 
-def test_wait_returns_when_its_time_is_up_and_tells_how_long_jobs_have_run():
+def test_wait_returns_when_its_time_is_up_():
     with ProcessWorkers(time.sleep, 1) as workers:
         workers.submit(0, 0, deadline_seconds=20)
         workers.wait(None)
@@ -69,7 +70,6 @@ def test_wait_returns_when_its_time_is_up_and_tells_how_long_jobs_have_run():
         start = time.monotonic()
         assert workers.wait(0.3) == []
         assert 0.3 <= time.monotonic() - start < 2
-        assert 0.2 < workers.busy[1] < 3
 
 
 def test_prints_and_reads_of_user_code_do_not_reach_the_protocol():
@@ -117,16 +117,19 @@ def test_what_cannot_be_loaded_is_an_error_each_time_and_no_endless_loop():
     assert "in refuse" in outcomes[1].traceback_text
 
 
-def test_a_worker_that_ends_while_it_starts_is_an_error_with_its_last_words():
-    with ProcessWorkers(len, 1, environment={"PYTHONPATH": "", "PYTHONHOME": "/nowhere"}) as workers:
+def test_a_worker_that_ends_while_it_starts_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    monkeypatch.setattr(process, "_import_path", list)
+    with ProcessWorkers(len, 1) as workers:
         (outcome,) = outcomes_of(workers, [1])
     assert isinstance(outcome, Raised)
     assert "could not start" in outcome.message
     assert "/nowhere" in outcome.message
 
 
-def test_a_worker_that_never_gets_ready_is_lost():
-    with ProcessWorkers(call(time.sleep, 60), 1, start_seconds=0.5) as workers:
+def test_a_worker_that_never_gets_ready_is_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slot, "START_SECONDS", 0.5)
+    with ProcessWorkers(call(time.sleep, 60), 1) as workers:
         (outcome,) = outcomes_of(workers, [1])
     assert isinstance(outcome, Lost)
     assert outcome.cause == "exited"
@@ -140,7 +143,9 @@ def test_a_payload_that_cannot_be_loaded_is_the_jobs_fault_alone():
     assert outcomes[1].value == "fine"
 
 
-def test_threads_and_environment_reach_the_worker_and_torch():
+def test_one_thread_and_the_environment_reach_the_worker_and_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLOUR", "blue")
+
     def look(name):
         if name == "torch":
             fake = types.ModuleType("torch")
@@ -149,9 +154,9 @@ def test_threads_and_environment_reach_the_worker_and_torch():
             return None
         return sys.modules["torch"].count if name == "count" else os.environ[name]
 
-    with ProcessWorkers(look, 1, threads=3, environment={"COLOUR": "blue"}) as workers:
+    with ProcessWorkers(look, 1) as workers:
         outcomes = outcomes_of(workers, ["torch", "count", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "COLOUR"])
-    assert [outcome.value for outcome in outcomes] == [None, 3, "3", "3", "blue"]
+    assert [outcome.value for outcome in outcomes] == [None, 1, "1", "1", "blue"]
 
 
 def test_classes_of_the_users_own_script_and_modules_beside_it_work(tmp_path: Path):

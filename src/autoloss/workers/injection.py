@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
@@ -242,7 +242,7 @@ class FaultyWorkers(Workers):
         return self._workers.slots
 
     @property
-    def busy(self) -> Mapping[int, float]:
+    def busy(self) -> Collection[int]:
         return self._workers.busy
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:

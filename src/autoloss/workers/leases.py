@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
@@ -47,12 +47,10 @@ class Heartbeat:
 
     Args:
         build: The releases that its node computes with; see `build`.
-        seconds: How long its job has run.
         outcome: The outcome of its job, pickled; empty while there is none.
     """
 
     build: tuple[str, ...]
-    seconds: float = 0.0
     outcome: bytes = b""
 
 
@@ -72,8 +70,7 @@ class Supervisor:
             payload = Pickled(request.payload)
             self._workers.submit(request.job, payload, deadline_seconds=request.deadline_seconds)
         outcomes = self._workers.wait(HEARTBEAT_SECONDS)
-        seconds = next(iter(self._workers.busy.values()), 0.0)
-        return Heartbeat(build(), seconds, cloudpickle.dumps(outcomes[0]) if outcomes else b"")
+        return Heartbeat(build(), cloudpickle.dumps(outcomes[0]) if outcomes else b"")
 
     def close(self) -> None:
         """End the process."""
@@ -116,7 +113,7 @@ class _RemoteSlot:
     call: Any = None
     has_answered: bool = False
     job: int | None = None
-    job_seconds: float = 0.0
+    job_started: float = 0.0
     silent_seconds: float = 0.0
     restart: float = 0.0
 
@@ -150,9 +147,8 @@ class LeasedWorkers(PolledWorkers):
         return len(self._slots)
 
     @property
-    def busy(self) -> Mapping[int, float]:
-        seconds = {slot.job: slot.job_seconds for slot in self._slots}
-        return {job: seconds.get(job, 0.0) for job in self._jobs}
+    def busy(self) -> Collection[int]:
+        return tuple(self._jobs)
 
     def _begin(self, job: int, body: bytes, deadline_seconds: float) -> None:
         self._jobs[job] = Request(job, body, deadline_seconds)
@@ -193,7 +189,7 @@ class LeasedWorkers(PolledWorkers):
                 slot.job = next(waiting, None)
                 if slot.job is None:
                     return
-                slot.job_seconds = slot.silent_seconds = 0.0
+                slot.job_started, slot.silent_seconds = self._clock(), 0.0
                 slot.call = self._cluster.call(slot.supervisor, self._jobs[slot.job])
 
     def _handle(self, slot: _RemoteSlot, answer: Heartbeat | Lost | Raised) -> None:
@@ -218,14 +214,13 @@ class LeasedWorkers(PolledWorkers):
         if slot.job is None:
             return
         if not heartbeat.outcome:
-            slot.job_seconds = heartbeat.seconds
             slot.call = self._cluster.call(slot.supervisor, None)
             return
         try:
             outcome: JobOutcome = decode(heartbeat.outcome)
         except Exception as error:
             text = f"The driver cannot read the result; return plain values. {type(error).__name__}: {error}"
-            outcome = Raised(slot.job, text, "", slot.job_seconds)
+            outcome = Raised(slot.job, text, "", self._clock() - slot.job_started)
         if outcome.job != slot.job:
             self._lose(slot, Lost(START, "exited", f"The worker answered for job {outcome.job}.", 0.0))
             return
@@ -236,7 +231,7 @@ class LeasedWorkers(PolledWorkers):
     def _lose(self, slot: _RemoteSlot, lost: Lost) -> None:
         if slot.job is not None:
             del self._jobs[slot.job]
-            self._outcomes[slot.job] = replace(lost, job=slot.job, seconds=slot.job_seconds)
+            self._outcomes[slot.job] = replace(lost, job=slot.job, seconds=self._clock() - slot.job_started)
         self._vacate(slot)
 
     def _vacate(self, slot: _RemoteSlot) -> None:

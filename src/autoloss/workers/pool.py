@@ -5,14 +5,13 @@ from __future__ import annotations
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import cloudpickle
 
-from autoloss.workers.gpus import VARIABLE
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode_function
 from autoloss.workers.process import WorkerProcess
@@ -25,9 +24,7 @@ JobFunction = Callable[[Any], Any]
 """Runs one job: payload → value, both of them plain values that can be pickled."""
 
 POLL_SECONDS = 0.2
-START_SECONDS = 120.0
 MEMORY_SHARE = 0.05
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Workers(ABC):
@@ -54,8 +51,8 @@ class Workers(ABC):
 
     @property
     @abstractmethod
-    def busy(self) -> Mapping[int, float]:
-        """Job → seconds that it has run, for all that have no outcome; 0 while its worker starts."""
+    def busy(self) -> Collection[int]:
+        """The jobs that have no outcome."""
 
     @property
     def free(self) -> int:
@@ -135,8 +132,8 @@ class InlineWorkers(Workers):
         return 1
 
     @property
-    def busy(self) -> Mapping[int, float]:
-        return dict.fromkeys(self._jobs, 0.0)
+    def busy(self) -> Collection[int]:
+        return tuple(self._jobs)
 
     def submit(self, job: int, payload: Any, *, deadline_seconds: float) -> None:
         self._check(job, deadline_seconds, closed=self._closed)
@@ -233,10 +230,7 @@ class ProcessWorkers(PolledWorkers):
             Also the bytes that `encode_function` makes of it.
         memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
             times a second.
-        environment: Variables of the workers beside those of this process.
         gpus: For each slot the GPU that its worker sees; without it, workers see those of this process.
-        threads: For each worker's OpenMP, BLAS, numba and torch.
-        start_seconds: How long a worker may take to start, which includes importing what the function needs.
 
     Raises:
         Exception: Whatever pickling the function raises.
@@ -248,25 +242,18 @@ class ProcessWorkers(PolledWorkers):
         slots: int,
         *,
         memory_limit_bytes: int | None = None,
-        environment: Mapping[str, str] = NO_VARIABLES,
         gpus: Sequence[str] = (),
-        threads: int = 1,
-        start_seconds: float = START_SECONDS,
     ) -> None:
         super().__init__()
-        if slots < 1 or threads < 1:
-            raise ValueError(f"There must be at least one slot and one thread, not {slots} and {threads}.")
+        if slots < 1:
+            raise ValueError(f"There must be at least one slot, not {slots}.")
         if gpus and len(gpus) != slots:
             raise ValueError(f"There are {len(gpus)} GPUs for {slots} slots; each slot needs one.")
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
-
-        def start_worker(gpu: Mapping[str, str]) -> WorkerProcess:
-            return WorkerProcess(self._selector, body, {**environment, **gpu}, threads)
-
         self._slots = [
-            Slot(partial(start_worker, {VARIABLE: gpus[slot]} if gpus else {}), start_seconds, memory_limit_bytes)
-            for slot in range(slots)
+            Slot(partial(WorkerProcess, self._selector, body, gpu), memory_limit_bytes)
+            for gpu in gpus or [None] * slots
         ]
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_due = 0.0
@@ -276,8 +263,8 @@ class ProcessWorkers(PolledWorkers):
         return len(self._slots)
 
     @property
-    def busy(self) -> Mapping[int, float]:
-        return {slot.job.number: slot.job.seconds for slot in self._slots if slot.job is not None}
+    def busy(self) -> Collection[int]:
+        return tuple(slot.job.number for slot in self._slots if slot.job is not None)
 
     @property
     def groups(self) -> tuple[int, ...]:

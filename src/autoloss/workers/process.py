@@ -12,9 +12,9 @@ import sys
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import IO
 
+from autoloss.workers.gpus import VARIABLE
 from autoloss.workers.messages import START, TOKEN_BYTES, Cause, pack_header, split_answers
 from autoloss.workers.process_table import has_ended
 from autoloss.workers.reaper import NUMBER
@@ -41,19 +41,18 @@ class WorkerProcess:
     Args:
         selector: The pipes are registered with it.
         function: The function that jobs run, pickled; shared by all workers, never copied.
+        gpu: The only GPU that the worker sees; None for those of this process.
     """
 
-    def __init__(
-        self, selector: selectors.BaseSelector, function: bytes, environment: Mapping[str, str], threads: int
-    ) -> None:
+    def __init__(self, selector: selectors.BaseSelector, function: bytes, gpu: str | None = None) -> None:
         self._process = subprocess.Popen(
             # -P: a file in the current directory must not stand in for a module of the standard library.
-            [sys.executable, "-P", "-m", "autoloss.workers.reaper", str(os.getpid()), str(threads)],
+            [sys.executable, "-P", "-m", "autoloss.workers.reaper", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=_environment(environment, threads),
+            env=_environment(gpu),
             start_new_session=True,
         )
         requests, answers, errors = self._process.stdin, self._process.stdout, self._process.stderr
@@ -210,11 +209,11 @@ class WorkerProcess:
             self._selector.unregister(stream)
 
 
-def _environment(extra: Mapping[str, str], threads: int) -> dict[str, str]:
+def _environment(gpu: str | None) -> dict[str, str]:
     path = os.pathsep.join(_import_path())
     # One seed for str hashes: a task that iterates over a set of names does so in the same order in every worker.
-    own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-    return {**os.environ, **own, **extra}
+    own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, "1")}
+    return {**os.environ, **own, **({} if gpu is None else {VARIABLE: gpu})}
 
 
 def _import_path() -> list[str]:

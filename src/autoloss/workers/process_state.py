@@ -87,28 +87,22 @@ def _read(setting: Setting) -> Any:
         return type(error).__name__
 
 
-def _pairs(module: str, setters: Mapping[str, str | None], *keys: Any) -> dict[str, Setting]:
-    """Build settings that one function reads and another one takes: getter → setter, both called with the keys first."""
-
-    def pair(getter: str, setter: str | None) -> Setting:
-        read, write = attrgetter(getter), attrgetter(setter or getter)
-        restore = None if setter is None else lambda module, value: write(module)(*keys, value)
-        return Setting(module, lambda module: read(module)(*keys), restore)
-
-    return {" ".join((f"{module}.{getter}", *map(str, keys))): pair(getter, setters[getter]) for getter in setters}
+def _pair(module: str, getter: str, setter: str | None, *keys: Any) -> tuple[str, Setting]:
+    """Build a setting that one function reads and another one takes, both called with the keys first."""
+    read, write = attrgetter(getter), attrgetter(setter or getter)
+    restore = None if setter is None else lambda module, value: write(module)(*keys, value)
+    return " ".join((f"{module}.{getter}", *map(str, keys))), Setting(module, lambda found: read(found)(*keys), restore)
 
 
-def _attributes(module: str, *names: str) -> dict[str, Setting]:
-    def attribute(name: str) -> Setting:
-        return Setting(module, attrgetter(name), lambda module, value: setattr(module, name, value))
-
-    return {f"{module}.{name}": attribute(name) for name in names}
+def _attribute(module: str, name: str) -> tuple[str, Setting]:
+    return f"{module}.{name}", Setting(module, attrgetter(name), lambda found, value: setattr(found, name, value))
 
 
 _OF_LIBRARIES = ("KMP_", "TORCHINDUCTOR_")
 """Variables that libraries set for themselves when they are imported, which happens once in a process."""
 _BUILTINS = tuple(vars(builtins))
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _LEAST = [sys.float_info.min]
 
 
@@ -199,41 +193,32 @@ SETTINGS: dict[str, Setting] = {
     "hooks of saved tensors": Setting(
         "torch", lambda torch: torch._C._autograd._top_saved_tensors_default_hooks(False)
     ),
-    **_attributes("sys", "stdin", "stdout", "stderr"),
-    **_attributes("tempfile", "tempdir"),
-    **_attributes("torch.backends.cudnn", "enabled", "benchmark", "deterministic"),
-    **_pairs("os", {"getcwd": "chdir"}),
-    **_pairs("os", {"getpriority": "setpriority"}, os.PRIO_PROCESS, 0),
-    **_pairs("os", {"sched_getaffinity": "sched_setaffinity"}, 0),
-    **_pairs("locale", {"setlocale": "setlocale"}, locale.LC_ALL),
-    **_pairs(
-        "sys",
-        {
-            "getswitchinterval": "setswitchinterval",
-            "getrecursionlimit": "setrecursionlimit",
-            "gettrace": "settrace",
-            "getprofile": "setprofile",
-        },
-    ),
-    **_pairs(
-        "torch",
-        {
-            "get_default_dtype": "set_default_dtype",
-            "is_grad_enabled": "set_grad_enabled",
-            "is_inference_mode_enabled": None,
-            "_C._len_torch_function_stack": None,
-            "_C._len_torch_dispatch_stack": None,
-            "get_deterministic_debug_mode": "set_deterministic_debug_mode",
-            "get_num_threads": "set_num_threads",
-            "get_num_interop_threads": None,
-            "get_float32_matmul_precision": "set_float32_matmul_precision",
-        },
-    ),
 }
-for _device in ("cpu", "cuda"):
-    _autocast = {"is_autocast_enabled": "set_autocast_enabled", "get_autocast_dtype": "set_autocast_dtype"}
-    SETTINGS.update(_pairs("torch", _autocast, _device))
-for _number in signal.valid_signals():
-    SETTINGS.update(_pairs("signal", {"getsignal": "signal"}, _number))
-for _limit in {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}:
-    SETTINGS.update(_pairs("resource", {"getrlimit": "setrlimit"}, _limit))
+SETTINGS.update(
+    [
+        *(_attribute("sys", name) for name in ("stdin", "stdout", "stderr")),
+        _attribute("tempfile", "tempdir"),
+        *(_attribute("torch.backends.cudnn", name) for name in ("enabled", "benchmark", "deterministic")),
+        _pair("os", "getcwd", "chdir"),
+        _pair("os", "getpriority", "setpriority", os.PRIO_PROCESS, 0),
+        _pair("os", "sched_getaffinity", "sched_setaffinity", 0),
+        _pair("locale", "setlocale", "setlocale", locale.LC_ALL),
+        _pair("sys", "getswitchinterval", "setswitchinterval"),
+        _pair("sys", "getrecursionlimit", "setrecursionlimit"),
+        _pair("sys", "gettrace", "settrace"),
+        _pair("sys", "getprofile", "setprofile"),
+        *(_pair("signal", "getsignal", "signal", number) for number in signal.valid_signals()),
+        *(_pair("resource", "getrlimit", "setrlimit", number) for number in _LIMITS),
+        _pair("torch", "get_default_dtype", "set_default_dtype"),
+        _pair("torch", "is_grad_enabled", "set_grad_enabled"),
+        _pair("torch", "is_inference_mode_enabled", None),
+        _pair("torch", "_C._len_torch_function_stack", None),
+        _pair("torch", "_C._len_torch_dispatch_stack", None),
+        _pair("torch", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+        _pair("torch", "get_num_threads", "set_num_threads"),
+        _pair("torch", "get_num_interop_threads", None),
+        _pair("torch", "get_float32_matmul_precision", "set_float32_matmul_precision"),
+        *(_pair("torch", "is_autocast_enabled", "set_autocast_enabled", device) for device in ("cpu", "cuda")),
+        *(_pair("torch", "get_autocast_dtype", "set_autocast_dtype", device) for device in ("cpu", "cuda")),
+    ]
+)

@@ -15,6 +15,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -26,7 +27,7 @@ from autoloss.errors import RequestError, RunError
 from autoloss.workers.leases import Cluster, Heartbeat, LeasedWorkers, Request, Supervisor
 from autoloss.workers.messages import START, Lost, Raised, encode_function
 from autoloss.workers.pool import JobFunction
-from autoloss.workers.ray_keeper import keeper, private_folder
+from autoloss.workers.ray_keeper import keeper
 
 AUTO = "auto"
 LOOPBACK = "127.0.0.1"
@@ -218,9 +219,10 @@ def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int,
     Args:
         lost: What is printed when Ray ends this process.
     """
-    folder = owned.enter_context(private_folder())
+    # Nobody but this user can enter it.
+    folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
     owned.enter_context(keeper(lost, folder))
-    owned.enter_context(_environment({**QUIET, **ISOLATED, **_token_in(folder)}))
+    _set_variables(owned, {**QUIET, **ISOLATED, **_token_in(folder)})
     import ray
 
     if ray.is_initialized():
@@ -249,7 +251,7 @@ def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int,
 
 def _join_cluster(owned: contextlib.ExitStack, address: str) -> ModuleType:
     """Connect to an existing cluster; a connection that this process has already is used and kept."""
-    owned.enter_context(_environment(QUIET))
+    _set_variables(owned, QUIET)
     import ray
 
     if not ray.is_initialized():
@@ -278,18 +280,13 @@ def _connect(owned: contextlib.ExitStack, **options: Any) -> None:
     owned.callback(ray.shutdown)
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _set_variables(owned: contextlib.ExitStack, values: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        if (before := os.environ.get(name)) is None:
+            owned.callback(os.environ.pop, name, None)
+        else:
+            owned.callback(os.environ.__setitem__, name, before)
+        os.environ[name] = value
 
 
 def _is_loopback(host: str) -> bool:

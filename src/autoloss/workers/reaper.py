@@ -1,6 +1,6 @@
 """The process between a driver and its worker: it holds their pipes, and nothing of the worker outlives it.
 
-`python -m autoloss.workers.reaper DRIVER_PID THREADS`
+`python -m autoloss.workers.reaper DRIVER_PID`
 
 A worker is a child of its reaper, which on Linux also becomes the parent of whatever the worker leaves behind. When the worker
 or the driver ends, or the driver asks for it, the reaper kills all of them and ends as the worker did.
@@ -33,7 +33,7 @@ END_SECONDS = 1.5
 
 def main() -> None:
     """Fork; this process becomes the reaper, and its child the worker, as the leader of its own session."""
-    driver, threads = int(sys.argv[1]), int(sys.argv[2])
+    driver = int(sys.argv[1])
     _control(PR_SET_PDEATHSIG, signal.SIGCONT)
     # What loses its parent becomes a child of this process.
     _control(PR_SET_CHILD_SUBREAPER, 1)
@@ -51,7 +51,7 @@ def main() -> None:
     # Imported here: the reaper stays small.
     from autoloss.workers.worker import serve
 
-    serve(reaper, threads)
+    serve(reaper)
 
 
 def _control(option: int, value: int) -> None:

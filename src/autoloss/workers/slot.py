@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, StrayBytesError, decode
 from autoloss.workers.process import WorkerProcess
 
+START_SECONDS = 120.0
+"""How long a worker may take to start, which includes importing what the function needs."""
+
 
 @dataclass(slots=True)
 class RunningJob:
@@ -33,15 +36,11 @@ class Slot:
 
     Args:
         start: Starts a worker.
-        start_seconds: How long that may take.
         memory_limit_bytes: Resident memory allowed for the worker's process group.
     """
 
-    def __init__(
-        self, start: Callable[[], WorkerProcess], start_seconds: float, memory_limit_bytes: int | None
-    ) -> None:
+    def __init__(self, start: Callable[[], WorkerProcess], memory_limit_bytes: int | None) -> None:
         self._start = start
-        self._start_seconds = start_seconds
         self._memory_limit_bytes = memory_limit_bytes
         self.worker: WorkerProcess | None = None
         self.job: RunningJob | None = None
@@ -133,8 +132,8 @@ class Slot:
         used, limit = memory.get(worker.reaper, 0), self._memory_limit_bytes
         if limit is not None and used > limit:
             return self._lose(worker, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
-        if not worker.ready and time.monotonic() - worker.started > self._start_seconds:
-            return self._lose(worker, "exited", f"The worker did not start within {self._start_seconds:g} s.")
+        if not worker.ready and time.monotonic() - worker.started > START_SECONDS:
+            return self._lose(worker, "exited", f"The worker did not start within {START_SECONDS:g} s.")
         if self.job is not None and self.job.seconds >= self.job.deadline_seconds:
             text = f"The job was still running after {self.job.deadline_seconds:g} s."
             return self._lose(worker, "deadline", text)

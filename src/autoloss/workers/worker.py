@@ -166,7 +166,7 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     return message, keep_text(told, TRACEBACK_CHARACTERS)
 
 
-def serve(reaper: int, threads: int) -> None:
+def serve(reaper: int) -> None:
     """Load the function and run jobs until the driver is gone."""
     channel = Channel(reaper)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -177,7 +177,7 @@ def serve(reaper: int, threads: int) -> None:
     _raise_oom_score()
     faulthandler.enable()
     with contextlib.suppress(EOFError, BrokenPipeError):
-        _run_jobs(channel, threads)
+        _run_jobs(channel)
 
 
 def _raise_oom_score() -> None:
@@ -188,7 +188,7 @@ def _raise_oom_score() -> None:
             file.write(str(OOM_SCORE))
 
 
-def _run_jobs(channel: Channel, threads: int) -> None:
+def _run_jobs(channel: Channel) -> None:
     own = os.getpid()
     loaded = run_job(decode, *channel.receive(), passing=())
     channel.send(START, _pickle(replace(loaded, value=None) if isinstance(loaded, Finished) else loaded))
@@ -199,7 +199,7 @@ def _run_jobs(channel: Channel, threads: int) -> None:
         job, payload = channel.receive()
         torch = sys.modules.get("torch")
         if torch is not None:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(1)
         # What the task itself set when it was loaded is part of the task; a module is looked at once it is loaded.
         state = {**read_state(), **state}
         with warnings.catch_warnings():
