@@ -29,7 +29,6 @@ from autoloss.report.page.serving import Live
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
-from autoloss.space.form import BranchForm
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.training.training import Training
@@ -117,7 +116,7 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
                 configuration=Configuration(evaluations=candidates),
                 task=TaskReference(None),
                 title="made up",
-                branches={"main": BranchForm.from_branch(branch)},
+                branches={"main": branch.form()},
                 release=__version__,
             )
         )

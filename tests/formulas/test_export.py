@@ -152,7 +152,7 @@ def branch_of(use):
 
 
 def exported(tree, branch, title="a loss", **facts):
-    return to_python(Loss(tree), {"main": BranchForm.from_branch(branch)}, title=title, facts=facts)
+    return to_python(Loss(tree), {"main": branch.form()}, title=title, facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +399,7 @@ def test_a_boundary_loss_takes_its_target_along(metric, target, band, tmp_path):
     """What a search for BF1 or BIoU stores of its branch makes edges or bands of class indices in the file too."""
     branch = autoloss.tasks.get("digits-seg", metric=metric, train=2, valid=1, test=1, size=32).branches["main"]
     assert branch.encoding == target
-    stored = json.loads(json.dumps(BranchForm.from_branch(branch).to_dict()))
+    stored = json.loads(json.dumps(branch.form().to_dict()))
     loss = zoo.get(f"seg/{metric}")
     text = to_python(loss, {"main": BranchForm.from_dict(stored)}, title="boundary", facts={})
     assert band in text
@@ -455,7 +455,7 @@ def test_the_infix_line_reads_back_to_the_same_function():
 
 
 def test_json_holds_all_that_the_file_is_made_of():
-    form = BranchForm.from_branch(ActivatedBranch(encoding="edge", ignore_index=255, weight=2.0))
+    form = ActivatedBranch(encoding="edge", ignore_index=255, weight=2.0).form()
     loss = Loss("-y * log(p)")
     values = to_json(loss, {"main": form}, id=7, score=float("nan"), facts={"Metric": "miou"})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
@@ -482,9 +482,9 @@ class Judged(ActivatedBranch):
 
 
 def test_a_form_says_when_the_branch_is_no_activated_one():
-    assert BranchForm.from_branch(Judged(activation="sigmoid")) == BranchForm(activation="sigmoid")
-    assert BranchForm.from_branch(Other(activation="none")).activation == "none"
-    form = BranchForm.from_branch(Other())
+    assert Judged(activation="sigmoid").form() == BranchForm(activation="sigmoid")
+    assert Other(activation="none").form().activation == "none"
+    form = Other().form()
     assert not form.from_prediction
     assert BranchForm.from_dict(json.loads(json.dumps(form.to_dict()))) == form
 

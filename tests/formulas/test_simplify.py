@@ -14,7 +14,6 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.formulas import verification
 from autoloss.formulas.notations import LATEX, UNICODE
-from autoloss.formulas.ranges import find_leaf_ranges
 from autoloss.formulas.rewriting import Rewriter
 from autoloss.formulas.simplify import simplify, simplify_loss, write_loss
 from autoloss.formulas.terms import MINUS, call, number, product, to_term, total, variable
@@ -26,6 +25,7 @@ from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
+from autoloss.space.ranges import POSITIVE, REAL, UNIT
 from autoloss.zoo.entries import ENTRIES
 
 ALPHABET = Alphabet({"y": Role.TARGET, "p": Role.PREDICTION})
@@ -249,7 +249,7 @@ def test_simplifying_again_changes_nothing_and_the_text_reads_back(tree, known):
 @derandomized
 @given(trees)
 def test_what_was_simplified_before_has_no_influence(tree):
-    known = find_leaf_ranges({"p", "y"} & to_term(tree).leaves, "softmax", one_hot=False)
+    known = dict.fromkeys(to_term(tree).leaves, UNIT)
     assert simplify(tree) == Rewriter(known).simplify(to_term(tree))
 
 
@@ -345,6 +345,7 @@ def test_several_branches_stand_side_by_side():
         (BranchForm(activation="sigmoid"), "p"),
         (BranchForm(activation="none"), "abs(p)"),
         (BranchForm(from_prediction=False), "abs(p)"),
+        (BranchForm(from_prediction=False, bounds=(("p", 0.0, None, False),)), "p"),
     ],
 )
 def test_a_branch_tells_what_is_known_of_its_leaves(form, expected):
@@ -368,13 +369,13 @@ DIFFER = [
     ("one", "other", "expected"), [(*pair, True) for pair in AGREE] + [(*pair, False) for pair in DIFFER]
 )
 def test_the_check_of_a_step(one, other, expected):
-    rewriter = Rewriter(find_leaf_ranges({"p", "y"}, "softmax", one_hot=False))
+    rewriter = Rewriter({"p": UNIT, "y": UNIT})
     assert rewriter.agree(to_term(parse(one)), to_term(parse(other))) is expected
 
 
 def test_the_check_sees_a_gradient_that_differs_where_values_agree():
     stopped = Operator("stopped", 1, lambda x: x.detach(), r"\bar{{{0}}}")
-    rewriter = Rewriter(find_leaf_ranges({"p"}, "softmax", one_hot=False))
+    rewriter = Rewriter({"p": UNIT})
     assert not rewriter.agree(call(stopped, variable("p")), variable("p"))
 
 
@@ -430,9 +431,7 @@ def test_a_tree_deeper_than_text_can_be_is_returned_as_it_is():
 
 def test_modes_of_autograd_make_no_difference():
     with torch.inference_mode():
-        first = Rewriter(find_leaf_ranges({"p", "y"}, "softmax", one_hot=False)).simplify(
-            to_term(parse("abs(max_pool(p)) * y"))
-        )
+        first = Rewriter({"p": UNIT, "y": UNIT}).simplify(to_term(parse("abs(max_pool(p)) * y")))
     with torch.no_grad():
         second = simplify("abs(max_pool(p)) * y")
     assert first == second == simplify("y * max_pool(p)")
@@ -441,18 +440,18 @@ def test_modes_of_autograd_make_no_difference():
 
 def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch):
     monkeypatch.setattr("autoloss.formulas.rewriting.KEPT", 20)
-    rewriter = Rewriter(find_leaf_ranges({"p", "y"}, "softmax", one_hot=False))
+    rewriter = Rewriter({"p": UNIT, "y": UNIT})
     found = [rewriter.simplify(to_term(grown(seed, 2, 3))) for seed in range(12)]
     assert found == [simplify(grown(seed, 2, 3)) for seed in range(12)]
 
 
 def test_positions_of_the_check_hold_zero_one_and_what_is_between():
-    inside, ends = verification.draw_scenes(find_leaf_ranges({"p", "y", "e"}, "softmax", one_hot=False))
+    inside, ends = verification.draw_scenes({"e": POSITIVE, "p": UNIT, "y": UNIT})
     assert {0.0, 1.0} <= set(ends.leaves["p"][0].flatten().tolist())
     assert {0.0, 1.0} <= set(ends.leaves["y"][0].flatten().tolist())
     assert 0.0 in ends.leaves["e"][0]
     assert 0 < inside.leaves["p"][0].min() < inside.leaves["p"][0].max() < 1
-    real = verification.draw_scenes(find_leaf_ranges({"p"}, "none", one_hot=False))
+    real = verification.draw_scenes({"p": REAL})
     assert all(scene.leaves["p"][0].min() < 0 for scene in real)
 
 

@@ -76,7 +76,6 @@ class AreaBranch(Branch):
     """Boxes on a line, of which only the positive ones have areas; the divisor counts all that were sampled."""
 
     leaves_and_roles = {"i": Role.BOTH, "u": Role.BOTH, "e": Role.BOTH}
-    activation = "box"
     weight = 10.0
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -35,7 +35,7 @@ def random_trees(count: int, seed: int) -> list[Expression]:
 def leaves_out(tree: Expression, y: tuple[float, float] = (0.0, 1.0)) -> bool:
     """Say whether the value of a tree is left out."""
     leaves = {P_REGISTER: PROBABILITY, Y_REGISTER: y, MASK_REGISTER: (0.0, 1.0)}
-    tape = record(tree, 4, 24, False, False, leaves)
+    tape = record(tree, {"p": P_REGISTER, "y": Y_REGISTER}, (4, 24), False, False, leaves)
     return tape is not None and all(one.op is not Op.TOTAL for one in tape.instructions)
 
 

@@ -23,6 +23,7 @@ from autoloss.rejection.compiled.differentiation import FORWARD, record
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.compiled.layout import Layout
 from autoloss.rejection.compiled.program import assemble
+from autoloss.rejection.compiled.tape import P_REGISTER, Y_REGISTER
 from autoloss.rejection.gradients import compute_gradient
 from autoloss.rejection.protocol import Reference, measure_reference
 from autoloss.rejection.reasons import Reason
@@ -183,7 +184,7 @@ def test_what_is_not_finite_is_stopped_as_in_the_reference(text: str, scale: flo
 class MaskedBranch(Branch):
     """Targets of any value, and a mask of its own."""
 
-    activation = "none"
+    kernel = "none"
     weight = 1.0
     leaves_and_roles = ActivatedBranch().leaves_and_roles
 
@@ -279,7 +280,13 @@ def test_the_polynomials_are_accurate_to_two_units_in_the_last_place(name, exact
 def test_trees_without_means_and_pools_of_the_prediction_run_tile_by_tile():
     def separable(text: str, flat: bool = False) -> bool:
         layout = Layout(1, 3, 1 if flat else 8, 1 if flat else 8)
-        tape = record(parse(text), layout.channels, layout.positions, layout.flat, masked=False)
+        tape = record(
+            parse(text),
+            {"p": P_REGISTER, "y": Y_REGISTER},
+            (layout.channels, layout.positions),
+            layout.flat,
+            masked=False,
+        )
         assert tape is not None
         return assemble(tape, layout, plain=False).separable
 

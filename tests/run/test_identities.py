@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,12 +16,11 @@ from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import page
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.summary import list_top, summarize
-from autoloss.run.identities import Identifier, Identity, find_target_kind
+from autoloss.run.identities import Identifier, Identity
 from autoloss.run.results import open_run
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import PLAIN, BoxRegression
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.form import BranchForm
 from autoloss.store import samples as sample_files
 from autoloss.store.read import read_once
 from autoloss.store.store import Store
@@ -125,26 +123,26 @@ def test_a_loss_is_recognised_by_its_gradient_on_the_branch(branch, samples, sta
     ],
 )
 def test_the_kind_of_target_is_read_from_the_samples(branch, samples, expected):
-    assert find_target_kind(branch, samples) == expected
+    assert branch.find_target_kind(samples) == expected
 
 
 def test_ignored_positions_do_not_count():
     branch = ActivatedBranch(channels=CHANNELS, ignore_index=255)
     (sample,) = draw_samples("indices", count=1)
     sample.context["target"][:3] = 255
-    assert find_target_kind(branch, [sample]) == "one_hot"
+    assert branch.find_target_kind([sample]) == "one_hot"
     assert str(Identifier(branch, [sample]).identify(parse(DOUBLED))) == "cross entropy × 2"
 
 
 def write_run(directory, branch: Branch, samples, *losses: str):
     """Write a run with its samples, as a search leaves it."""
-    form = BranchForm.from_branch(branch)
+    form = branch.form()
     begin(directory, branches={"main": form})
     sample_files.save(directory, {"main": samples})
     with Store(directory, write=True) as store:
         store.change_setting("samples_digest", sample_files.file_digest(directory / sample_files.FILE))
         store.change_setting("standard_loss", {"main": "baseline/ce"})
-        store.change_setting("branches", {"main": replace(form, target_kind=find_target_kind(branch, samples))})
+        store.change_setting("branches", {"main": branch.form(samples)})
     add(directory, *((candidate(at, loss), scored(0.9 - 0.1 * at)) for at, loss in enumerate(losses)))
     return directory
 
@@ -197,7 +195,7 @@ def test_who_drove_a_run_names_losses_on_branches_that_its_settings_do_not_descr
     loss = "square(add(y, neg(p)))"
     directory = write_run(tmp_path / "run", SOFTMAX, samples, loss)
     with Store(directory, write=True) as store:
-        store.change_setting("branches", {"main": BranchForm.from_branch(HeatmapBranch())})
+        store.change_setting("branches", {"main": HeatmapBranch().form()})
     found = open_run(directory)
     assert simplify_formulas(found, [loss])[loss].identities is None
     driver = type(found)(found.reader, branches={"main": HeatmapBranch()})
@@ -240,5 +238,4 @@ def test_boxes_of_a_run_are_recognised_without_their_task(unit, tmp_path):
     assert simplify_formulas(open_run(directory), [loss])[loss].identity == "IoU loss"
     form = open_run(directory).settings.branches["main"]
     assert form.unit == unit
-    # What older runs lack makes no other task of it.
-    assert form.leave_out_facts() == BranchForm(leaves=("i", "u", "e"), from_prediction=False, weight=10.0)
+    assert form == branch.form()

@@ -18,7 +18,6 @@ from autoloss.space import loss as loss_module
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, build, leaf
-from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss, TreeLoss, bind, shorten
 from autoloss.space.one_hot import ELEMENTWISE, OneHotTree, SeparateSoftmax, find_others
 from autoloss.space.operators import OPERATORS, Operator
@@ -268,4 +267,4 @@ def test_small_predictions_are_evaluated_at_all_channels(side, is_short, monkeyp
 
 
 def test_the_form_of_a_branch_says_as_before_what_it_is():
-    assert not BranchForm.from_branch(Smoothed()).from_prediction
+    assert not Smoothed().form().from_prediction

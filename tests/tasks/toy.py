@@ -44,7 +44,7 @@ FEATURES = 6
 class HeatmapBranch(Branch):
     """Raw heatmap values (N, 1, H, W) against a target map; the context says which rows are visible."""
 
-    activation: str = "none"
+    kernel = "none"
     weight: float = 2.0
     leaves_and_roles: Mapping[str, Role] = field(
         default_factory=lambda: {"y": Role.TARGET, "p": Role.PREDICTION}, init=False

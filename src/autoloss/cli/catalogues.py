@@ -13,8 +13,8 @@ from autoloss.space.loss_text import join_branches
 
 if TYPE_CHECKING:
     from autoloss.formulas.terms import Term
-    from autoloss.space.branch import Activation
     from autoloss.space.loss import Loss
+    from autoloss.space.options import Kernel
 
 
 @app.command()
@@ -140,7 +140,7 @@ def _simplify(text: str, activation: str | None = None, *, one_hot: bool = False
         entry = ENTRIES.get(text)
         own = (entry.members.get(branch, entry)).activation if entry else "softmax"
         # `simplify` refuses an unknown activation.
-        found[branch] = simplify_formula(tree, cast("Activation", activation or own), one_hot=one_hot)
+        found[branch] = simplify_formula(tree, cast("Kernel", activation or own), one_hot=one_hot)
     return found
 
 

@@ -87,7 +87,7 @@ def _label(text: str) -> str:
 
 
 def _has_one_softmax(branches: Mapping[str, Branch]) -> bool:
-    return len(branches) == 1 and next(iter(branches.values())).activation == "softmax"
+    return len(branches) == 1 and next(iter(branches.values())).has_classes
 
 
 def _has_space(task: Task) -> bool:

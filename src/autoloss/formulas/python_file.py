@@ -10,12 +10,12 @@ from itertools import count
 
 from autoloss.formulas.functions import read_own_functions, select_functions
 from autoloss.formulas.statements import Statements, get_variable
-from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import MAIN, Loss, shorten
 from autoloss.space.one_hot import LEAST, USUAL, OneHotTree
 from autoloss.space.operators import EPSILON
+from autoloss.space.stored import make_branch
 
 LINE_LENGTH = 88
 """The default of the common formatters."""
@@ -78,9 +78,8 @@ def write_file(
 def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, line: str) -> str:
     of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
     if form.from_prediction:
-        short = shorten(
-            tree, ActivatedBranch(activation=form.activation, encoding=form.encoding, ignore_index=form.ignore_index)
-        )
+        made = make_branch(form)
+        short = None if made is None else shorten(tree, made)
         parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form, short)
         others = "" if short is None or short.others.root == "y" else _write_others(short)
     else:

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 
 from autoloss.formulas.terms import Term
-from autoloss.space.branch import Activation
-from autoloss.space.ranges import BINARY, BOUNDS, POSITIVE, REAL, UNIT, Range, bound_power, bound_product, bound_sum
-
-AREAS = ("i", "u", "e")
-"""One number for each box: a tree of these alone has one channel and no space."""
-
-
-def find_leaf_ranges(leaves: Iterable[str], activation: Activation, one_hot: bool) -> Mapping[str, Range]:
-    """Return what is known of leaves by their names: areas are never negative, p and y depend on the activation."""
-    bounded = activation in ("softmax", "sigmoid")
-    known = {"p": UNIT if bounded else REAL, "y": BINARY if one_hot else UNIT if bounded else REAL}
-    known.update(dict.fromkeys(AREAS, POSITIVE))
-    return {leaf: known.get(leaf, REAL) for leaf in sorted(leaves)}
-
-
-def are_areas(leaves: Iterable[str]) -> bool:
-    """Say whether all leaves are areas, and there are some."""
-    found = set(leaves)
-    return bool(found) and found <= set(AREAS)
+from autoloss.space.ranges import BOUNDS, POSITIVE, REAL, Range, bound_power, bound_product, bound_sum
 
 
 def limit_to_usual(known: Range) -> Range:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import final
 
-from autoloss.formulas.ranges import are_areas, bound_node, limit_to_usual
+from autoloss.formulas.ranges import bound_node, limit_to_usual
 from autoloss.formulas.rules import rules_for
 from autoloss.formulas.terms import Term, call, fold, power, product, total
 from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual, draw_scenes
@@ -18,13 +18,17 @@ KEPT = 20_000
 
 @final
 class Rewriter:
-    """Simplifies terms over leaves of known ranges, and remembers what it has computed, verified and found."""
+    """Simplifies terms over leaves of known ranges, and remembers what it has computed, verified and found.
 
-    def __init__(self, leaves: Mapping[str, Range]) -> None:
+    Args:
+        is_single: Whether leaves have one number for each item: one channel and no space.
+    """
+
+    def __init__(self, leaves: Mapping[str, Range], is_single: bool = False) -> None:
         self._leaves = leaves
         self._usual = {name: limit_to_usual(known) for name, known in leaves.items()}
-        self._scenes: tuple[Scene, ...] = draw_scenes(leaves)
-        self.has_space = not are_areas(leaves)
+        self._scenes: tuple[Scene, ...] = draw_scenes(leaves, is_single)
+        self.has_space = not is_single
         self.forget()
 
     def forget(self) -> None:
@@ -105,9 +109,9 @@ class Rewriter:
 
 
 @lru_cache(maxsize=8)
-def shared_rewriter(leaves: tuple[tuple[str, Range], ...]) -> Rewriter:
+def shared_rewriter(leaves: tuple[tuple[str, Range], ...], is_single: bool) -> Rewriter:
     """Return the rewriter of these leaves, one and the same at each call."""
-    return Rewriter(dict(leaves))
+    return Rewriter(dict(leaves), is_single)
 
 
 def _rebuild(term: Term, parts: tuple[Term, ...]) -> Term:

@@ -6,20 +6,23 @@ from collections.abc import Mapping
 
 from autoloss.errors import unknown
 from autoloss.formulas.notations import LATEX, TEXT
-from autoloss.formulas.ranges import find_leaf_ranges
 from autoloss.formulas.rewriting import Rewriter, shared_rewriter
 from autoloss.formulas.terms import Term, find_own_operators, to_term
 from autoloss.formulas.writing import Notation
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.options import ACTIVATIONS, Activation
+from autoloss.space.options import ACTIVATIONS, Kernel
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
+from autoloss.space.ranges import BINARY, REAL, Range
+from autoloss.space.stored import find_ranges
 
 KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")
 
 
-def simplify(formula: Expression | Term | str, activation: Activation = "softmax", *, one_hot: bool = False) -> Term:
+def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *, one_hot: bool = False) -> Term:
     """Return a formula of no more nodes with the same value, and the same gradient with respect to the prediction.
 
     Each step is checked in double precision where leaves are 0, 1, nearly 0, and between, and so is the result. The gradient is
@@ -46,29 +49,38 @@ def simplify(formula: Expression | Term | str, activation: Activation = "softmax
     """
     if activation not in KNOWN_ACTIVATIONS:
         raise unknown("activation", str(activation), KNOWN_ACTIVATIONS)
-    if not isinstance(formula, Term):
-        formula = to_term(parse(formula) if isinstance(formula, str) else formula)
-    if formula.depth > MAXIMUM_DEPTH:
-        return formula
-    ranges = find_leaf_ranges(formula.leaves, activation, one_hot)
-    # A person's own operator is known by its name, which may mean another function the next time.
-    is_shared = not find_own_operators(formula)
-    return (shared_rewriter(tuple(ranges.items())) if is_shared else Rewriter(ranges)).simplify(formula)
+    areas = BoxRegression().ranges
+    known = ActivatedBranch(activation="none" if activation == "box" else activation).ranges
+    read = parse(formula) if isinstance(formula, str) else formula
+    term = read if isinstance(read, Term) else to_term(read)
+    is_single = bool(term.leaves) and term.leaves <= areas.keys()
+    return simplify_term(term, {**areas, **known, **({"y": BINARY} if one_hot else {})}, is_single)
 
 
 def simplify_loss(loss: Mapping[str, Expression], forms: Mapping[str, BranchForm] | None = None) -> dict[str, Term]:
     """Simplify each branch of a loss with what its form says of the leaves; without a form, p is a softmax."""
-    known = forms or {}
     found: dict[str, Term] = {}
     for name, tree in loss.items():
-        form = known.get(name, BranchForm())
-        found[name] = simplify(tree, _find_activation(form), one_hot=form.has_binary_target)
+        form = (forms or {}).get(name)
+        found[name] = (
+            simplify(tree) if form is None else simplify_term(to_term(tree), find_ranges(form), form.is_single)
+        )
     return found
 
 
-def _find_activation(form: BranchForm) -> Activation:
-    """Return `none`, of which nothing is known, where a branch does not make its leaves from a prediction."""
-    return form.activation if form.from_prediction else "none"
+def simplify_term(term: Term, ranges: Mapping[str, Range], is_single: bool = False) -> Term:
+    """Simplify a term; a leaf without a range can take any value.
+
+    Args:
+        is_single: Whether leaves have one number for each item: one channel and no space.
+    """
+    if term.depth > MAXIMUM_DEPTH:
+        return term
+    known = {leaf: ranges.get(leaf, REAL) for leaf in sorted(term.leaves)}
+    # A person's own operator is known by its name, which may mean another function the next time.
+    if find_own_operators(term):
+        return Rewriter(known, is_single).simplify(term)
+    return shared_rewriter(tuple(known.items()), is_single).simplify(term)
 
 
 def write_loss(terms: Mapping[str, Term], notation: Notation = TEXT) -> str:

@@ -96,9 +96,10 @@ class Term:
 
     @property
     def leaves(self) -> frozenset[str]:
-        if self.head == "leaf":
-            return frozenset({self.name})
-        return frozenset[str]().union(*(part.leaves for part in self.parts))
+        def join(term: Term, parts: list[frozenset[str]]) -> frozenset[str]:
+            return frozenset({term.name}) if term.head == "leaf" else frozenset[str]().union(*parts)
+
+        return fold(self, join)
 
     def is_call(self, name: str) -> bool:
         return self.operator is not None and self.operator is OPERATORS.get(name)

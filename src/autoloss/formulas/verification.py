@@ -15,7 +15,6 @@ from typing import cast, final
 import torch
 from torch import Tensor
 
-from autoloss.formulas.ranges import are_areas
 from autoloss.formulas.terms import Term, evaluate_node
 from autoloss.space.operators import Operator
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
@@ -29,8 +28,8 @@ TINY = 1e-13
 SHAPE = (2, 2, 4, 4)
 """(N, C, H, W) with more than one of each, so that means and pools join different elements."""
 
-SHAPE_OF_BOXES = (64, 1, 1, 1)
-"""Likewise for areas, where `mean_nhw` alone joins anything."""
+SINGLE_SHAPE = (64, 1, 1, 1)
+"""Likewise where each item has one number, so that `mean_nhw` alone joins anything."""
 
 MOST_ENDS = 1024
 """Combinations of ends that are tried, at most."""
@@ -61,13 +60,13 @@ class Scene:
     like: Tensor
 
 
-def draw_scenes(leaves: Mapping[str, Range]) -> tuple[Scene, ...]:
+def draw_scenes(leaves: Mapping[str, Range], is_single: bool = False) -> tuple[Scene, ...]:
     """Draw the positions, always the same ones: inside the ranges, and at their ends, each with each.
 
     They are apart, since what is large at an end would swamp the rest in a mean.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    like = torch.zeros(SHAPE_OF_BOXES if are_areas(leaves) else SHAPE, dtype=torch.float64, device="cpu")
+    like = torch.zeros(SINGLE_SHAPE if is_single else SHAPE, dtype=torch.float64, device="cpu")
     inside = {name: _draw_inside(known, like.shape, generator) for name, known in leaves.items()}
     ends = _combine_ends(leaves, like, generator)
     return tuple(

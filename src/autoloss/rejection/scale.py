@@ -22,11 +22,6 @@ from autoloss.space.loss_text import LARGEST_FACTOR, LEAST_FACTOR, round_factor
 
 SHARE_RIGHT = 0.5
 """Share of the positions at which partly right predictions differ from the initial ones."""
-STEP_TO_IDEAL = {"softmax": 0.1, "sigmoid": 0.1}
-"""Activation → how far towards the ideal prediction these positions are moved; logits of the ideal prediction are so large that a
-tenth makes a probability of 0.8 to 0.9 of eleven classes."""
-STEP_OF_VALUES = 0.5
-"""Likewise for other activations, whose ideal prediction is the target itself."""
 DIGITS = 2
 
 
@@ -103,9 +98,10 @@ def move_to_ideal(branch: Branch, reference: Reference, seed: int) -> Reference:
 
 def move_half_to_ideal(branch: Branch, sample: Sample, generator: torch.Generator) -> Sample:
     """Return a sample with half of its positions moved towards the ideal prediction."""
-    step = STEP_TO_IDEAL.get(branch.activation, STEP_OF_VALUES)
     prediction = sample.prediction
     ideal = branch.ideal(sample.context).to(prediction).reshape(prediction.shape)
     shape = (prediction.shape[0], 1, *prediction.shape[2:])
     chosen: Tensor = torch.rand(shape, generator=generator) < SHARE_RIGHT
-    return replace(sample, prediction=torch.where(chosen, prediction + step * (ideal - prediction), prediction))
+    return replace(
+        sample, prediction=torch.where(chosen, prediction + branch.step_to_ideal * (ideal - prediction), prediction)
+    )

@@ -155,9 +155,7 @@ def exchange_targets(branch: Branch, reference: Reference) -> tuple[Exchange, ..
     """
     samples = reference.samples
     channels = samples[0].prediction.shape[1] if samples[0].prediction.ndim > 1 else 1
-    # One logit is a softmax over two channels.
-    competes = branch.activation == "softmax" or (branch.activation == "sigmoid" and channels == 1)
-    if not competes or samples[0].prediction.numel() < LARGE_PREDICTION:
+    if not branch.has_competition(channels) or samples[0].prediction.numel() < LARGE_PREDICTION:
         return ()
     ideals = [branch.ideal(sample.context) for sample in samples]
     found: list[Exchange] = []
@@ -178,10 +176,10 @@ def exchange_targets(branch: Branch, reference: Reference) -> tuple[Exchange, ..
 
 
 def _is_one_hot(branch: Branch, sample: Sample) -> bool:
-    leaves, mask = branch.leaves(sample.prediction, sample.context), branch.mask(sample.context)
-    if "y" not in leaves:
+    if branch.pair is None:
         return False
-    total = leaves["y"].sum(dim=1, keepdim=True)
+    leaves, mask = branch.leaves(sample.prediction, sample.context), branch.mask(sample.context)
+    total = leaves[branch.pair[1]].sum(dim=1, keepdim=True)
     return bool(((total == 1) | (False if mask is None else ~mask)).all())
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from autoloss.space.expression import Expression
     from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
-    from autoloss.space.options import TargetKind
 
 TOLERANCE = 1e-4
 """Largest difference of two gradients, relative to their norm on a sample, at which they count as equal. ε makes some: log(p²) is
@@ -61,34 +60,6 @@ class Identity:
         return self.title if abs(self.factor - 1) < UNITY else f"{self.title} × {self.factor:.3g}"
 
 
-def find_target_kind(branch: Branch, samples: Sequence[Sample]) -> TargetKind | None:
-    """Return what the targets of a branch are on its samples; None where it has no leaf that is a target alone.
-
-    Class indices are one-hot by construction. Of floating-point targets the samples are the evidence, and only where a softmax
-    or sigmoid says that they are probabilities: the counts of a regression are 0 or 1 by chance.
-    """
-    import torch
-
-    from autoloss.space.branch import Role
-
-    names = [name for name, role in branch.leaves_and_roles.items() if role is Role.TARGET]
-    if not names or not samples:
-        return None
-    one_hot = True
-    for sample in samples:
-        leaves, mask = branch.leaves(sample.prediction, sample.context), branch.mask(sample.context)
-        for value in (leaves[name] for name in names):
-            counted = value if mask is None else torch.where(mask, value, 0)
-            if not bool(((counted == 0) | (counted == 1)).all()):
-                return "values"
-            sums = counted.sum(dim=1, keepdim=True)
-            one_hot &= bool((sums == 1 if mask is None else (sums == 1) | ~mask).all())
-    indices = all("target" in one.context and not one.context["target"].is_floating_point() for one in samples)
-    if branch.activation not in ("softmax", "sigmoid") and not indices:
-        return "values"
-    return "one_hot" if one_hot else "binary"
-
-
 def identify_formulas(search: Search, losses: Mapping[str, Loss]) -> dict[str, dict[str, Identity] | None]:
     """Return, for each formula of a run, branch → what it is there; None where the run does not tell.
 
@@ -117,8 +88,12 @@ def _make_identifiers(
     standard: tuple[tuple[str, str], ...],
 ) -> Mapping[str, Identifier]:
     """Make them of what a run stores; kept for a page that looks at the same run again and again."""
+    from autoloss.space.stored import make_branch
+
     samples = _load_samples(directory, digest)
-    branches = {name: _make_branch(form, samples[name]) for name, form in forms if samples.get(name)}
+    branches = {
+        name: make_branch(form, samples[name][0].prediction.shape[1]) for name, form in forms if samples.get(name)
+    }
     return {
         name: Identifier(branch, samples[name], dict(standard).get(name))
         for name, branch in branches.items()
@@ -143,25 +118,6 @@ def _load_samples(directory: Path, digest: str | None) -> Mapping[str, Sequence[
         return {}
 
 
-def _make_branch(form: BranchForm, samples: Sequence[Sample]) -> Branch | None:
-    """Make a branch of what a run stores of it; None where that does not tell how it makes its leaves."""
-    from autoloss.space.activated import ActivatedBranch
-    from autoloss.space.boxes import AREA_UNITS, BoxRegression
-
-    if form.from_prediction and set(form.leaves) == {"y", "p"} and samples:
-        return ActivatedBranch(
-            activation=form.activation,
-            encoding=form.encoding,
-            tolerance=form.tolerance,
-            ignore_index=form.ignore_index,
-            divide_by=form.divide_by,
-            weight=form.weight,
-            channels=samples[0].prediction.shape[1],
-        )
-    units = [unit for unit in AREA_UNITS if unit == form.unit]
-    return BoxRegression(unit=units[0], weight=form.weight) if units else None  # type: ignore[arg-type]
-
-
 @final
 class Identifier:
     """Identifies losses on one branch.
@@ -173,7 +129,7 @@ class Identifier:
 
     def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
         self._branch = branch
-        self._states = _draw_states(branch, [_cut(branch, sample) for sample in samples])
+        self._states = _draw_states(branch, [_cut(sample) for sample in samples])
         self._known = list(_list_known(branch, samples[0].prediction.shape[1], standard))
         self._slopes: dict[tuple[str, int], Tensor | None] = {}
 
@@ -203,14 +159,11 @@ class Identifier:
 
 def _list_known(branch: Branch, channels: int, standard: str | None) -> Iterator[tuple[str, str, Expression]]:
     """Yield name, title and tree of all losses that fit a branch: the standard one first, then the baselines."""
-    # One logit becomes two channels, of which softmax and sigmoid make the same probabilities.
-    alike = ("softmax", "sigmoid") if channels == 1 and branch.activation in ("softmax", "sigmoid") else ()
     names = sorted(ENTRIES, key=lambda name: (name != standard, not name.startswith("baseline/")))
     for name in names:
         entry, tree = ENTRIES[name], _parse(name, branch)
         if tree is not None:
-            fits = entry.activation == branch.activation or entry.activation in alike
-            yield name, entry.title if fits and entry.title else name, tree
+            yield name, entry.title if entry.title and branch.fits(entry.activation, channels) else name, tree
     if standard and standard not in ENTRIES and (tree := _parse(standard, branch)) is not None:
         yield standard, "the standard loss", tree
 
@@ -246,17 +199,10 @@ def _scatter(branch: Branch, sample: Sample, generator: torch.Generator) -> Samp
     return replace(sample, prediction=prediction + spread * torch.randn(prediction.shape, generator=generator))
 
 
-def _cut(branch: Branch, sample: Sample) -> Sample:
+def _cut(sample: Sample) -> Sample:
     """Return the middle of a large image, which is a sample like any other."""
-    from autoloss.space.activated import ActivatedBranch
-
-    prediction, target = sample.prediction, sample.context.get("target")
-    size = prediction.shape[2:]
-    if not isinstance(branch, ActivatedBranch) or target is None or target.shape[-2:] != size or max(size) <= SIDE:
-        return sample
-    middle = [slice((length - min(length, SIDE)) // 2, (length + min(length, SIDE)) // 2) for length in size]
-    part = (..., *middle)
-    return replace(sample, prediction=prediction[part], context={**sample.context, "target": target[part]})
+    size = sample.prediction.shape[2:]
+    return sample.crop([min(length, SIDE) for length in size])
 
 
 def _differentiate(tree: Expression, branch: Branch, sample: Sample) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.evaluation.evaluator import Samples
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
-from autoloss.run.identities import find_target_kind
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
 from autoloss.settings import Configuration
@@ -140,7 +139,7 @@ def restore_request(
     loaded = load_task(settings.task, task)
     for name, stored, found in (
         ("title", settings.title, loaded.name),
-        ("branches", _leave_out_facts(settings.branches), _leave_out_facts(branch_forms(loaded))),
+        ("branches", _leave_out_samples(settings.branches), _leave_out_samples(branch_forms(loaded))),
     ):
         if stored != found:
             raise RequestError(
@@ -173,12 +172,8 @@ def branch_forms(task: Task, samples: Mapping[str, Sequence[Sample]] | None = No
     Args:
         samples: Those of the run, which tell what kind of target each branch has.
     """
-    forms = {name: BranchForm.from_branch(branch) for name, branch in task.branches.items()}
-    if samples is None:
-        return forms
-    kinds = {name: find_target_kind(branch, samples[name]) for name, branch in task.branches.items()}
-    return {name: replace(form, target_kind=kinds[name]) for name, form in forms.items()}
+    return {name: branch.form((samples or {}).get(name, ())) for name, branch in task.branches.items()}
 
 
-def _leave_out_facts(forms: Mapping[str, BranchForm]) -> dict[str, BranchForm]:
-    return {name: form.leave_out_facts() for name, form in forms.items()}
+def _leave_out_samples(forms: Mapping[str, BranchForm]) -> dict[str, BranchForm]:
+    return {name: form.leave_out_samples() for name, form in forms.items()}

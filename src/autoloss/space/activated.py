@@ -6,8 +6,8 @@ become the two channels (0, z): with a single sigmoid channel, no term of −y·
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.errors import RequestError
-from autoloss.space.branch import Branch, Role
+from autoloss.space.branch import Branch, Role, Sample
+from autoloss.space.form import BranchForm
 from autoloss.space.operators import upcast
-from autoloss.space.options import Activation, Divisor, Encoding, check_options
+from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel, check_options
+from autoloss.space.ranges import UNIT, Range
 
 SURE = 20.0
 """A logit whose probability is 1 in float32, while its softmax keeps a gradient of about 1e-9."""
@@ -62,6 +64,38 @@ class ActivatedBranch(Branch):
 
     def __post_init__(self) -> None:
         check_options(self.activation, self.encoding, self.divide_by)
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        known = self.predicts_probabilities and is_plain(self)
+        return dict.fromkeys(self.leaves_and_roles, UNIT) if known else {}
+
+    @property
+    def has_classes(self) -> bool:
+        return self.activation == "softmax"
+
+    @property
+    def predicts_probabilities(self) -> bool:
+        return self.activation in PROBABILITIES
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.activation
+
+    def form(self, samples: Sequence[Sample] = ()) -> BranchForm:
+        if not is_plain(self):
+            # Two arguments: `super()` does not know the class that a dataclass with slots becomes.
+            return replace(super(ActivatedBranch, self).form(samples), activation=self.activation)
+        return BranchForm(
+            leaves=tuple(self.leaves_and_roles),
+            activation=self.activation,
+            encoding=self.encoding,
+            tolerance=int(self.tolerance),
+            ignore_index=None if self.ignore_index is None else int(self.ignore_index),
+            divide_by=self.divide_by,
+            weight=float(self.weight),
+            target_kind=self.find_target_kind(samples),
+        )
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         activated = activate(spatial(prediction), self.activation)

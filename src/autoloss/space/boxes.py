@@ -15,9 +15,8 @@ Boxes are (left, top, right, bottom) in pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,8 +24,11 @@ from torch.nn import functional as F
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.activated import ActivatedBranch, activate, spatial
-from autoloss.space.branch import Activation, Branch, Role
+from autoloss.space.branch import Branch, Role, Sample
+from autoloss.space.form import BranchForm
 from autoloss.space.operators import upcast
+from autoloss.space.options import AREA_UNITS, AreaUnit, Kernel
+from autoloss.space.ranges import POSITIVE, Range
 
 CLAMP = math.log(1000 / 16)
 """Upper bound of the predicted log-ratios of width and height, as in torchvision's box coder."""
@@ -34,9 +36,6 @@ PLAIN = (1.0, 1.0, 1.0, 1.0)
 """Standard deviations of the deltas x, y, width, height in the RPN; the rejection protocol uses them for every branch."""
 SMOOTH_L1_BETA = 1 / 9
 """Absolute error at which the standard loss of Faster R-CNN turns from quadratic to linear."""
-
-AREA_UNITS = ("pixels", "target")
-AreaUnit = Literal["pixels", "target"]
 
 BoxMeasure = Callable[[Tensor, Mapping[str, Tensor]], float]
 """(class probabilities (N, C), context) → metric, or (boxes (N, 4), context) → metric."""
@@ -112,7 +111,6 @@ class BoxRegression(Branch):
     measure: BoxMeasure | None = None
     unit: AreaUnit = "pixels"
     weight: float = 10.0
-    activation: Activation = field(default="box", init=False)
     leaves_and_roles: Mapping[str, Role] = field(
         default_factory=lambda: {"i": Role.BOTH, "u": Role.BOTH, "e": Role.BOTH}, init=False
     )
@@ -120,6 +118,35 @@ class BoxRegression(Branch):
     def __post_init__(self) -> None:
         if self.unit not in AREA_UNITS:
             raise unknown("unit of areas", str(self.unit), AREA_UNITS)
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        return dict.fromkeys(self.leaves_and_roles, POSITIVE)
+
+    @property
+    def is_single(self) -> bool:
+        return True
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return "box" if self._has_own_areas else None
+
+    @property
+    def _has_own_areas(self) -> bool:
+        return type(self).leaves is BoxRegression.leaves and type(self).get_area_unit is BoxRegression.get_area_unit
+
+    def form(self, samples: Sequence[Sample] = ()) -> BranchForm:
+        unit = self.unit if self._has_own_areas else None
+        # Two arguments: `super()` does not know the class that a dataclass with slots becomes.
+        return replace(super(BoxRegression, self).form(samples), unit=unit)
+
+    def fixed_inputs(self, sample: Sample, precision: torch.dtype) -> Tensor:
+        """Return reference box, target box, deviations of the deltas and unit of the areas, one channel for each number."""
+        reference, target, deviations = (
+            sample.context[name].to(precision) for name in ("reference", "box", "deviations")
+        )
+        unit = self.get_area_unit(target).unsqueeze(1)
+        return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit], dim=1))
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         reference, deviations, target = (context[name].to(prediction) for name in ("reference", "deviations", "box"))

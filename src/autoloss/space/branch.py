@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import torch
 from torch import Tensor
 
-from autoloss.space.options import Activation
+from autoloss.space.form import BranchForm
+from autoloss.space.options import PROBABILITIES, Kernel, TargetKind
+from autoloss.space.ranges import BINARY, UNIT, Range
 
 
 class Role(Enum):
@@ -33,17 +36,30 @@ class Sample:
     prediction: Tensor
     context: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
+    def crop(self, size: Sequence[int]) -> Sample:
+        """Return the middle of the sample, of this size (H, W) or (D, H, W), with all tensors that have its space."""
+        have = tuple(self.prediction.shape[2:])
+        if have == tuple(size):
+            return self
+        middle = tuple(slice((old - new) // 2, (old - new) // 2 + new) for old, new in zip(have, size, strict=True))
+
+        def crop(tensor: Tensor) -> Tensor:
+            # A target may lack the channels, but has the prediction's space.
+            return tensor[(..., *middle)] if tuple(tensor.shape[-len(have) :]) == have else tensor
+
+        return Sample(crop(self.prediction), {name: crop(tensor) for name, tensor in self.context.items()})
+
 
 class Branch(ABC):
-    """One output of a network that a loss is applied to: its leaves, mask, divisor, metric and ideal prediction.
+    """One output of a network that a loss is applied to, and the owner of every fact about it.
 
-    `prediction` is raw everywhere: logits, heatmap values, box deltas.
+    `prediction` is raw everywhere: logits, heatmap values, box deltas. A new kind of branch is a subclass in one file: it declares
+    its leaves with their roles, its weight, and the abstract methods. Every other fact has a default that is right for any branch,
+    if not the fastest; nothing else needs to change.
     """
 
     leaves_and_roles: Mapping[str, Role]
     """The leaves of this branch's trees and their roles, such as y and p, or i, u and e; without the constant 1."""
-    activation: Activation
-    """The function from the raw prediction to the leaf `p`."""
     weight: float
     """Factor of this branch's loss in the sum over branches."""
 
@@ -66,6 +82,107 @@ class Branch(ABC):
     @abstractmethod
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         """Return the raw prediction that matches the target exactly, in the shape of a prediction."""
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The values that leaves can take; a leaf without a range can take any. Formulas are simplified by them."""
+        return {}
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the leaves have one number for each item: one channel and no space."""
+        return False
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the prediction's leaf holds the probabilities of classes of which one is right, as after a softmax."""
+        return False
+
+    @property
+    def predicts_probabilities(self) -> bool:
+        """Whether all leaves that depend on the prediction alone are probabilities."""
+        predicted = [name for name, role in self.leaves_and_roles.items() if role is Role.PREDICTION]
+        return bool(predicted) and all(self.ranges.get(name) == UNIT for name in predicted)
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The names of the prediction's leaf and of the target's, where the branch has these two and no others."""
+        names = {role: name for name, role in self.leaves_and_roles.items()}
+        alone = len(self.leaves_and_roles) == 2 and names.keys() == {Role.PREDICTION, Role.TARGET}
+        return (names[Role.PREDICTION], names[Role.TARGET]) if alone else None
+
+    @property
+    def step_to_ideal(self) -> float:
+        """How far towards the ideal prediction a partly right one is moved.
+
+        Logits of the ideal prediction are so large that a tenth makes a probability of 0.8 to 0.9 of eleven classes.
+        """
+        return 0.1 if self.predicts_probabilities else 0.5
+
+    def has_competition(self, channels: int) -> bool:
+        """Say whether a prediction of so many channels passes through a softmax; one logit is a softmax over two channels."""
+        return self.has_classes or (channels == 1 and self.predicts_probabilities)
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """How compiled code makes the leaves; None where it cannot, so that the reference runs in its place."""
+        return None
+
+    def fits(self, kernel: str, channels: int) -> bool:
+        """Say whether a loss that was published for leaves made like this means the same here.
+
+        Args:
+            channels: Of the raw prediction. One logit becomes two, of which softmax and sigmoid make the same probabilities.
+        """
+        return kernel == self.kernel or (channels == 1 and {kernel, self.kernel} == {*PROBABILITIES})
+
+    def fixed_inputs(self, sample: Sample, precision: torch.dtype) -> Tensor:
+        """Return what compiled code needs besides the prediction, (N, C, H, W): the leaf of the target."""
+        assert self.pair is not None
+        return self.leaves(sample.prediction.detach().to(precision), sample.context)[self.pair[1]]
+
+    def form(self, samples: Sequence[Sample] = ()) -> BranchForm:
+        """Return what a run stores of the branch, and exports need.
+
+        Args:
+            samples: Those of the run, which tell what kind of target the branch has.
+        """
+        kind = self.find_target_kind(samples)
+        known = dict(self.ranges)
+        if kind in ("one_hot", "binary"):
+            known |= {name: BINARY for name, role in self.leaves_and_roles.items() if role is Role.TARGET}
+        return BranchForm(
+            leaves=tuple(self.leaves_and_roles),
+            from_prediction=False,
+            activation="none",
+            weight=float(self.weight),
+            target_kind=kind,
+            bounds=tuple((name, *found.to_bounds()) for name, found in known.items()),
+            is_single=self.is_single,
+        )
+
+    def find_target_kind(self, samples: Sequence[Sample]) -> TargetKind | None:
+        """Return what the targets are on samples; None where no leaf is a target alone.
+
+        Class indices are one-hot by construction. Of floating-point targets the samples are the evidence, and only where the
+        prediction says that they are probabilities: the counts of a regression are 0 or 1 by chance.
+        """
+        names = [name for name, role in self.leaves_and_roles.items() if role is Role.TARGET]
+        if not names or not samples:
+            return None
+        one_hot = True
+        for sample in samples:
+            leaves, mask = self.leaves(sample.prediction, sample.context), self.mask(sample.context)
+            for value in (leaves[name] for name in names):
+                counted = value if mask is None else torch.where(mask, value, 0)
+                if not bool(((counted == 0) | (counted == 1)).all()):
+                    return "values"
+                sums = counted.sum(dim=1, keepdim=True)
+                one_hot &= bool((sums == 1 if mask is None else (sums == 1) | ~mask).all())
+        indices = all("target" in one.context and not one.context["target"].is_floating_point() for one in samples)
+        if not self.predicts_probabilities and not indices:
+            return "values"
+        return "one_hot" if one_hot else "binary"
 
 
 BranchLoss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]

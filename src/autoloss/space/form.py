@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from autoloss.errors import RequestError, unknown
-from autoloss.space.options import TARGET_KINDS, Activation, Divisor, Encoding, TargetKind, check_options
+from autoloss.space.options import (
+    AREA_UNITS,
+    TARGET_KINDS,
+    Activation,
+    AreaUnit,
+    Divisor,
+    Encoding,
+    TargetKind,
+    check_options,
+)
 
-if TYPE_CHECKING:
-    from autoloss.space.branch import Branch
+Kind = Literal["classes", "labels", "values", "areas"]
+KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
+Bound = tuple[str, float | None, float | None, bool]
+"""A leaf, its least and largest value (None if unbounded), and whether nothing lies between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +32,11 @@ class BranchForm:
     Args:
         leaves: Names of the leaves, in the branch's order.
         from_prediction: Whether the exported module takes raw prediction and target, as `ActivatedBranch` does. Otherwise
-            (boxes) it takes the leaves, and of the other arguments only `weight` is used.
+            (boxes) it takes the leaves, and neither encoding nor divisor is used.
         target_kind: What y is on the branch's samples; None where that was not looked at.
         unit: Unit of the areas of a `BoxRegression`; None for another branch.
+        bounds: What is known of the values of leaves; empty where these follow from the prediction.
+        is_single: Whether the leaves have one number for each item: one channel and no space.
 
     Raises:
         RequestError: A value is invalid; valid ones cannot inject code into an exported file.
@@ -38,7 +51,9 @@ class BranchForm:
     divide_by: Divisor = "all"
     weight: float = 1.0
     target_kind: TargetKind | None = None
-    unit: str | None = None
+    unit: AreaUnit | None = None
+    bounds: tuple[Bound, ...] = ()
+    is_single: bool = False
 
     def __post_init__(self) -> None:
         strange = [name for name in self.leaves if not _is_name(name)]
@@ -49,44 +64,27 @@ class BranchForm:
             raise RequestError(f"tolerance and ignore_index must be integers, weight a finite number; found {self}.")
         if self.target_kind not in (None, *TARGET_KINDS):
             raise unknown("kind of target", str(self.target_kind), TARGET_KINDS)
+        if self.unit not in (None, *AREA_UNITS):
+            raise unknown("unit of areas", str(self.unit), AREA_UNITS)
+        if not all(map(_is_bound, self.bounds)):
+            raise RequestError(f"The bounds of leaves are (name, least, largest, binary); found {self.bounds!r}.")
         if self.from_prediction:
             check_options(self.activation, self.encoding, self.divide_by)
 
-    @classmethod
-    def from_branch(cls, branch: Branch) -> BranchForm:
-        """Return the form of a branch; of a class that overrides methods of `ActivatedBranch` leaves, activation and weight."""
-        from autoloss.space.activated import is_plain
-        from autoloss.space.boxes import BoxRegression
-
-        leaves, weight = tuple(branch.leaves_and_roles), float(branch.weight)
-        if not is_plain(branch):
-            unit = None
-            if isinstance(branch, BoxRegression) and type(branch).leaves is BoxRegression.leaves:
-                unit = branch.unit
-            return cls(leaves=leaves, from_prediction=False, activation=branch.activation, weight=weight, unit=unit)
-        return cls(
-            leaves=leaves,
-            activation=branch.activation,
-            encoding=branch.encoding,
-            tolerance=int(branch.tolerance),
-            ignore_index=None if branch.ignore_index is None else int(branch.ignore_index),
-            divide_by=branch.divide_by,
-            weight=weight,
-        )
-
     @property
-    def has_binary_target(self) -> bool:
-        """Whether y is known to be 0 or 1 everywhere."""
-        return self.target_kind in ("one_hot", "binary")
+    def kind(self) -> Kind | None:
+        """What the leaves are, by which a loss is drawn; None where they are others than y and p or the areas of boxes."""
+        if set(self.leaves) == {"i", "u", "e"}:
+            return "areas"
+        return KINDS[self.activation] if set(self.leaves) == {"y", "p"} else None
 
-    def leave_out_facts(self) -> BranchForm:
-        """Return the form without what older runs do not store: two forms of one branch are then equal."""
-        activation = self.activation if self.from_prediction else "softmax"
-        return replace(self, activation=activation, target_kind=None, unit=None)
+    def leave_out_samples(self) -> BranchForm:
+        """Return the form without what the samples of a run tell."""
+        return replace(self, target_kind=None, bounds=tuple((*bound[:3], False) for bound in self.bounds))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can represent."""
-        return {**asdict(self), "leaves": list(self.leaves)}
+        return {**asdict(self), "leaves": list(self.leaves), "bounds": [list(bound) for bound in self.bounds]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BranchForm:
@@ -99,13 +97,22 @@ class BranchForm:
         for name in values:
             if name not in known:
                 raise unknown("field of a branch's form", name, known)
-        leaves: Any = values.get("leaves", ("y", "p"))
-        rest: dict[str, Any] = {name: value for name, value in values.items() if name != "leaves"}
-        return cls(leaves=tuple(leaves), **rest)
+        bounds: list[list[Any]] = list(values.get("bounds", ()))
+        plain: dict[str, Any] = {
+            **values,
+            "leaves": tuple(values.get("leaves", ("y", "p"))),
+            "bounds": tuple(tuple(bound) for bound in bounds),
+        }
+        return cls(**plain)
 
 
 def _is_name(leaf: object) -> bool:
     return isinstance(leaf, str) and leaf.isidentifier()
+
+
+def _is_bound(found: Sequence[object]) -> bool:
+    ends = all(end is None or _is_number(end) for end in found[1:3])
+    return ends and len(found) == 4 and _is_name(found[0]) and isinstance(found[3], bool)
 
 
 def _is_number(weight: object) -> bool:

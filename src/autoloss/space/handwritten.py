@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
-from autoloss.space.branch import Activation, Branch, BranchLoss
+from autoloss.space.activated import ActivatedBranch, fitting
+from autoloss.space.branch import Branch, BranchLoss
+from autoloss.space.options import Activation, Divisor, Encoding
 
 
 @dataclass(frozen=True, slots=True)

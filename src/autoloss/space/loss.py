@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError, quote, unknown
-from autoloss.space.activated import ActivatedBranch, Divisor, Encoding, fitting
-from autoloss.space.branch import Activation, Branch, BranchLoss, Criterion
+from autoloss.space.activated import ActivatedBranch, fitting
+from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.handwritten import HandWritten, HandWrittenModule
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.one_hot import LEAST, OneHotTree, find_one_hot_tree
 from autoloss.space.operators import OPERATORS, Operator, upcast
+from autoloss.space.options import Activation, Divisor, Encoding
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
 
 

@@ -40,6 +40,16 @@ class Range:
     def largest(self) -> float:
         return max(abs(self.low), abs(self.high))
 
+    @classmethod
+    def from_bounds(cls, low: float | None, high: float | None, binary: bool) -> Range:
+        """Read what `to_bounds` returned."""
+        return cls(-math.inf if low is None else low, math.inf if high is None else high, binary)
+
+    def to_bounds(self) -> tuple[float | None, float | None, bool]:
+        """Return plain values that JSON can represent, None for infinity."""
+        low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
+        return low, high, self.binary
+
     def within(self, low: float, high: float) -> bool:
         return low <= self.low and self.high <= high
 

@@ -119,11 +119,12 @@ def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) 
     """Return a sentence for each branch whose predictions look activated already: `prediction` is raw everywhere."""
     doubts = []
     for name, branch in task.branches.items():
-        if branch.activation in ("softmax", "sigmoid") and samples.get(name):
+        if branch.predicts_probabilities and samples.get(name):
             raw = [sample.prediction.detach() for sample in samples[name]]
             if ending := _find_ending(raw):
                 doubts.append(
-                    f"The network's predictions on the branch {name} {ending} autoloss applies {branch.activation}."
+                    f"The network's predictions on the branch {name} {ending} autoloss applies "
+                    f"{'softmax' if branch.has_classes else 'sigmoid'}."
                 )
     return doubts
 

@@ -163,17 +163,4 @@ def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
     """Return samples of one size: the middle of each, as large as the smallest of them; targets are cropped alike."""
     sizes = [sample.prediction.shape[2:] for sample in samples]
     least = [min(size[axis] for size in sizes) for axis in range(len(sizes[0]))]
-    return [
-        sample if list(size) == least else _crop(sample, size, least)
-        for sample, size in zip(samples, sizes, strict=True)
-    ]
-
-
-def _crop(sample: Sample, size: Sequence[int], least: Sequence[int]) -> Sample:
-    middle = tuple(slice((have - want) // 2, (have - want) // 2 + want) for have, want in zip(size, least, strict=True))
-
-    def crop(tensor: Tensor) -> Tensor:
-        # A target may lack the channels, but has the prediction's space.
-        return tensor[(..., *middle)] if tuple(tensor.shape[-len(middle) :]) == tuple(size) else tensor
-
-    return Sample(crop(sample.prediction), {name: crop(tensor) for name, tensor in sample.context.items()})
+    return [sample.crop(least) for sample in samples]

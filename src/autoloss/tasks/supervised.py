@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from autoloss.errors import RequestError, check_kinds
 from autoloss.space.activated import ActivatedBranch, activate_for_metric, spatial
-from autoloss.space.branch import Activation, Branch, Criterion, Sample
+from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
+from autoloss.space.options import Activation
 from autoloss.tasks.data import Data
 from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample

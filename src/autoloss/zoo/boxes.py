@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.space.boxes import smooth_l1
+from autoloss.space.boxes import BoxRegression, smooth_l1
 from autoloss.space.branch import Branch
 from autoloss.space.loss import mean_over_positions
 from autoloss.space.operators import signed_log, upcast
@@ -26,7 +26,7 @@ class SmoothL1:
     branch: Branch
 
     def __post_init__(self) -> None:
-        if self.branch.activation != "box":
+        if not isinstance(self.branch, BoxRegression):
             raise RequestError(
                 "Smooth L1 compares the deltas of boxes; this branch has the leaves "
                 f"{', '.join(self.branch.leaves_and_roles)}. Use baseline/mse for plain values."
@@ -41,7 +41,7 @@ class WeightedByOverlap:
     """Cross entropy with the weight 1 + sin(w), where w is the IoU of the predicted box of a positive, and 1 for a negative.
 
     Raises:
-        RequestError: The branch has no leaves p and y; on use, the context lacks `overlap`.
+        RequestError: The branch has no pair of prediction and target; on use, the context lacks `overlap`.
 
     Source: Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search,
     CSE-AutoLoss-A; the value of w for a negative is that of the authors' code.
@@ -50,9 +50,9 @@ class WeightedByOverlap:
     branch: Branch
 
     def __post_init__(self) -> None:
-        if not {"p", "y"} <= set(self.branch.leaves_and_roles):
+        if self.branch.pair is None:
             raise RequestError(
-                "CSE-AutoLoss-A's classification compares probabilities p with a target y; this branch has the leaves "
+                "CSE-AutoLoss-A's classification compares probabilities with a target; this branch has the leaves "
                 f"{', '.join(self.branch.leaves_and_roles)}. Its other half is baseline/cse_auto_a_reg."
             )
 
@@ -64,7 +64,7 @@ class WeightedByOverlap:
             )
         with torch.autocast(prediction.device.type, enabled=False):
             leaves = self.branch.leaves(upcast(prediction), context)
-            p, y = leaves["p"], leaves["y"]
+            p, y = (leaves[name] for name in self.branch.pair or ())
             importance = 1 + context["overlap"].detach().to(p)[:, None, None, None].sin()
             value = -importance * y * signed_log(p)
             return self.branch.weight * mean_over_positions(

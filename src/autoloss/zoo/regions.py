@@ -53,16 +53,16 @@ class RegionLoss:
         value: Regions → scalar.
 
     Raises:
-        RequestError: The branch has no leaves p and y.
+        RequestError: The branch has no pair of prediction and target.
     """
 
     branch: Branch
     value: Callable[[Regions], Tensor]
 
     def __post_init__(self) -> None:
-        if not {"p", "y"} <= set(self.branch.leaves_and_roles):
+        if self.branch.pair is None:
             raise RequestError(
-                f"This loss compares probabilities p with classes y; this branch has the leaves "
+                f"This loss compares probabilities with classes; this branch has the leaves "
                 f"{', '.join(self.branch.leaves_and_roles)}."
             )
 
@@ -80,7 +80,7 @@ def read_regions(branch: Branch, prediction: Tensor, context: Mapping[str, Tenso
         if branch.encoding != "one_hot":
             branch = dataclasses.replace(branch, encoding="one_hot")
     leaves = branch.leaves(upcast(prediction), context)
-    p, y = leaves["p"], leaves["y"]
+    p, y = (leaves[name] for name in branch.pair or ())
     counted = branch.mask(context)
     if counted is None:
         counted = torch.ones_like(p[:, :1], dtype=torch.bool)

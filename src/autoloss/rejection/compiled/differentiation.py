@@ -11,15 +11,12 @@ from autoloss.rejection.compiled.bounds import Interval, is_bounded
 from autoloss.rejection.compiled.tape import (
     AREA_REGISTERS,
     CHANNEL,
-    E_REGISTER,
     FULL,
     I_REGISTER,
     MASK_REGISTER,
     ONE,
     P_REGISTER,
     POSITION,
-    U_REGISTER,
-    Y_REGISTER,
     Instruction,
     Op,
     Scaled,
@@ -33,8 +30,8 @@ from autoloss.space.expression import CONSTANT, Expression
 
 def record(
     expression: Expression,
-    channels: int,
-    positions: int,
+    registers: Mapping[str, int],
+    size: tuple[int, int],
     flat: bool,
     masked: bool,
     leaves: Mapping[int, Interval] | None = None,
@@ -42,7 +39,8 @@ def record(
     """Record a tree and the derivative of its plain sum by p, or those by i, u and e.
 
     Args:
-        positions: N·H·W.
+        registers: Leaf → its register.
+        size: Channels, and positions N·H·W.
         flat: Whether a plane has one position only, so that pools change nothing.
         masked: Whether some elements do not count.
         leaves: Bounds of p and y, with which a sum that is finite whatever happens is left out; None where p has none.
@@ -51,7 +49,7 @@ def record(
         None where the tree does not depend on the prediction.
     """
     with np.errstate(all="ignore"):
-        return _Recorder(Writer(channels, positions, flat)).record(expression, masked, leaves)
+        return _Recorder(Writer(*size, flat), registers).record(expression, masked, leaves)
 
 
 def _negate(writer: Writer, x: Scaled) -> Scaled:
@@ -84,21 +82,13 @@ FORWARD: dict[str, Callable[..., Scaled]] = {
 }
 """The operators of Table 1 that compiled code supports; a tree with any other operator runs in the reference."""
 
-_LEAVES = {
-    CONSTANT: ONE,
-    "p": unscaled(P_REGISTER),
-    "y": unscaled(Y_REGISTER),
-    "i": unscaled(I_REGISTER),
-    "u": unscaled(U_REGISTER),
-    "e": unscaled(E_REGISTER),
-}
-
 
 class _Recorder:
     """Records one tree, forward and backward."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, registers: Mapping[str, int]) -> None:
         self.writer = writer
+        self.registers = registers
         self.slopes: dict[int, list[Scaled]] = {}
 
     def record(self, expression: Expression, masked: bool, leaves: Mapping[int, Interval] | None) -> Tape | None:
@@ -111,13 +101,13 @@ class _Recorder:
         needs_total = leaves is None or not is_bounded(self.writer.instructions, leaves, elements)
         for instruction in reversed(forward):
             self.backward(instruction)
-        return self.finish((P_REGISTER,) if "p" in expression.leaves else AREA_REGISTERS, needs_total)
+        return self.finish(AREA_REGISTERS if I_REGISTER in self.registers.values() else (P_REGISTER,), needs_total)
 
     def forward(self, expression: Expression) -> Scaled:
         stack: list[Scaled] = []
         for symbol in reversed(expression.symbols):
             if isinstance(symbol, str):
-                stack.append(_LEAVES[symbol])
+                stack.append(ONE if symbol == CONSTANT else unscaled(self.registers[symbol]))
             else:
                 parts = [stack.pop() for _ in range(symbol.arity)]
                 stack.append(FORWARD[symbol.name](self.writer, *parts))

@@ -27,6 +27,7 @@ from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, Y, Z
 from autoloss.rejection.compiled.packed_samples import (
     Packed,
     PackedSample,
+    assign_registers,
     bound_leaves,
     check_samples,
     find_obstacle,
@@ -77,6 +78,7 @@ class CompiledEngine(Engine):
         self.samples: tuple[PackedSample, ...] = ()
         if self._obstacle is None:
             pairs = zip(reference.samples, self.directions, strict=True)
+            self._registers = assign_registers(branch)
             self.samples = tuple(pack_sample(branch, sample, direction) for sample, direction in pairs)
         self._bounds = bound_leaves(self.samples)
 
@@ -158,7 +160,9 @@ class CompiledEngine(Engine):
         programs = self._programs[1]
         layout, masked = sample.layout, sample.mask is not None
         if (layout, masked) not in programs:
-            tape = record(expression, layout.channels, layout.positions, layout.flat, masked, self._bounds)
+            tape = record(
+                expression, self._registers, (layout.channels, layout.positions), layout.flat, masked, self._bounds
+            )
             programs[layout, masked] = None if tape is None else assemble(tape, layout, sample.activation == PLAIN)
         return programs[layout, masked]
 

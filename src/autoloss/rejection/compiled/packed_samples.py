@@ -16,16 +16,16 @@ from autoloss.rejection.compiled.bounds import PROBABILITY, Interval
 from autoloss.rejection.compiled.box_areas import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
-from autoloss.rejection.compiled.tape import MASK_REGISTER, P_REGISTER, Y_REGISTER
+from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
-from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch, Sample
+from autoloss.space.options import Kernel
 
 Packed = NDArray[np.floating[Any]]
 """A tensor (N, C, H, W) or (N, C, D, H, W), flat, in the order of the workspace."""
 
-ACTIVATIONS: Mapping[str, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
-"""Activation of a branch → its number in the interpreter."""
+KERNELS: Mapping[Kernel | None, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
+"""How the leaves of a branch are made → its number in the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
         full = torch.cat([torch.zeros_like(tensor), tensor], dim=1) if tensor.shape[1] < layout.channels else tensor
         return layout.pack(_flatten_depth(full).double().numpy())
 
-    single, double = (_stack_inputs(branch, sample, precision).cpu() for precision in (torch.float32, torch.float64))
+    single, double = (branch.fixed_inputs(sample, precision).cpu() for precision in (torch.float32, torch.float64))
     mask = branch.mask(sample.context)
     if mask is not None:
         mask = mask.cpu().expand(len(raw), layout.channels, *raw.shape[2:])
     return PackedSample(
         sample=sample,
         layout=layout,
-        activation=ONE_LOGIT if one_logit else ACTIVATIONS[branch.activation],
+        activation=ONE_LOGIT if one_logit else KERNELS[branch.kernel],
         prediction=pack(raw),
         target={np.float32: pack(single).astype(np.float32), np.float64: pack(double)},
         mask=None if mask is None or bool(mask.all()) else pack(mask),
@@ -122,25 +122,15 @@ def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Interval] | None:
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
     planes, channels, height, width = _flatten_depth(raw).shape
     depth = raw.shape[2] if raw.ndim == 5 else 1
-    if branch.activation == "box":
+    if branch.kernel == "box":
         return Layout(planes, 1, height, width, raw=channels, given=GIVEN)
-    one_logit = branch.activation != "none" and channels == 1
+    one_logit = branch.kernel != "none" and channels == 1
     return Layout(planes, 2 if one_logit else channels, height, width, depth=depth)
 
 
 def _flatten_depth(tensor: Tensor) -> Tensor:
     """View volumes (N, C, D, H, W) as N·D planes; anything else stays as it is."""
     return tensor.transpose(1, 2).flatten(0, 1) if tensor.ndim == 5 else tensor
-
-
-def _stack_inputs(branch: Branch, sample: Sample, precision: torch.dtype) -> Tensor:
-    """Return the fixed inputs, (N, C, H, W): the leaf y, or for boxes the rows that `box_areas` names."""
-    if not isinstance(branch, BoxRegression):
-        return branch.leaves(sample.prediction.detach().to(precision), sample.context)["y"]
-    context = sample.context
-    reference, target, deviations = (context[name].to(precision) for name in ("reference", "box", "deviations"))
-    unit = branch.get_area_unit(target)
-    return spatial(torch.cat([reference, target, deviations.expand_as(reference), unit.unsqueeze(1)], dim=1))
 
 
 def check_samples(samples: Sequence[Sample]) -> None:
@@ -163,20 +153,28 @@ def check_samples(samples: Sequence[Sample]) -> None:
                 )
 
 
+def assign_registers(branch: Branch) -> dict[str, int]:
+    """Return the register of each leaf of a branch that has a kernel."""
+    if branch.pair is not None:
+        return dict(zip(branch.pair, (P_REGISTER, Y_REGISTER), strict=True))
+    return dict(zip(branch.leaves_and_roles, AREA_REGISTERS, strict=True))
+
+
 def find_obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
     """Return why compiled code does not support a branch, or None when it does."""
-    if branch.activation not in ACTIVATIONS:
-        return f"its activation is {branch.activation!r}"
-    if branch.activation == "box":
-        return None if type(branch) is BoxRegression else f"its areas are those of a {type(branch).__name__}"
-    if set(branch.leaves_and_roles) != {"y", "p"}:
+    if branch.kernel is None:
+        return f"a {type(branch).__name__} has no compiled form"
+    if branch.kernel == "box":
+        return None
+    if branch.pair is None:
         return f"its leaves are {', '.join(branch.leaves_and_roles)}"
     for sample in samples:
         prediction = sample.prediction.detach().float().requires_grad_(True)
         leaves = branch.leaves(prediction, sample.context)
-        if leaves["y"].requires_grad:
+        found, target = (leaves[name] for name in branch.pair)
+        if target.requires_grad:
             return "its target depends on the prediction"
-        expected = activate(spatial(prediction), branch.activation)
-        if leaves["p"].shape != expected.shape or not torch.equal(leaves["p"], expected):
-            return f"its p is not the {branch.activation} of the prediction"
+        expected = activate(spatial(prediction), branch.kernel)
+        if found.shape != expected.shape or not torch.equal(found, expected):
+            return f"its leaf {branch.pair[0]} is not the {branch.kernel} of the prediction"
     return None

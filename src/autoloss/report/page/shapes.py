@@ -17,7 +17,7 @@ from torch import Tensor
 from autoloss.report.page.charts import Chart, Layer, Point, axis, line
 from autoloss.report.shares import list_factors
 from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.space.form import BranchForm, Kind
 from autoloss.space.loss_text import MAIN
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.zoo import ENTRIES
@@ -64,7 +64,7 @@ AREAS = Probe(
     leaves=frozenset("iue"),
     sides=(("two squares", 0),),
 )
-_BY_ACTIVATION = {"none": VALUES, "sigmoid": LABELS}
+_PROBES: Mapping[Kind | None, Probe] = {"classes": CLASSES, "labels": LABELS, "values": VALUES, "areas": AREAS}
 Drawn = tuple[list[Point], list[Point]]
 """Value and gradient."""
 
@@ -93,8 +93,8 @@ def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, stan
         label: Name of the loss in the legend.
         standard: Formula or name in the zoo of the task's standard loss, which is drawn beside it.
     """
-    probe = AREAS if set(form.leaves) == AREAS.leaves else _BY_ACTIVATION.get(form.activation, CLASSES)
-    if set(form.leaves) != probe.leaves:
+    probe = _PROBES.get(form.kind)
+    if probe is None:
         return None
     known, known_name = _find_reference(standard, probe)
     ours, theirs = _probe_tree(tree, probe), _probe_tree(known, probe)

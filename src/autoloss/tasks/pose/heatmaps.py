@@ -18,7 +18,7 @@ from autoloss.errors import RequestError
 from autoloss.space.activated import spatial
 from autoloss.space.branch import Branch, Role
 from autoloss.space.operators import upcast
-from autoloss.space.options import Activation
+from autoloss.space.options import Kernel
 
 REACH = 3.0
 """Standard deviations beyond which a target is 0, along each side."""
@@ -42,11 +42,14 @@ class HeatmapBranch(Branch):
     """
 
     measure: Callable[[Tensor, Mapping[str, Tensor]], float]
-    activation: Activation = "none"
     weight: float = 1.0
     leaves_and_roles: Mapping[str, Role] = field(
         default_factory=lambda: {"y": Role.TARGET, "p": Role.PREDICTION}, init=False
     )
+
+    @property
+    def kernel(self) -> Kernel:
+        return "none"
 
     def leaves(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         heatmaps, target = upcast(spatial(prediction)), context["target"]
