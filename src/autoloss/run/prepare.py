@@ -107,7 +107,7 @@ def _adapt_threshold(evaluator: Evaluator, say: Say) -> Evaluator:
     rejected: dict[str, float] = {}
     for branch, form in evaluator.task.branches.items():
         # Elsewhere g depends on the unit of the targets, and a low one says nothing about other losses.
-        verdict = evaluator.judge_standard(branch) if form.activation in ("softmax", "sigmoid") else None
+        verdict = evaluator.judge_standard(branch) if form.predicts_probabilities else None
         # A g far below η says nothing about the losses that are wanted.
         if verdict and verdict.score is not None and NEAR * settings.threshold <= verdict.score < settings.threshold:
             rejected[branch] = verdict.score
