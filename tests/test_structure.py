@@ -9,7 +9,7 @@ from statistics import median
 
 ROOT = Path(__file__).parents[1] / "src"
 FILES = sorted(ROOT.rglob("*.py"))
-MOST_LINES, USUAL_LINES = 400, 140
+MOST_LINES, USUAL_LINES = 400, 145
 ALL_LINES = 39_100
 """The aim is 25,000."""
 
