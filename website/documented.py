@@ -86,17 +86,6 @@ def format_value(value: Any) -> str:
             return str(value) or "none"
 
 
-def describe_type(kind: Any) -> str:
-    """Return the name of an annotation as readers of the command line know it."""
-    names = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "None": "none"}
-    text = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-    if literal := re.fullmatch(r"Literal\[(.*)\]", text):
-        return " or ".join(part.strip(" '\"") for part in literal[1].split(","))
-    if text.startswith("tuple["):
-        return "list with commas"
-    return " or ".join(names.get(part.strip(), part.strip()) for part in text.split("|"))
-
-
 def code(text: str) -> str:
     """Return a text as code in a cell of a table."""
     if "`" in text:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 
 from autoloss import recipes, tasks
+from autoloss.options import describe, list_types
 from autoloss.settings import Configuration
-from website.documented import cell, code, describe_type, docstring, fields_of, format_value, table
+from website.documented import cell, code, docstring, fields_of, format_value, table
 
 INTRODUCTION = """\
 # Settings of a run
@@ -28,14 +28,14 @@ leaves the row of every task out. `--set` goes over both.
 def page() -> str:
     """Return the page."""
     defaults = Configuration()
-    hints = typing.get_type_hints(Configuration)
+    hints = list_types(Configuration)
     groups = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
     own = {name: text for name, text in fields_of(Configuration).items() if name not in groups}
     parts = [INTRODUCTION, "## The run", _table("", own, defaults, hints)]
     for group, kind in groups.items():
         assert isinstance(kind, type)
         parts += [f"## {group}", docstring(kind).text]
-        parts.append(_table(f"{group}.", fields_of(kind), getattr(defaults, group), typing.get_type_hints(kind)))
+        parts.append(_table(f"{group}.", fields_of(kind), getattr(defaults, group), list_types(kind)))
     return "\n\n".join([*parts, OF_TASKS, _of_tasks()]) + "\n"
 
 
@@ -52,9 +52,9 @@ def _list_settings(settings: Mapping[str, object]) -> str:
     return ", ".join(code(f"{name}={format_value(value)}") for name, value in settings.items())
 
 
-def _table(prefix: str, said: dict[str, str], values: object, hints: dict[str, object]) -> str:
+def _table(prefix: str, said: dict[str, str], values: object, hints: Mapping[str, object]) -> str:
     rows = [
-        [code(prefix + name), code(format_value(getattr(values, name))), describe_type(hints[name]), cell(text)]
+        [code(prefix + name), code(format_value(getattr(values, name))), describe(hints[name]), cell(text)]
         for name, text in said.items()
     ]
     return table(["setting", "default", "takes", "meaning"], rows)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autoloss.run.results import Search
     from autoloss.run.retraining import retrain
     from autoloss.run.search import resume, search
+    from autoloss.settings import Configuration
     from autoloss.space.activated import ActivatedBranch
     from autoloss.space.branch import Branch, Criterion, Role, Sample
     from autoloss.space.expression import Alphabet, Expression
@@ -44,6 +45,7 @@ _HOMES = {
     "autoloss.run.results": ("Search",),
     "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
+    "autoloss.settings": ("Configuration",),
     "autoloss.space.activated": ("ActivatedBranch",),
     "autoloss.space.branch": ("Branch", "Criterion", "Role", "Sample"),
     "autoloss.space.expression": ("Alphabet", "Expression"),
@@ -66,6 +68,7 @@ __all__ = [
     "ActivatedBranch",
     "Alphabet",
     "Branch",
+    "Configuration",
     "Criterion",
     "Data",
     "Diverged",

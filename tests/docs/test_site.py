@@ -80,10 +80,10 @@ def test_the_reference_says_all_that_the_code_knows():
 
 def test_defaults_and_meanings_come_from_the_code():
     assert (
-        "| `evolution.lag` | `4` | whole number | Candidate k depends on the outcomes up to candidate k − lag;"
+        "| `evolution.lag` | `4` | a whole number, at least 1 | Candidate k depends on the outcomes up to candidate k − lag;"
         in settings.page()
     )
-    assert "| `limits.explored` | `none` | whole number or none |" in settings.page()
+    assert "| `limits.explored` | `none` | a whole number, at least 1, or none |" in settings.page()
     assert "| `voc-seg` | `rejection.threshold=0.6`, `rejection.unit=absolute` |" in settings.page()
     assert re.search(r"\| `--seeds <int[^`]*` \| Trainings per loss, on new training seeds. \| `8` \|", commands.page())
     assert "| `side` | `128` | `512` |" in catalogue.page()

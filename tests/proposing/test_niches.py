@@ -77,7 +77,7 @@ def test_many_niches_are_kept_apart():
 
 @pytest.mark.parametrize("radius", ["-0.1", "nan", "inf"])
 def test_a_radius_is_a_number_from_zero(radius):
-    with pytest.raises(RequestError, match=r"search.niche (is -0.1; it needs to be at least 0|takes a number)"):
+    with pytest.raises(RequestError, match=r"search.niche is .*expected a number, at least 0"):
         Configuration().changed({"search.niche": radius})
 
 

@@ -22,12 +22,12 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("evolution.lag=1e400", "'1e400'", "a whole number"),
     (f"evolution.lag={LONG}", "9999…9999", "a whole number"),
     ("evolution.initial=-20", "evolution.initial is -20", "at least 1"),
-    ("evolution.depth=7", "evolution.depth is 7", "from 1 to 6"),
-    ("evolution.tournament=1.5", "evolution.tournament is 1.5", "(0, 1]"),
+    ("evolution.depth=7", "evolution.depth is 7", "at most 6"),
+    ("evolution.tournament=1.5", "evolution.tournament is 1.5", "at most 1"),
     ("evolution.tournament=nan", "'nan'", "a number"),
-    ("evolution.maximum_operators=65", "evolution.maximum_operators is 65", "from 1 to 64"),
+    ("evolution.maximum_operators=65", "evolution.maximum_operators is 65", "at most 64"),
     ("evolution.one_branch=perhaps", "'perhaps'", "true or false"),
-    ("offspring.copy=-0.1", "offspring.copy is -0.1", "a probability"),
+    ("offspring.copy=-0.1", "offspring.copy is -0.1", "at least 0"),
     ("offspring.fresh=inf", "'inf'", "a number"),
     ("rejection.samples=0", "rejection.samples is 0", "at least 1"),
     ("rejection.samples=1000000000", "rejection.samples is 1000000000", "at most 1000"),
@@ -36,13 +36,13 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("rejection.unit=abs", "'abs'", "'relative' or 'absolute'"),
     ("rejection.engine=gpu", "'gpu'", "'fast' or 'reference'"),
     ("rejection.learning_rate=0", "rejection.learning_rate is 0.0", "above 0"),
-    ("rejection.momentum=1", "rejection.momentum is 1.0", "[0, 1)"),
+    ("rejection.momentum=1", "rejection.momentum is 1.0", "below 1"),
     ("rejection.threshold=high", "'high'", "a number"),
     ("limits.wall_clock_seconds=0", "limits.wall_clock_seconds is 0.0", "above 0"),
     ("limits.training_seconds=-1", "limits.training_seconds is -1.0", "above 0"),
-    ("limits.explored=many", "'many'", "a whole number or none"),
+    ("limits.explored=many", "'many'", "a whole number"),
     ("limits.charge_diverged=2", "'2'", "true or false"),
-    ("final.confirm=-2", "final.confirm is -2", "negative"),
+    ("final.confirm=-2", "final.confirm is -2", "at least 0"),
     ("final.compare_seeds=a few", "'a few'", "a whole number"),
     ("evolution.lag", "'evolution.lag'", "key=value"),
     ("=3", "'=3'", "key=value"),
@@ -53,13 +53,13 @@ SETTINGS: list[tuple[str, str, str]] = [
 REQUESTS: list[tuple[list[str], str, str]] = [
     (["--evaluations", "0"], "evaluations is 0", "at least 1"),
     (["--evaluations", "many"], "'--evaluations'", "a valid integer"),
-    (["--seed", "-1"], "seed is -1", "from 0 to"),
-    (["--seed", str(2**64)], f"seed is {2**64}", "from 0 to"),
+    (["--seed", "-1"], "seed is -1", "at least 0"),
+    (["--seed", str(2**64)], f"seed is {2**64}", "at least 0"),
     (["--workers", "-1"], "'--workers'", "greater than or equal to 0"),
     (["--metric", "f2"], "'f2'", "Known: f1, auc"),
     (["--data", "no/such.csv", "--set", "target=y"], "no/such.csv", "CSV file"),
     (["--set", "evolution.lag=1", "--set", "evolution.lag=2"], "evolution.lag is given twice", "keep one"),
-    (["--set", "layers=99"], "layers is 99", "0 to 16"),
+    (["--set", "layers=99"], "layers is 99", "16"),
     (["--set", "steps=1e-9"], "'1e-9'", "a whole number"),
     (["--out", "/dev/null/run"], "/dev/null/run cannot be made", "--out"),
 ]
@@ -131,5 +131,5 @@ def test_a_broken_task_file_gets_one_screen(name, capsys, elsewhere):
     ],
 )
 def test_a_stored_configuration_that_is_none_is_refused(text):
-    with pytest.raises(RequestError, match=r"configuration|setting|takes"):
+    with pytest.raises(RequestError, match=r"configuration|setting|expected"):
         Configuration.from_json(text)

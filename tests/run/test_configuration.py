@@ -41,7 +41,7 @@ def test_a_whole_number_is_read_in_every_notation(text):
     "text", ["2.5e0", "200.5", "2e-2", "1e-400", "1e-999999999", "9007199254740992.5", "inf", "nan"]
 )
 def test_a_number_that_is_not_whole_is_no_whole_number(text):
-    with pytest.raises(RequestError, match=f"evaluations takes a whole number; found '{re.escape(text)}'"):
+    with pytest.raises(RequestError, match=f"evaluations is '?{re.escape(text)}'?; expected a whole number"):
         Configuration().changed({"evaluations": text})
 
 
@@ -66,14 +66,14 @@ def test_every_setting_takes_its_own_value_as_text(name):
     [
         ({"evolution.lagg": "2"}, "no setting named 'evolution.lagg'. Did you mean 'evolution.lag'"),
         ({"lag": "2"}, "no setting named 'lag'"),
-        ({"evolution.lag": "two"}, "evolution.lag takes a whole number; found 'two'"),
-        ({"evolution.lag": "0"}, "evolution.lag is 0; it needs to be at least 1"),
-        ({"evolution.tournament": "1.5"}, "evolution.tournament is 1.5"),
-        ({"rejection.unit": "abs"}, "rejection.unit takes 'relative' or 'absolute'; found 'abs'"),
-        ({"rejection.momentum": "1"}, "rejection.momentum is 1.0"),
-        ({"offspring.copy": "-0.1"}, "offspring.copy is -0.1; a probability is in"),
-        ({"evolution.one_branch": "perhaps"}, "evolution.one_branch takes true or false; found 'perhaps'"),
-        ({"limits.wall_clock_seconds": "0"}, "limits.wall_clock_seconds is 0.0; it needs to be above 0"),
+        ({"evolution.lag": "two"}, "evolution.lag is 'two'; expected a whole number"),
+        ({"evolution.lag": "0"}, "evolution.lag is 0; expected .* at least 1"),
+        ({"evolution.tournament": "1.5"}, "evolution.tournament is 1.5; expected .* at most 1"),
+        ({"rejection.unit": "abs"}, "rejection.unit is 'abs'; expected 'relative' or 'absolute'"),
+        ({"rejection.momentum": "1"}, "rejection.momentum is 1.0; expected .* below 1"),
+        ({"offspring.copy": "-0.1"}, "offspring.copy is -0.1; expected .* at least 0"),
+        ({"evolution.one_branch": "perhaps"}, "evolution.one_branch is 'perhaps'; expected true or false"),
+        ({"limits.wall_clock_seconds": "0"}, "limits.wall_clock_seconds is 0.0; expected .* above 0"),
         ({"evaluations": "0"}, "evaluations is 0"),
         ({"seed": "-1"}, "seed is -1"),
         ({"final.confirm": "-2"}, "final.confirm is -2"),

@@ -379,7 +379,7 @@ def test_a_metric_that_fails_on_the_whole_split_is_one_sentence(elsewhere, capsy
 
 
 def test_a_value_of_the_wrong_type_is_named_from_python():
-    with pytest.raises(RequestError, match="evaluations takes a whole number; found 'many'"):
+    with pytest.raises(RequestError, match="evaluations is 'many'; expected a whole number"):
         autoloss.search("tabular", evaluations="many")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"There is no device 'tpu:x'.*argument device of the task"):
         autoloss.SupervisedTask(lambda: None, [], [], "softmax", device="tpu:x")

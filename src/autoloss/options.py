@@ -1,0 +1,182 @@
+"""Options that are declared once: name, type with range, default and docstring are a field of a frozen dataclass; no torch.
+
+Values are checked by pydantic, and texts are read as the type of their field; a wrong one is a `RequestError` in one form for all.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from autoloss.errors import RequestError, quote, suggest, unknown
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+CONFIGURATION = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+DESCRIPTIONS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+    collections.abc.Callable: "a function",
+}
+BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
+
+Declared = TypeVar("Declared")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def declare(prefix: str = "", kind: str = "option") -> Callable[[type[Declared]], type[Declared]]:
+    """Return a decorator for a class of options, which becomes a frozen dataclass whose values are read and checked.
+
+    Texts are read as the type of their field: `2e2` is 200 for a whole number, `none` is None, and the parts of a tuple have commas
+    between. What concerns several fields at once is checked in the class's `__post_init__`.
+
+    Args:
+        prefix: Part of the names that precedes a field's own in messages.
+        kind: Noun for one of the options in messages.
+
+    Raises:
+        RequestError: When the class is called with an unknown name, or a value of the wrong type or outside its range.
+
+    >>> @declare("evolution.", "setting")
+    ... class Evolution:
+    ...     lag: Count = 4
+    >>> Evolution(lag="2e2")
+    Evolution(lag=200)
+    >>> Evolution(lag="two")
+    Traceback (most recent call last):
+    autoloss.errors.RequestError: evolution.lag is 'two'; expected a whole number, at least 1.
+    """
+
+    def decorate(cls: type[Declared]) -> type[Declared]:
+        made: Any = checked_dataclass(cls, frozen=True, slots=True, kw_only=True, config=CONFIGURATION)
+        check = made.__init__
+
+        def construct(self: Any, **values: Any) -> None:
+            hints = list_types(made)
+            for name in values:
+                if name not in hints:
+                    raise unknown(kind, f"{prefix}{name}", [f"{prefix}{known}" for known in hints])
+            read = {name: _read(value, hints[name]) for name, value in values.items()}
+            try:
+                check(self, **read)
+            except ValidationError as error:
+                first = error.errors()[0]
+                if not first["loc"]:
+                    # Raised by the class's own __post_init__.
+                    raise first.get("ctx", {}).get("error", error) from None
+                name = str(first["loc"][0])
+                raise _refuse(f"{prefix}{name}", read[name], hints[name]) from None
+
+        made.__init__ = construct
+        return made
+
+    return decorate
+
+
+@functools.cache
+def list_types(cls: type) -> Mapping[str, Any]:
+    """Return the type of each option of a class, with its range."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def describe(annotation: Any) -> str:
+    """Return what a type takes, with its range, in words.
+
+    >>> describe(Annotated[int, Field(ge=1, le=6)] | None)
+    'a whole number, at least 1 and at most 6, or none'
+    """
+    kinds = list(_list_kinds(annotation))
+    parts = [
+        ", ".join(part for part in (_describe_kind(kind), _describe_range(limits)) if part) for kind, limits in kinds
+    ]
+    return (", or " if any(limits for _, limits in kinds[:-1]) else " or ").join(parts)
+
+
+def _refuse(name: str, value: Any, annotation: Any) -> RequestError:
+    choices = [str(choice) for kind, _ in _list_kinds(annotation) for choice in _list_choices(kind)]
+    near = suggest(value, choices) if isinstance(value, str) else ""
+    return RequestError(f"{name} is {quote(value)}; expected {describe(annotation)}.{near}")
+
+
+def _list_kinds(annotation: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield each alternative of a type with its limits."""
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        for part in typing.get_args(annotation):
+            yield from _list_kinds(part)
+    elif origin is Annotated:
+        kind, *details = typing.get_args(annotation)
+        yield kind, tuple(limit for detail in details for limit in getattr(detail, "metadata", ()))
+    else:
+        yield annotation, ()
+
+
+def _list_choices(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+
+def _describe_kind(kind: Any) -> str:
+    if choices := _list_choices(kind):
+        return " or ".join(map(repr, choices))
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        each = describe(parts[0])
+        return (
+            f"{len(parts)} values with commas between, each {each}"
+            if parts[-1] is not ...
+            else f"values with commas between, each {each}"
+        )
+    return DESCRIPTIONS.get(origin or kind, str(kind))
+
+
+def _describe_range(limits: tuple[Any, ...]) -> str:
+    bounds = [
+        f"{words} {getattr(limit, name)}" for limit in limits for kind, name, words in BOUNDS if isinstance(limit, kind)
+    ]
+    return " and ".join(bounds)
+
+
+def _read(value: Any, annotation: Any) -> Any:
+    """Return what pydantic is to check: a text as the value that it stands for where pydantic would not read it so."""
+    kinds = [kind for kind, _ in _list_kinds(annotation)]
+    if isinstance(value, bool) and bool not in kinds:
+        # Pydantic takes True for 1; here that is a mistake.
+        return str(value)
+    if not isinstance(value, str):
+        return value
+    if type(None) in kinds and value in ("", "none"):
+        return None
+    if any(typing.get_origin(kind) is tuple for kind in kinds):
+        return tuple(part for part in map(str.strip, value.strip("()").split(",")) if part)
+    number = _read_number(value) if int in kinds or float in kinds else None
+    if number is None or (float not in kinds and number != number.to_integral_value()):
+        return value
+    return float(number) if float in kinds else int(number)
+
+
+def _read_number(text: str) -> Decimal | None:
+    """Return the finite number that a text such as 2e2 stands for, or None."""
+    # A float rounds, so that only a Decimal tells; but a float has no exponents that would fill the memory.
+    with suppress(ValueError, InvalidOperation):
+        return Decimal(text) if math.isfinite(float(text)) else None
+    return None
