@@ -198,7 +198,7 @@ def test_a_csv_is_checked(csv, capsys):
             ["search", "digits-seg", "--set", "sized=3"],
             "no option of the task digits-seg named 'sized'. Did you mean 'size'?",
         ),
-        (["search", "digits-seg", "--set", "size=big"], "size takes a whole number; found 'big'"),
+        (["search", "digits-seg", "--set", "size=big"], "size is 'big'; expected a whole number"),
         (["search", "digits-seg", "--evaluations", "0"], "evaluations is 0"),
         (["search", "nothing.py:task"], "There is no file"),
         (["search", "digits-seg", "--inject", "hangs=0.1"], "There is no fault to inject named 'hangs'. Did you mean"),
@@ -328,7 +328,7 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "steps=many"], "steps takes a whole number; found 'many'"),
+        (["--set", "steps=many"], "steps is 'many'; expected a whole number"),
         (["--set", "evolution.lag=2"], "evolution.lag"),
         (["--baselines", "lovazs"], "no loss in the zoo named 'lovazs'"),
         (["--recipe", "voc"], "no recipe of a retraining named 'voc'"),

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from inspect import Parameter
-from typing import Any
 
 from autoloss.tasks import catalogue
-from autoloss.tasks.segmentation.task import SegmentationFactory
-from autoloss.tasks.stages import PREFIXES
-from autoloss.training.recipe import Recipe
-from website.documented import cell, code, docstring, fields_of, format_value, table
+from autoloss.tasks.factory import PREFIXES, TaskFactory
+from website.documented import cell, code, fields_of, format_value, table
 
 INTRODUCTION = """\
 # Tasks and their options
@@ -37,7 +32,7 @@ def page() -> str:
 def _options(name: str) -> str:
     factory = catalogue.find_factory(name)
     listed = inspect.signature(factory).parameters
-    options = {key: value for key, value in listed.items() if _is_option(value)}
+    options = {key: value for key, value in listed.items() if key != "metric"}
     said = _find_meanings(factory)
     rows = [
         [code(key), _default(option), _default(options.get(FULL + key)), cell(said.get(key, ""))]
@@ -47,29 +42,13 @@ def _options(name: str) -> str:
     return table(["option", "default", f"of retraining, {code(FULL + '…')}", "meaning"], rows)
 
 
-def _is_option(parameter: Parameter) -> bool:
-    return parameter.name != "metric" and parameter.kind is not Parameter.VAR_KEYWORD
-
-
 def _default(parameter: Parameter | None) -> str:
     return "" if parameter is None else code(format_value(parameter.default))
 
 
-def _find_meanings(factory: Any) -> Mapping[str, str]:
-    """Return the meaning of each option; of several declarations the last one counts."""
-    said: dict[str, str] = fields_of(Recipe)
-    for entries in _find_declarations(factory):
-        said |= {name: text for name, text in entries.items() if text}
+def _find_meanings(factory: TaskFactory) -> Mapping[str, str]:
+    """Return the meaning of each option; of several declarations the first one counts."""
+    said: dict[str, str] = {}
+    for _, values in factory.declarations():
+        said = fields_of(type(values)) | said
     return said
-
-
-def _find_declarations(factory: Any) -> Iterator[Mapping[str, str]]:
-    module = import_module(factory.__module__)
-    for kind in vars(module).values():
-        own = isinstance(kind, type) and kind.__module__ == module.__name__
-        if own and dataclasses.is_dataclass(kind) and kind is not type(factory):
-            yield fields_of(kind)
-    if isinstance(factory, SegmentationFactory):
-        yield docstring(factory.find_splits).entries("Args")
-    elif inspect.isfunction(factory):
-        yield docstring(factory).entries("Args")

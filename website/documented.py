@@ -63,11 +63,12 @@ def docstring(thing: Any) -> Docstring:
 def fields_of(kind: type) -> dict[str, str]:
     """Return the fields of a dataclass with their meanings, from the docstring below each or from its `Args`."""
     said = docstring(kind).entries("Args")
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(tree, ast.ClassDef)
-    for above, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and (text := _text(below)):
-            said[above.target.id] = " ".join(text.split())
+    for declared in reversed([base for base in kind.__mro__ if dataclasses.is_dataclass(base)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
+        assert isinstance(tree, ast.ClassDef)
+        for above, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and (text := _text(below)):
+                said[above.target.id] = " ".join(text.split())
     return {setting.name: said.get(setting.name, "") for setting in dataclasses.fields(kind)}
 
 

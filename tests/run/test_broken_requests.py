@@ -59,7 +59,7 @@ REQUESTS: list[tuple[list[str], str, str]] = [
     (["--metric", "f2"], "'f2'", "Known: f1, auc"),
     (["--data", "no/such.csv", "--set", "target=y"], "no/such.csv", "CSV file"),
     (["--set", "evolution.lag=1", "--set", "evolution.lag=2"], "evolution.lag is given twice", "keep one"),
-    (["--set", "layers=99"], "layers is 99", "16"),
+    (["--set", "layers=99"], "layers is 99", "at most 16"),
     (["--set", "steps=1e-9"], "'1e-9'", "a whole number"),
     (["--out", "/dev/null/run"], "/dev/null/run cannot be made", "--out"),
 ]

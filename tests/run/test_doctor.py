@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "'baseline/cee'",
         "Did you mean 'baseline/ce'",
     ),
-    "a learning rate as text": ("recipe = Recipe(learning_rate='0.1')", "recipe.learning_rate is '0.1'", "a number"),
+    "a learning rate as text": ("recipe = Recipe(learning_rate='fast')", "recipe.learning_rate is 'fast'", "a number"),
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
     "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is a dict", "Recipe("),
     "rows as text": (

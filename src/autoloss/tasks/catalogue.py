@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from autoloss.conversion import convert
 from autoloss.errors import RequestError, unknown
 
 if TYPE_CHECKING:
@@ -22,16 +20,14 @@ class CatalogueEntry:
     Args:
         description: One line for tables.
         metrics: Names of the metrics that losses can be searched for, the default first.
-        factory: `module:name` of the function that takes `metric` and the task's options, and returns the Task.
+        factory: `module:name` of the `TaskFactory`.
         extra: Extra of the package that the task needs; nothing for most.
-        inspects: Whether the factory has a method `inspect`, which takes the same options and reports faults of the data's files.
     """
 
     description: str
     metrics: tuple[str, ...]
     factory: str
     extra: str = ""
-    inspects: bool = False
 
     @property
     def metric(self) -> str:
@@ -53,21 +49,18 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:voc_seg",
         "vision",
-        inspects=True,
     ),
     "cityscapes-seg": CatalogueEntry(
         "Segmentation of Cityscapes, 19 classes",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:cityscapes_seg",
         "vision",
-        inspects=True,
     ),
     "folder-seg": CatalogueEntry(
         "Segmentation of a folder of your own, with images and masks",
         SEGMENTATION,
         "autoloss.tasks.segmentation.task:folder_seg",
         "vision",
-        inspects=True,
     ),
     "digits-det": CatalogueEntry(
         "Detection in scenes of real handwritten digits, 96×96, 10 classes; Faster R-CNN with four branches",
@@ -80,14 +73,12 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         ("map", "ap50", "voc07"),
         "autoloss.tasks.detection.files:coco_det",
         "vision",
-        inspects=True,
     ),
     "voc-det": CatalogueEntry(
         "Detection on PASCAL VOC 2007 and 2012, 20 classes; as coco-det",
         ("voc07", "ap50", "map"),
         "autoloss.tasks.detection.files:voc_det",
         "vision",
-        inspects=True,
     ),
     "digits-ins": CatalogueEntry(
         "Instance segmentation in the scenes of digits-det, with exact masks; Mask R-CNN with five branches",
@@ -100,7 +91,6 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         ("map", "ap50", "box_map", "box_ap50"),
         "autoloss.tasks.detection.files:coco_ins",
         "vision",
-        inspects=True,
     ),
     "figures-pose": CatalogueEntry(
         "Poses of drawn figures over photographs, 17 joints in COCO's order; heatmaps as in SimpleBaseline",
@@ -113,7 +103,6 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         POSE,
         "autoloss.tasks.pose.files:coco_pose",
         "vision",
-        inspects=True,
     ),
     "tabular": CatalogueEntry(
         "Classification or regression of the rows of a bundled data set or a CSV file",
@@ -143,8 +132,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
     >>> task.samples(5, seed=0)["main"][0].prediction.shape
     torch.Size([1, 11, 32, 32])
     """
-    factory, arguments = _resolve(name, metric, options)
-    return factory(**arguments)
+    return find_factory(name, metric)(metric, **options)
 
 
 def inspect(name: str, metric: str | None = None, **options: Any) -> None:
@@ -153,27 +141,7 @@ def inspect(name: str, metric: str | None = None, **options: Any) -> None:
     Raises:
         RequestError: As for `get`; or files are faulty, of which up to twenty are listed.
     """
-    factory, arguments = _resolve(name, metric, options)
-    if CATALOGUE[name].inspects:
-        factory.inspect(**arguments)
-
-
-def _resolve(name: str, metric: str | None, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the factory of a task and its keyword arguments."""
-    row = find_entry(name, metric)
-    factory = find_factory(name)
-    parameters = list(signature(factory).parameters.values())
-    known = [p.name for p in parameters if p.name != "metric" and p.kind is not Parameter.VAR_KEYWORD]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of the task {name}", option, known)
-    annotations = {parameter.name: str(parameter.annotation) for parameter in parameters}
-    # Python gives values, which stay as they are; a command line gives texts.
-    read = {
-        option: convert(option, value, annotations[option]) if isinstance(value, str) else value
-        for option, value in options.items()
-    }
-    return factory, {"metric": metric or row.metric, **read}
+    find_factory(name, metric).inspect(metric, **options)
 
 
 def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
@@ -189,20 +157,20 @@ def find_entry(name: str, metric: str | None = None) -> CatalogueEntry:
     return CATALOGUE[name]
 
 
-def find_factory(name: str) -> Any:
-    """Return the factory of a task; `inspect.signature` lists its options with their defaults."""
-    row = CATALOGUE[name]
-    module, _, function = row.factory.partition(":")
-    return getattr(_import(name, module, row.extra), function)
+def find_factory(name: str, metric: str | None = None) -> Any:
+    """Return the `TaskFactory` of a task; `inspect.signature` lists its options with their defaults.
 
-
-def _import(name: str, module: str, extra: str) -> Any:
+    Raises:
+        RequestError: An unknown name or metric, or an extra that is not installed.
+    """
+    row = find_entry(name, metric)
+    module, _, factory = row.factory.partition(":")
     try:
-        return importlib.import_module(module)
+        return getattr(importlib.import_module(module), factory)
     # torchvision of another build than torch raises RuntimeError.
     except (ImportError, RuntimeError, OSError) as error:
-        if not extra:
+        if not row.extra:
             raise
         raise RequestError(
-            f"The task {name} cannot be loaded ({error}). It needs the extra {extra!r}: pip install autoloss[{extra}]."
+            f"The task {name} cannot be loaded ({error}). It needs the extra {row.extra!r}: pip install autoloss[{row.extra}]."
         ) from error

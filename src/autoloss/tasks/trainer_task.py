@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from autoloss.space.branch import Criterion
 from autoloss.tasks.task import Task, check_training
@@ -12,6 +13,23 @@ from autoloss.training.execution import Execution
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Trainer
 from autoloss.training.training import Diverged, Observe, Scored, Training
+
+Data = TypeVar("Data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullSchedule(Generic[Data]):
+    """The schedule `full`.
+
+    Args:
+        network: Function without arguments that builds the network.
+        recipe: Recipe of the training.
+        train: Training data, which may include what a search holds out for validation; the proxy's when None.
+    """
+
+    network: Callable[[], Any]
+    recipe: Recipe
+    train: Data | None = None
 
 
 class TrainerTask(Task):

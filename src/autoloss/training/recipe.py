@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from autoloss.errors import RequestError, quote, unknown
+from pydantic import Field
 
-OPTIMIZERS = ("sgd", "adam")
-SCHEDULES = ("poly", "cosine", "constant", "steps")
+from autoloss.options import Amount, Count, Natural, Positive, ShareBelowOne, declare
 
 MakeOptimizer = Callable[..., Any]
 """Called with parameter groups and `lr=…`; returns a `torch.optim.Optimizer`."""
@@ -20,7 +19,7 @@ MakeSchedule = Callable[[Any, int], Any]
 """Called with an optimizer and the number of steps of the training; returns a scheduler of `torch.optim.lr_scheduler`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("recipe.")
 class Recipe:
     """How a network is trained; the defaults are those of the paper's segmentation proxy (Appendix A).
 
@@ -32,65 +31,37 @@ class Recipe:
     (12, 0.1)
     """
 
-    epochs: int = 3
+    epochs: Count = 3
     """Passes over the training data."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
     optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd"
     """sgd, adam, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
     `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; momentum and weight decay of the recipe are then its own matter."""
-    learning_rate: float = 0.02
+    learning_rate: Positive = 0.02
     """Initial learning rate, after the warm-up."""
-    momentum: float = 0.9
+    momentum: ShareBelowOne = 0.9
     """Momentum of SGD; Adam uses its defaults."""
-    weight_decay: float = 5e-4
+    weight_decay: Amount = 5e-4
     """Factor of the L2 penalty on the weights."""
     schedule: Literal["poly", "cosine", "constant", "steps"] | MakeSchedule = "poly"
     """How the learning rate changes over the training: poly, cosine, constant or steps, or a function that is called with
     an optimizer and the number of steps and returns a scheduler, which advances after each step:
     `lambda optimizer, steps: OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)`."""
-    power: float = 0.9
+    power: Amount = 0.9
     """Exponent of the schedule poly: the learning rate falls as (1 − step/steps)^power."""
-    milestones: tuple[float, ...] = (8 / 12, 11 / 12)
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (8 / 12, 11 / 12)
     """Shares of the training after each of which the schedule steps divides the learning rate by 10."""
-    minimum_learning_rate: float = 1e-4
+    minimum_learning_rate: Amount = 1e-4
     """Lower limit of the learning rate, never above `learning_rate`."""
-    warmup_steps: int = 0
+    warmup_steps: Natural = 0
     """Steps over which the learning rate rises linearly to that of the schedule."""
-    clip_norm: float = 0.0
+    clip_norm: Amount = 0.0
     """Maximum norm of all gradients together; 0, the paper's, does not clip them."""
-    auxiliary: float = 0.0
+    auxiliary: Amount = 0.0
     """Factor on the loss of each auxiliary prediction of the network."""
-    evaluation_batch: int | None = None
+    evaluation_batch: Count | None = None
     """Batch size of the evaluation, 1 where examples differ in size; `batch_size` when None."""
-
-    def __post_init__(self) -> None:
-        if not callable(self.optimizer) and self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", str(self.optimizer), OPTIMIZERS)
-        if not callable(self.schedule) and self.schedule not in SCHEDULES:
-            raise unknown("schedule of the learning rate", str(self.schedule), SCHEDULES)
-        whole, real = ("epochs", "batch_size", "warmup_steps"), ("learning_rate", "momentum", "weight_decay", "power")
-        for name in (*whole, *real, "minimum_learning_rate", "clip_norm", "auxiliary"):
-            value, kinds = getattr(self, name), int if name in whole else int | float
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                expected = "a whole number" if name in whole else "a number"
-                raise RequestError(f"recipe.{name} is {quote(value)}, a {type(value).__name__}; expected {expected}.")
-        for name, holds, expected in (
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0"),
-            ("momentum", 0 <= self.momentum < 1, "in [0, 1)"),
-            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0"),
-            ("power", 0 <= self.power < math.inf, "at least 0"),
-            ("minimum_learning_rate", 0 <= self.minimum_learning_rate < math.inf, "at least 0"),
-            ("milestones", all(0 < milestone < 1 for milestone in self.milestones), "above 0 and below 1 each"),
-            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
-            ("clip_norm", 0 <= self.clip_norm < math.inf, "at least 0"),
-            ("auxiliary", 0 <= self.auxiliary < math.inf, "at least 0"),
-            ("evaluation_batch", self.evaluation_batch is None or self.evaluation_batch >= 1, "at least 1"),
-        ):
-            if not holds:
-                raise RequestError(f"recipe.{name} is {getattr(self, name)}; it needs to be {expected}.")
 
     def scale_learning_rate(self, factor: float) -> Recipe:
         """Return a copy with the learning rate multiplied by `factor`, in every step."""

@@ -61,7 +61,7 @@ def test_the_defaults_are_the_papers():
     assert (proxy.backbone, proxy.levels, proxy.channels, proxy.head_width) == ("resnet50", "P4-P6", 128, 512)
     recipe = proxy.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.warmup_steps) == (1, 32, 0.04, 250)
-    assert boxed_files.CommonOptions().share == 0.25
+    assert boxed_files.DetectionOptions().share == 0.25
     assert boxed_files.PAPER_HELD_OUT["coco-det"][0] == 5000
     assert (full.levels, full.channels, full.head_width) == ("P2-P6", 256, 1024)
     recipe = full.recipe
@@ -141,7 +141,7 @@ def test_frozen_weights_come_from_a_file(tmp_path):
         ({"data": "nowhere"}, "does not exist"),
         ({"share": 0.0}, "share"),
         ({"levels": "P3-P5"}, "P4-P6"),
-        ({"unit": "acres"}, "unit of areas"),
+        ({"unit": "acres"}, "unit is .acres."),
         ({"full_epoch": 3}, "full_epochs"),
     ],
 )

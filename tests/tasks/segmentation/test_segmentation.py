@@ -14,7 +14,7 @@ from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.run.check import check
 from autoloss.space.loss import Loss, bind
-from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, split_voc
+from autoloss.tasks.segmentation.data.splits import TRAIN_AUG, VocOptions, split_voc
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.task import FULL, PROXY, voc_seg
 from autoloss.tasks.supervised import SupervisedTask
@@ -128,21 +128,21 @@ def test_a_folders_valid_split_is_kept_from_retraining(tmp_path: Path):
 
 def test_sbd_is_used_where_it_is_there(tmp_path: Path):
     generated.voc(tmp_path, count=8, side=32)
-    before = split_voc(str(tmp_path))
+    before = split_voc(VocOptions(data=str(tmp_path)))
     generated.sbd(tmp_path, count=6, side=32)
     for place in (tmp_path, tmp_path / "VOCdevkit", tmp_path / "VOCdevkit" / "VOC2012"):
-        after = split_voc(str(place), held_out=2)
+        after = split_voc(VocOptions(data=str(place), held_out=2))
         assert (len(before.full_train), len(after.full_train)) == (6, 12)
         assert (len(after.train), len(after.valid), len(after.test)) == (10, 2, 2)
-    assert len(split_voc(str(tmp_path), split="train").full_train) == 6
+    assert len(split_voc(VocOptions(data=str(tmp_path), split="train")).full_train) == 6
 
 
 def test_the_papers_share_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     generated.voc(tmp_path, count=20, side=16)
-    assert len(split_voc(str(tmp_path)).valid) == round(15 * 1500 / TRAIN_AUG) == 2
+    assert len(split_voc(VocOptions(data=str(tmp_path))).valid) == round(15 * 1500 / TRAIN_AUG) == 2
     monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.TRAIN_AUG", 1)
     monkeypatch.setattr("autoloss.tasks.segmentation.data.splits.HELD_OUT", 7)
-    assert len(split_voc(str(tmp_path)).valid) == 7
+    assert len(split_voc(VocOptions(data=str(tmp_path))).valid) == 7
 
 
 def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
@@ -163,7 +163,7 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"backbone": "resnet19"}, "no backbone named 'resnet19'"),
         ({"weights": "absent.pth"}, "no file of weights at 'absent.pth'"),
         ({"side": 8}, "side is 8"),
-        ({"batch_size": 1}, "batch_size is 1; it needs to be at least 2"),
+        ({"batch_size": 1}, "batch_size is 1; expected at least 2"),
         ({"full_head_factor": 0.0}, "head_factor is 0.0"),
         ({"full_epochs": 0}, "epochs is 0"),
         ({"held_out": 9}, "9 of the 9 images"),
@@ -172,7 +172,7 @@ def test_every_value_is_an_option_and_texts_are_read_as_numbers(voc: str):
         ({"tolerance": 0}, "tolerance is 0"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"epohcs": 1}, "Did you mean 'epochs'"),
-        ({"held_out": "few"}, "held_out takes a whole number"),
+        ({"held_out": "few"}, "held_out is 'few'; expected a whole number"),
     ],
     ids=str,
 )

@@ -42,7 +42,7 @@ def trained(task, formula: str, seed: int = 0, **training: Any) -> Scored:
 
 @pytest.fixture(scope="module", params=["auc", "r2"])
 def short_task(request: pytest.FixtureRequest):
-    return tabular(request.param, "breast_cancer_hard" if request.param == "auc" else "diabetes", steps=20)
+    return tabular(request.param, data="breast_cancer_hard" if request.param == "auc" else "diabetes", steps=20)
 
 
 @pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
@@ -53,7 +53,7 @@ def test_a_table_of_classes_and_one_of_values_are_tasks(claim, short_task):
 @pytest.mark.parametrize("metric", TABULAR_METRICS)
 def test_the_protocol_accepts_the_standard_loss_on_every_metric_and_rejects_its_negation(metric: str):
     classification = TABULAR_METRICS[metric].kind == "classification"
-    task = tabular(metric, "breast_cancer_hard" if classification else "diabetes")
+    task = tabular(metric, data="breast_cancer_hard" if classification else "diabetes")
     branch, samples = task.branches["main"], task.samples(3, seed=0)["main"]
     score = correlation_score(parse(standard(metric)), branch, samples)
     assert score is not None
@@ -64,7 +64,7 @@ def test_the_protocol_accepts_the_standard_loss_on_every_metric_and_rejects_its_
 
 @pytest.mark.parametrize("data", BUNDLED)
 def test_the_protocol_accepts_the_standard_loss_on_every_bundled_data_set(data: str):
-    task = tabular(default_metric(data), data)
+    task = tabular(default_metric(data), data=data)
     score = correlation_score(
         parse(standard(default_metric(data))), task.branches["main"], task.samples(1, seed=1)["main"]
     )
@@ -73,7 +73,7 @@ def test_the_protocol_accepts_the_standard_loss_on_every_bundled_data_set(data: 
 
 
 def test_auc_needs_the_relative_threshold():
-    task = tabular("auc", "breast_cancer_hard")
+    task = tabular("auc", data="breast_cancer_hard")
     branch, samples = task.branches["main"], task.samples(3, seed=1)["main"]
     reference = measure_reference(branch, samples)
     absolute = simulate(parse(CROSS_ENTROPY), branch, reference, ProtocolSettings(samples=3, unit="absolute"))
@@ -83,7 +83,7 @@ def test_auc_needs_the_relative_threshold():
 
 @pytest.mark.parametrize("data", BUNDLED)
 def test_the_standard_loss_learns_every_bundled_data_set(data: str):
-    outcome = trained(tabular(default_metric(data), data), standard(default_metric(data)))
+    outcome = trained(tabular(default_metric(data), data=data), standard(default_metric(data)))
     assert outcome.score >= {"diabetes": 0.25, "breast_cancer_hard": 0.65}.get(data, 0.85)
     kind = KINDS[data]
     assert set(outcome.also) == {name for name, row in TABULAR_METRICS.items() if row.kind == kind} - {
@@ -92,7 +92,7 @@ def test_the_standard_loss_learns_every_bundled_data_set(data: str):
 
 
 def test_the_hard_task_tells_losses_apart_by_more_than_the_seed():
-    task = tabular("f1", "breast_cancer_hard")
+    task = tabular("f1", data="breast_cancer_hard")
     cross_entropy = [trained(task, CROSS_ENTROPY, seed).score for seed in range(3)]
     balanced = [trained(task, "-y * log(p) / mean_nhw(y)", seed, learning_rate=0.1).score for seed in range(3)]
     assert max(cross_entropy) < 0.83
@@ -103,14 +103,14 @@ def test_the_data_are_fixed_and_the_splits_are_disjoint():
     def rows(task) -> dict[str, torch.Tensor]:
         return {name: next(split.in_order(10_000))[0] for name, split in task._splits["proxy"][0].items()}
 
-    first, second = rows(tabular(data="breast_cancer_hard")), rows(tabular("auc", "breast_cancer_hard"))
+    first, second = rows(tabular(data="breast_cancer_hard")), rows(tabular("auc", data="breast_cancer_hard"))
     assert all(torch.equal(first[name], second[name]) for name in ("train", "valid", "test"))
     seen = [tuple(row) for split in first.values() for row in split.tolist()]
     assert len(seen) == len(set(seen)) == 228 + 113 + 113
 
 
 def test_values_are_standardised_so_that_the_target_has_deviation_1():
-    (sample, *_) = tabular("r2", "diabetes").samples(2, seed=0)["main"]
+    (sample, *_) = tabular("r2", data="diabetes").samples(2, seed=0)["main"]
     assert 0.7 < sample.context["target"].std() < 1.3
 
 
@@ -131,7 +131,7 @@ def test_a_csv_file_becomes_a_task_through_the_catalogue_with_options_as_text(cs
 
 
 def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Path):
-    task = tabular("spearman", csv_file, "rank", steps=20)
+    task = tabular("spearman", data=csv_file, target="rank", steps=20)
     other = cloudpickle.loads(cloudpickle.dumps(task))
     assert trained(other, SQUARED_ERROR) == trained(task, SQUARED_ERROR)
 
@@ -150,12 +150,12 @@ def test_a_task_survives_a_trip_to_another_process_with_its_outcome(csv_file: Pa
         ({"data": "diabetes", "metric": "r2", "positive": "1"}, "holds values, not classes; leave it out"),
         ({"data": "diabetes", "metric": "r2", "imbalance": 3}, "this target has no classes; leave it at 1"),
         ({"train_rows": 1000}, "The option train_rows is 1000; there are 343 rows"),
-        ({"steps": "many"}, "steps takes a whole number; found 'many'"),
-        ({"steps": 2.5}, "steps takes a whole number; found 2.5"),
-        ({"hidden": True}, "hidden takes a whole number; found True"),
-        ({"label_noise": 1.0}, "The option label_noise is 1.0; it needs to be in [0, 1)"),
-        ({"learning_rate": 0}, "The option learning_rate is 0.0; it needs to be above 0"),
-        ({"rows_per_sample": 1}, "The option rows_per_sample is 1; it needs to be at least 4"),
+        ({"steps": "many"}, "steps is 'many'; expected a whole number"),
+        ({"steps": 2.5}, "steps is 2.5; expected a whole number"),
+        ({"hidden": True}, "hidden is 'True'; expected a whole number"),
+        ({"label_noise": 1.0}, "label_noise is 1.0; expected a number, at least 0 and below 1"),
+        ({"learning_rate": 0}, "learning_rate is 0; expected a number, above 0"),
+        ({"rows_per_sample": 1}, "rows_per_sample is 1; expected a whole number, at least 4"),
     ],
 )
 def test_a_wrong_request_says_what_was_found_and_what_exists(request_: dict, expected: str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -27,7 +26,7 @@ from autoloss.tasks.detection.metrics.average_precision import (
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.loading import Loading, load_batches
-from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.tasks.trainer_task import FullSchedule, TrainerTask
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe
@@ -49,21 +48,6 @@ MASK_METRICS: Mapping[str, PrecisionSettings] = {
 
 FinalMetrics = Callable[[Sequence[Detections], Sequence[GroundTruth], Sequence[int]], Mapping[str, float]]
 """(detections of each image, ground truth of each image, classes) → metrics by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullSchedule:
-    """The schedule `full`.
-
-    Args:
-        network: As for `DetectionTask`.
-        recipe: Recipe of the training.
-        train: Training data, which may include what a search holds out for validation; the proxy's when None.
-    """
-
-    network: Callable[[], FasterRCNN]
-    recipe: Recipe
-    train: Sequence[Example] | None = None
 
 
 @final
@@ -102,7 +86,7 @@ class DetectionTask(TrainerTask):
         test: Sequence[Example] | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: FullSchedule | None = None,
+        full: FullSchedule[Sequence[Example]] | None = None,
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
         heads: Sequence[Head] = HEADS,
         metrics: Mapping[str, PrecisionSettings] = METRICS,

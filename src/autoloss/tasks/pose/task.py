@@ -21,7 +21,7 @@ from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import HeatmapBranch, decode_heatmaps
 from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of_thresholds, suppress
 from autoloss.tasks.pose.skeleton import MIRRORED
-from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.tasks.trainer_task import FullSchedule, TrainerTask
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.recipe import Recipe
@@ -47,21 +47,6 @@ class Inference:
     flip: bool = True
     suppression: float = 0.9
     least_value: float = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullSchedule:
-    """The schedule `full`.
-
-    Args:
-        network: As for `PoseTask`.
-        recipe: Recipe of the training.
-        train: Training data, which may include what a search holds out for validation; the proxy's when None.
-    """
-
-    network: Callable[[], nn.Module]
-    recipe: Recipe
-    train: PeopleImages | None = None
 
 
 @final
@@ -98,7 +83,7 @@ class PoseTask(TrainerTask):
         test: PeopleImages | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: FullSchedule | None = None,
+        full: FullSchedule[PeopleImages] | None = None,
         crops: CropSettings = CropSettings(),  # noqa: B008 - frozen
         augmentation: Augmentation | None = Augmentation(),  # noqa: B008 - frozen
         inference: Inference = Inference(),

@@ -3,69 +3,66 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
-from autoloss.errors import RequestError, unknown
+from autoloss.options import Amount, Count, Natural, Positive, declare
 from autoloss.space.activated import ActivatedBranch
+from autoloss.tasks.factory import TaskFactory, make_recipe
 from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
-from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, SegmentationMetric
+from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.tasks.supervised import SupervisedTask
-from autoloss.training.recipe import Recipe
 
 PAPER_TOLERANCE, PAPER_SIZE = 5, 128
 """Tolerance of the boundary metrics in pixels (as in Auto-Seg-Loss), and side of the proxy's images (Appendix A.1)."""
 
 
-def digits_seg(
-    metric: str = "miou",
-    *,
-    size: int = 32,
-    train: int = 2048,
-    valid: int = 256,
-    test: int = 512,
-    seed: int = 0,
-    tail: float = 1.0,
-    epochs: int = 2,
-    batch_size: int = 16,
-    learning_rate: float = 0.8,
-    weight_decay: float = 2e-3,
-) -> SupervisedTask:
-    """Compose the scenes and make the task.
+@declare()
+class DigitsOptions:
+    """Options of digits-seg; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit."""
 
-    Args:
-        metric: One of the six; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit.
-        size: Side of a scene in pixels, a multiple of 16.
-        train: Number of training scenes.
-        valid: Number of validation scenes.
-        test: Number of test scenes.
-        seed: Seed of the scenes.
-        tail: Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real
-            scenes, losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not.
-        epochs: Epochs of SGD with momentum 0.9 and the schedule poly, as in Appendix A. This and the next three options are
-            fields of the `Recipe`.
+    size: int = 32
+    """Side of a scene in pixels, a multiple of 16."""
+    train: Count = 2048
+    """Number of training scenes."""
+    valid: Count = 256
+    """Number of validation scenes."""
+    test: Count = 512
+    """Number of test scenes."""
+    seed: Natural = 0
+    """Seed of the scenes."""
+    tail: float = 1.0
+    """Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real scenes,
+    losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not."""
+    epochs: Count = 2
+    """Epochs of SGD with momentum 0.9 and the schedule poly, as in Appendix A."""
+    batch_size: Count = 16
+    """Scenes per optimizer step."""
+    learning_rate: Positive = 0.8
+    """Initial learning rate."""
+    weight_decay: Amount = 2e-3
+    """Factor of the L2 penalty on the weights."""
 
-    Raises:
-        RequestError: An unknown metric, or a value outside its range.
-    """
-    if metric not in SEGMENTATION_METRICS:
-        raise unknown("segmentation metric", metric, SEGMENTATION_METRICS)
-    counts = {"train": train, "valid": valid, "test": test}
-    for split, count in counts.items():
-        if count < 1:
-            raise RequestError(f"digits-seg has {count} scenes in the split {split}; it needs at least 1.")
-    scenery = SceneSettings(size=size, tail=tail)
-    data = {split: compose_scenes(split, count, seed, scenery) for split, count in counts.items()}
-    tolerance = max(1, round(PAPER_TOLERANCE * size / PAPER_SIZE))
+
+def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
+    """Compose the scenes and make the task."""
+    scenery = SceneSettings(size=options.size, tail=options.tail)
+    data: dict[str, Any] = {
+        split: compose_scenes(split, getattr(options, split), options.seed, scenery)
+        for split in ("train", "valid", "test")
+    }
+    tolerance = max(1, round(PAPER_TOLERANCE * options.size / PAPER_SIZE))
     # As on VOC, boundary metrics ignore the background.
-    six = {name: SegmentationMetric(name, tolerance=tolerance, left_out=0) for name in SEGMENTATION_METRICS}
+    six = make_metrics(tolerance=tolerance, left_out=0)
     return SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES),
-        train=data["train"],
-        valid=data["valid"],
-        test=data["test"],
+        **data,
         metric=six[metric],
         also=six,
-        recipe=Recipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay),
+        recipe=make_recipe(options),
         branch=ActivatedBranch(encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance),
         name="digits-seg",
     )
+
+
+digits_seg = TaskFactory(name="digits-seg", options=DigitsOptions, build=build_task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,6 +172,11 @@ class SegmentationMetric:
         if self._counts is None:
             return float("nan")
         return self.definition.value(self._counts, self.settings, single=False).item()
+
+
+def make_metrics(**settings: Any) -> dict[str, SegmentationMetric]:
+    """Return all six metrics by name; arguments as for `SegmentationMetric`."""
+    return {name: SegmentationMetric(name, **settings) for name in SEGMENTATION_METRICS}
 
 
 def _predicted_labels(prediction: Tensor) -> Tensor:

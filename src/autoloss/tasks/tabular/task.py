@@ -5,24 +5,25 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
-from autoloss.conversion import convert
-from autoloss.errors import RequestError, suggest, unknown
+from autoloss.errors import RequestError, suggest
+from autoloss.options import Amount, Count, Positive, ShareBelowOne, declare
 from autoloss.tasks.data import Data
+from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
-from autoloss.tasks.tabular.data.table import MISSING_VALUES, Missing, read_csv
+from autoloss.tasks.tabular.data.table import Missing, read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 from autoloss.tasks.tabular.network import mlp
 from autoloss.training.recipe import Recipe
@@ -51,14 +52,14 @@ NOISE_SEED = 0
 """Seed of the rows that are dropped or get a wrong label; fixed, as part of the data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare()
 class TabularOptions:
-    """Further options of the task `tabular`; text is converted to numbers.
+    """Options of the task `tabular`."""
 
-    Raises:
-        RequestError: A value is of the wrong type or outside its range.
-    """
-
+    data: str | Path = "breast_cancer"
+    """One of scikit-learn's bundled data sets, or the path of a CSV file."""
+    target: str | None = None
+    """Column to predict; required for a CSV file, and not allowed otherwise."""
     drop: str = ""
     """Columns of a CSV file to drop, separated by commas; a name that holds a comma in double quotes."""
     missing: Missing = "refuse"
@@ -66,88 +67,52 @@ class TabularOptions:
     a column that says where, or a category of its own for text; drop drops their rows."""
     positive: str = ""
     """Positive class of F1 and average precision; if empty, the last of two classes in order."""
-    train_rows: int | None = None
+    train_rows: Annotated[int, Field(ge=4)] | None = None
     """Number of training rows, stratified by class; all of the train split if None."""
-    imbalance: float = 1.0
+    imbalance: Annotated[float, Field(ge=1)] = 1.0
     """Factor by which the last class of the train split is made rarer relative to the first."""
-    label_noise: float = 0.0
+    label_noise: ShareBelowOne = 0.0
     """Share of training rows with a wrong class; for a regression, noise added to the target, in its standard deviations."""
-    input_noise: float = 0.0
+    input_noise: Amount = 0.0
     """Standard deviation of the noise added to the inputs of all rows, in that of each column."""
-    hidden: int = 32
+    hidden: Count = 32
     """Units of each hidden layer."""
-    layers: int = 2
+    layers: Annotated[int, Field(ge=0, le=16)] = 2
     """Number of hidden layers."""
-    steps: int = 300
+    steps: Count = 300
     """Optimizer steps, rounded up to whole epochs."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Rows per optimizer step."""
-    learning_rate: float = 0.05
+    learning_rate: Positive = 0.05
     """Initial learning rate."""
-    rows_per_sample: int = 64
+    rows_per_sample: Annotated[int, Field(ge=4)] = 64
     """Rows of a sample of the rejection protocol."""
 
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            object.__setattr__(self, option.name, convert(option.name, value, option.type))
-        if self.missing not in MISSING_VALUES:
-            raise unknown("choice of missing", str(self.missing), MISSING_VALUES)
-        for name, holds, expected in (
-            ("train_rows", self.train_rows is None or self.train_rows >= 4, "at least 4"),
-            ("imbalance", 1 <= self.imbalance < math.inf, "at least 1"),
-            ("label_noise", 0 <= self.label_noise < 1, "in [0, 1)"),
-            ("input_noise", 0 <= self.input_noise < math.inf, "at least 0"),
-            ("hidden", self.hidden >= 1, "at least 1"),
-            ("layers", 0 <= self.layers <= 16, "in 0 to 16"),
-            ("steps", self.steps >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0"),
-            ("rows_per_sample", self.rows_per_sample >= 4, "at least 4"),
-        ):
-            if not holds:
-                raise RequestError(f"The option {name} is {getattr(self, name)}; it needs to be {expected}.")
 
-
-def tabular(
-    metric: str = "f1", data: str | Path = "breast_cancer", target: str | None = None, **options: Any
-) -> SupervisedTask:
+def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
     """Build the task of predicting one column of a table from the others.
 
-    Args:
-        metric: A name in `TABULAR_METRICS`; the others of its kind are reported with it.
-        data: One of scikit-learn's bundled data sets, or the path of a CSV file.
-        target: Column to predict; required for a CSV file, and not allowed otherwise.
-        options: The fields of `TabularOptions`.
-
     Raises:
-        RequestError: An unknown name, a value out of range, a faulty file, or a metric that does not fit the target.
+        RequestError: An unknown name, a faulty file, or a metric that does not fit the target.
     """
-    if metric not in TABULAR_METRICS:
-        raise unknown("metric of the task tabular", metric, TABULAR_METRICS)
-    for name in options:
-        if name not in SIGNATURE.parameters:
-            raise unknown("option of the task tabular", name, SIGNATURE.parameters)
-    defaults = BUNDLED[str(data)].options if str(data) in BUNDLED else {}
-    chosen = TabularOptions(**{**defaults, **options})
     measure = TABULAR_METRICS[metric]
-    table = load_table(str(data), None if target is None else str(target), measure.kind, chosen)
-    splits = prepare_splits(table, chosen)
+    table = load_table(str(options.data), options.target, measure.kind, options)
+    splits = prepare_splits(table, options)
     width, rows = splits["train"][0].shape[1], len(splits["train"][0])
     recipe = Recipe(
-        epochs=math.ceil(chosen.steps / max(1, rows // chosen.batch_size)),
-        batch_size=chosen.batch_size,
-        learning_rate=chosen.learning_rate,
+        epochs=math.ceil(options.steps / max(1, rows // options.batch_size)),
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
     )
     return SupervisedTask(
-        partial(mlp, width, max(1, len(table.classes)), hidden=chosen.hidden, layers=chosen.layers),
+        partial(mlp, width, max(1, len(table.classes)), hidden=options.hidden, layers=options.layers),
         splits["train"],
         splits["valid"],
         "softmax" if table.classes else "none",
         measure.function,
         test=splits["test"],
         recipe=recipe,
-        data=Data(rows_per_sample=chosen.rows_per_sample),
+        data=Data(rows_per_sample=options.rows_per_sample),
         name="tabular",
         also={
             name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric
@@ -155,15 +120,13 @@ def tabular(
     )
 
 
-def _make_signature() -> Signature:
-    """Return a signature with all options, for `help` and for the catalogue."""
-    explicit = [one for one in signature(tabular).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-    options = signature(TabularOptions).parameters.values()
-    return Signature([*explicit, *options], return_annotation=SupervisedTask)
+def _preset(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the default options of a bundled data set."""
+    data = str(options.get("data"))
+    return BUNDLED[data].options if data in BUNDLED else {}
 
 
-SIGNATURE = _make_signature()
-tabular.__signature__ = SIGNATURE  # pyright: ignore[reportFunctionMemberAccess]
+tabular = TaskFactory(name="tabular", options=TabularOptions, build=build_task, preset=_preset)
 
 
 def load_table(data: str, target: str | None, kind: Kind, options: TabularOptions) -> Table:

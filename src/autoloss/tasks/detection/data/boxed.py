@@ -155,3 +155,8 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         held = set(Random(seed).sample(range(len(self)), count))
         rest = [index for index in range(len(self)) if index not in held]
         return self.select(rest, self.name), self.select(sorted(held), f"{self.name}, held out")
+
+    def draw(self, share: float, seed: int) -> BoxedImages:
+        """Return a share of the images, drawn at random, in their order."""
+        count = max(1, round(share * len(self)))
+        return self.select(sorted(Random(seed).sample(range(len(self)), count)), self.name)

@@ -1,7 +1,4 @@
-"""The splits of each data set (Section 4.1): a search trains and validates on *train*; the test split is for final figures only.
-
-One function for each data set; its keyword arguments are options of the task.
-"""
+"""The options and splits of each data set (Section 4.1): a search trains and validates on *train*; test is for final figures."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoloss.errors import RequestError
+from autoloss.options import Count, declare
+from autoloss.tasks.files.options import FileOptions, count_held_out
 from autoloss.tasks.segmentation.data import cityscapes, folder, voc
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, hold_out
 
@@ -33,81 +32,84 @@ class ImageSplits:
     full_train: ImageFiles | None = None
 
 
-def split_voc(
-    data: str | None = None, *, split: str | None = None, held_out: int | None = None, seed: int = 0
-) -> ImageSplits:
+@declare()
+class SegmentationOptions(FileOptions):
+    """Options of every segmentation task on files."""
+
+    background: int | None = None
+    """Class that the boundary metrics ignore."""
+    tolerance: Count | None = None
+    """Tolerance of the boundary metrics in pixels; if None 5, reduced in proportion for proxy images smaller than the paper's."""
+
+
+@declare()
+class VocOptions(SegmentationOptions):
+    """Options of voc-seg, whose folder holds VOCdevkit, or is one inside it."""
+
+    background: int | None = 0
+    """Class that the boundary metrics ignore."""
+    split: str | None = None
+    """Split to train on; if None `train_aug` where SBD is present, else `train`."""
+    held_out: int | None = None
+    """Number of its images that are held out for validation; if None a seventh of them, at most 1500."""
+
+
+@declare()
+class CityscapesOptions(SegmentationOptions):
+    """Options of cityscapes-seg, whose folder holds leftImg8bit and gtFine."""
+
+    held_out: int | None = None
+    """Number of training images that are held out for validation; if None a seventh of them, at most 1500."""
+
+
+@declare()
+class FolderOptions(SegmentationOptions):
+    """Options of folder-seg, whose folder holds `images` and `masks`; the seed draws the images of a split that has no list."""
+
+    classes: int | None = None
+    """Number of classes; counted in the masks when None."""
+
+
+def split_voc(options: VocOptions) -> ImageSplits:
     """Find the splits of VOC 2012.
 
-    Args:
-        data: The folder that holds VOCdevkit, or one inside it.
-        split: Split to train on; if None `train_aug` where SBD is present, else `train`.
-        held_out: Number of its images that are held out for validation; if None a seventh of them, at most 1500.
-        seed: Seed of the images that are held out.
-
     Raises:
         RequestError: No folder was given, or it has another layout.
     """
-    if data is None:
-        raise _missing_folder(
-            "VOC 2012",
-            f"{voc.LAYOUT}\nand in the same folder, for the paper's {TRAIN_AUG} training images, SBD\n{voc.SBD_LAYOUT}",
-            "the archive VOCtrainval_11-May-2012 (PASCAL Visual Object Classes Challenge 2012) and the archive benchmark "
-            "(Semantic Boundaries Dataset)",
-        )
-    test = voc.load_voc(data, "val")
-    if split in ("val", "trainval"):
+    place = options.find_data(
+        "VOC 2012",
+        f"{voc.LAYOUT}\nand in the same folder, for the paper's {TRAIN_AUG} training images, SBD\n{voc.SBD_LAYOUT}",
+        "the archive VOCtrainval_11-May-2012 (PASCAL Visual Object Classes Challenge 2012) and the archive benchmark "
+        "(Semantic Boundaries Dataset)",
+    )
+    test = voc.load_voc(place, "val")
+    if options.split in ("val", "trainval"):
         raise RequestError(
-            f"The split {split!r} includes val, which is kept for final figures. Train on train or train_aug."
+            f"The split {options.split!r} includes val, which is kept for final figures. Train on train or train_aug."
         )
-    images = voc.load_voc(data, split or (voc.AUGMENTED if _has_sbd(Path(data), test) else "train"))
-    return _hold_out(images, test, held_out, seed)
+    images = voc.load_voc(place, options.split or (voc.AUGMENTED if _has_sbd(place, test) else "train"))
+    return _hold_out(images, test, options)
 
 
-def split_cityscapes(data: str | None = None, *, held_out: int | None = None, seed: int = 0) -> ImageSplits:
-    """Find the splits of Cityscapes.
-
-    Args:
-        data: The folder that holds leftImg8bit and gtFine.
-        held_out: Number of training images that are held out for validation; if None a seventh of them, at most 1500.
-        seed: Seed of the images that are held out.
-
-    Raises:
-        RequestError: No folder was given, or it has another layout.
-    """
-    if data is None:
-        raise _missing_folder(
-            cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
-        )
-    return _hold_out(cityscapes.load_cityscapes(data, "train"), cityscapes.load_cityscapes(data, "val"), held_out, seed)
+def split_cityscapes(options: CityscapesOptions) -> ImageSplits:
+    """Find the splits of Cityscapes; errors as for `split_voc`."""
+    place = options.find_data(
+        cityscapes.NAME, cityscapes.LAYOUT, "its archives leftImg8bit_trainvaltest and gtFine_trainvaltest"
+    )
+    return _hold_out(cityscapes.load_cityscapes(place, "train"), cityscapes.load_cityscapes(place, "val"), options)
 
 
-def split_folder(data: str | None = None, *, classes: int | None = None, seed: int = 0) -> ImageSplits:
-    """Find the splits of a folder of the user's own.
-
-    Args:
-        data: The folder that holds `images` and `masks`.
-        classes: Number of classes; counted in the masks when None.
-        seed: Seed of the images for a split that has no list.
-
-    Raises:
-        RequestError: No folder was given, or it has another layout.
-    """
-    if data is None:
-        raise _missing_folder("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
-    return ImageSplits(*(folder.load_folder(data, split, classes=classes, seed=seed) for split in folder.SPLITS))
-
-
-def _missing_folder(name: str, layout: str, origin: str) -> RequestError:
-    return RequestError(
-        f"The option data is missing: the folder with {name}. Expected\n{layout}\nThey come from {origin}.",
-        argument="data",
+def split_folder(options: FolderOptions) -> ImageSplits:
+    """Find the splits of a folder of the user's own; errors as for `split_voc`."""
+    place = options.find_data("images and masks", folder.LAYOUT, "you: any images whose pixels have classes")
+    return ImageSplits(
+        *(folder.load_folder(place, split, classes=options.classes, seed=options.seed) for split in folder.SPLITS)
     )
 
 
-def _hold_out(images: ImageFiles, test: ImageFiles, count: int | None, seed: int) -> ImageSplits:
-    default = max(1, min(HELD_OUT, round(len(images) * HELD_OUT / TRAIN_AUG)))
-    train, valid = hold_out(images, default if count is None else count, seed)
-    return ImageSplits(train, valid, test, images)
+def _hold_out(images: ImageFiles, test: ImageFiles, options: VocOptions | CityscapesOptions) -> ImageSplits:
+    count = count_held_out(options.held_out, len(images), (HELD_OUT, TRAIN_AUG))
+    return ImageSplits(*hold_out(images, count, options.seed), test, images)
 
 
 def _has_sbd(directory: Path, images: ImageFiles) -> bool:

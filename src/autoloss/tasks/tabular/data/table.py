@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +33,6 @@ LARGEST = 1e100
 FAULTS_SHOWN = 20
 
 Missing = Literal["refuse", "impute", "drop"]
-MISSING_VALUES: tuple[Missing, ...] = get_args(Missing)
 """What is done about missing values: they are faults; numbers are imputed, and texts a category of their own; rows are dropped."""
 
 

@@ -1,0 +1,114 @@
+"""Tasks by name: a factory declares the options of a task once, reads them from values or texts, and builds the task.
+
+A task that is trained by two schedules has options for both: a class of options with a `recipe`, whose own fields and those of the
+recipe are options of the same names, for the schedule `full` with the prefix `full_`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, Signature
+from typing import Any, final
+
+from autoloss.errors import unknown
+from autoloss.options import list_types
+from autoloss.tasks.catalogue import find_entry
+from autoloss.tasks.files.faults import report_faults
+from autoloss.tasks.task import Task
+from autoloss.training.recipe import Recipe
+
+PREFIXES = {"proxy": "", "full": "full_"}
+"""Schedule → prefix of its options."""
+RECIPE = "recipe"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFactory:
+    """A task of the catalogue.
+
+    Args:
+        name: Name in the catalogue, which lists the metrics.
+        options: Class of the options, of those that the schedules share where there are several.
+        schedules: Schedule → its options with their defaults.
+        build: (metric, options, options of each schedule …) → task.
+        preset: (given options) → defaults that depend on them.
+        inspect_data: (options) → inspections of the data's files; None for a task without files.
+    """
+
+    name: str
+    options: type
+    build: Callable[..., Task]
+    schedules: Mapping[str, Any] = field(default_factory=dict)
+    preset: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda options: {}
+    inspect_data: Callable[[Any], Iterable[Any]] | None = None
+
+    def __call__(self, metric: str | None = None, **options: Any) -> Any:
+        """Build the task.
+
+        Args:
+            metric: Metric that losses are searched for; the task's default when None.
+            options: Values, or their texts.
+
+        Raises:
+            RequestError: An unknown name, a value out of range, or data that are missing or faulty.
+        """
+        entry = find_entry(self.name, metric)
+        return self.build(metric or entry.metric, *self._read(options))
+
+    def inspect(self, metric: str | None = None, **options: Any) -> None:
+        """Inspect the files of the data, if there are any; arguments as for a call.
+
+        Raises:
+            RequestError: Files are missing, or annotations or images are faulty; up to twenty are listed.
+        """
+        common, *_ = self._read(options)
+        inspections = list(self.inspect_data(common)) if self.inspect_data is not None else []
+        if faults := [fault for inspection in inspections for fault in inspection.faults]:
+            raise report_faults(f"The data of {self.name}", faults, "\n".join(map(str, inspections)))
+
+    def declarations(self) -> Iterator[tuple[str, Any]]:
+        """Yield the prefix and the default values of each class of options."""
+        yield "", self.options()
+        for schedule, values in self.schedules.items():
+            yield PREFIXES[schedule], values
+            yield PREFIXES[schedule], values.recipe
+
+    @property
+    def __signature__(self) -> Signature:
+        """The metric and all options with their defaults."""
+        options = [
+            Parameter(f"{prefix}{name}", Parameter.KEYWORD_ONLY, annotation=kind, default=getattr(values, name))
+            for prefix, values in self.declarations()
+            for name, kind in list_types(type(values)).items()
+            if name != RECIPE
+        ]
+        metric = Parameter("metric", Parameter.KEYWORD_ONLY, annotation=str, default=find_entry(self.name).metric)
+        return Signature([metric, *options], return_annotation=Task)
+
+    def _read(self, options: Mapping[str, Any]) -> list[Any]:
+        """Return the options, and those of each schedule."""
+        known = [name for name in self.__signature__.parameters if name != "metric"]
+        for name in options:
+            if name not in known:
+                raise unknown(f"option of the task {self.name}", name, known)
+        chosen = {**self.preset(options), **options}
+        read: list[Any] = [self.options(**_select(self.options, chosen))]
+        for schedule, values in self.schedules.items():
+            prefix = PREFIXES[schedule]
+            own = {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}
+            recipe = dataclasses.replace(values.recipe, **_select(Recipe, own))
+            read.append(dataclasses.replace(values, recipe=recipe, **_select(type(values), own)))
+        return read
+
+
+def make_recipe(options: Any, **fixed: Any) -> Recipe:
+    """Return a recipe with the options that are fields of it, and what is fixed beside."""
+    return Recipe(**_select(Recipe, {name: getattr(options, name) for name in list_types(type(options))}), **fixed)
+
+
+def _select(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a class of options."""
+    return {name: values[name] for name in list_types(kind) if name in values}
