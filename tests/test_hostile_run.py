@@ -13,7 +13,7 @@ import pytest
 import autoloss
 from autoloss.errors import RunError
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
-from autoloss.store.rows import checksum
+from autoloss.store.database import checksum
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.training.training import Training
@@ -157,7 +157,7 @@ def test_a_row_that_is_whole_and_means_nothing_is_named(column, text, kept, tmp_
     connection.row_factory = sqlite3.Row
     row = dict(connection.execute(f"SELECT * FROM {table}").fetchone()) | {column: text}
     row.pop("checksum")
-    connection.execute(f"UPDATE {table} SET {column} = ?, checksum = ?", (text, checksum(row)))
+    connection.execute(f"UPDATE {table} SET {column} = ?, checksum = ?", (text, checksum(row.values())))
     connection.commit()
     connection.close()
     for words in (["top"], ["show", 0], ["failures"], ["export", 0], ["replay"], ["report"]):

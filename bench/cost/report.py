@@ -110,7 +110,7 @@ def write(folder: Path, candidates: int, rng: Random) -> int:
     alphabet = Alphabet(branch.leaves_and_roles)
     with Store(folder, write=True) as store:
         # A search waits for the disk after each row; here nobody would miss what a power cut takes.
-        store.database._connection.execute("PRAGMA synchronous = OFF")
+        store.database.connection.execute("PRAGMA synchronous = OFF")
         store.write_settings(
             RunSettings(
                 configuration=Configuration(evaluations=candidates),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 import traceback
@@ -24,16 +22,13 @@ from autoloss.errors import RequestError, RunError
 from autoloss.proposing.history import as_text
 from autoloss.run.results import open_run
 from autoloss.store import store as stores
-from autoloss.store.crash_points import POINTS, VARIABLE
-from autoloss.store.rows import insert
 from autoloss.store.store import Store
-from autoloss.store.tally import FILE as TALLY
+from crash_points import POINTS, VARIABLE, install
 from promise import Shown
 
 SEED = 3
 KILLS_PER_RUN = 20
 PATIENCE_SECONDS = 120.0
-AGED = "migration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +86,6 @@ def kills_at_points(
     for count in counts:
         run = Rehearsal(folder / f"points{number}", known, account)
         for point in points:
-            if point.startswith(AGED):
-                age(run.directory)
             ended = run.session(crash=f"{point}:{count}")
             if ended == 0:
                 run.check()
@@ -170,7 +163,12 @@ def driven(
 ) -> int:
     """Start or resume a run in a forked driver, and wait for its end."""
     variables = {VARIABLE: crash, toy.TRACE: str(trace)}
-    return waited(forked(lambda: driven_here(directory, evaluations, settings), variables), kill_after)
+
+    def drive() -> None:
+        install()
+        driven_here(directory, evaluations, settings)
+
+    return waited(forked(drive, variables), kill_after)
 
 
 def warm(folder: Path) -> None:
@@ -251,40 +249,6 @@ def _finished(directory: Path) -> tuple[tuple[str, ...], frozenset[tuple[str, st
         trials = store.trainings()
     kept = ((repr(job), repr((found.state, found.score, found.also, found.reason))) for job, found in trials.items())
     return tuple(as_text(open_run(directory).history)), frozenset(kept)
-
-
-OUTCOME = ("state", "score", "also", "curve", "step", "reason", "seconds", "finished_at")
-TRIAL = ("loss", "seed", "split", "schedule", "learning_rate", *OUTCOME)
-
-
-def age(directory: Path) -> None:
-    """Make a run one of schema 1: other names, two tables of trainings, no digest of the samples and no tally."""
-    connection = sqlite3.connect(directory / stores.FILE)
-    if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
-        connection.close()
-        return
-    connection.row_factory = sqlite3.Row
-    tables = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in ("training", "rejected")}
-    connection.execute("ALTER TABLE candidate RENAME TO child")
-    for name in tables:
-        connection.execute(f"DROP TABLE {name}")
-    connection.execute(f"CREATE TABLE outcome (child INTEGER PRIMARY KEY, {', '.join(OUTCOME)}, checksum)")
-    connection.execute(f"CREATE TABLE trial ({', '.join(TRIAL)}, scale, checksum)")
-    connection.execute("CREATE TABLE rejected (child, branch, attempt, formula, reason, checksum)")
-    for row in tables["rejected"]:
-        names = ("branch", "attempt", "formula", "reason")
-        insert(connection, "rejected", {"child": row["candidate"], **{name: row[name] for name in names}})
-    for row in tables["training"]:
-        if row["candidate"] is None:
-            scale = next(iter(json.loads(row["scale"]).values()), 1.0)
-            insert(connection, "trial", {**{name: row[name] for name in TRIAL}, "scale": scale})
-        else:
-            insert(connection, "outcome", {"child": row["candidate"], **{name: row[name] for name in OUTCOME}})
-    connection.execute("DELETE FROM setting WHERE name = 'samples'")
-    connection.execute("PRAGMA user_version = 1")
-    connection.commit()
-    connection.close()
-    (directory / TALLY).unlink(missing_ok=True)
 
 
 def _shown(promise: str, account: Account) -> Shown:

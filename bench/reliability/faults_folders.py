@@ -46,6 +46,8 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
     drivers: int = 0
     lost: int = 0
+    in_log: int = 0
+    """Trainings that only a log held which was taken away; they are trained again."""
 
     @property
     def trace(self) -> Path:
@@ -79,7 +81,7 @@ class Trial:
     @property
     def repeated(self) -> int:
         """Finished trainings that ran again: a driver that ended interrupted one at most."""
-        return max(0, begun(self.trace).total() - self.known.begun.total() - (self.drivers - 1))
+        return max(0, begun(self.trace).total() - self.known.begun.total() - (self.drivers - 1) - self.in_log)
 
 
 def _drive(directory: Path, known: Clean, prepare: Callable[[], object]) -> None:
@@ -101,7 +103,8 @@ def _copy(trial: Trial, *, log: bool) -> None:
         # A copy of a file that changes meanwhile is no copy; what counts is that it says so.
         found = None
     if found is not None:
-        trial.lost += (before - found).total()
+        if log:
+            trial.lost += (before - found).total()
         status = waited(trial.start(copy, trace=trial.trace.with_suffix(".copied")))
         if status not in (0, REFUSED) or (status == 0 and not compared_with(trial.known, copy)):
             trial.wrong.append(f"the copy came to something else ({status})")
@@ -133,11 +136,7 @@ def _remove_log(trial: Trial) -> None:
     if trial.rng.random() < 0.5:
         os.kill(driver, signal.SIGKILL)
     trial.expect(driver, REFUSED, 0, -signal.SIGKILL)
-    try:
-        trial.lost += (before - committed(trial.directory)).total()
-    except (RunError, RequestError):
-        # Rows that only the log held are missing, and that is said.
-        return
+    trial.in_log = (before - committed(trial.directory)).total()
     trial.complete(trial.directory)
 
 

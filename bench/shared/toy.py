@@ -24,7 +24,6 @@ DIVERGING = 6
 """One loss in so many diverges."""
 SETTINGS = {
     "search.proposer": "evolution",
-    # Old databases, which some experiments make of a run, know no other share.
     "search.rungs": (1.0,),
     "evolution.initial": 4,
     "rejection.steps": 15,

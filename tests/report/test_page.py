@@ -136,7 +136,7 @@ def test_a_damaged_row_is_named_and_the_rest_is_shown(tmp_path, capsys):
     connection.close()
     assert run("report", directory) == 0
     assert "Left out: " in (printed := capsys.readouterr().err)
-    assert "the row of training with rowid 2 is damaged" in " ".join(printed.split())
+    assert "row 2 of training is damaged" in " ".join(printed.split())
     text = words((directory / "report.html").read_text())
     assert "Part of this run cannot be read" in text
     assert "best so far is #2 with 0.6000" in text

@@ -16,7 +16,7 @@ import faults_sharing
 import toy
 from autoloss.proposing.guided import LEAST_OBSERVED
 from autoloss.proposing.mutation import Kind
-from autoloss.store.crash_points import POINTS
+from crash_points import POINTS
 from promise import Shown
 
 

@@ -14,13 +14,12 @@ import autoloss
 from autoloss.cli import main
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Origin
-from autoloss.store.rows import CHECKSUM, checksum
+from autoloss.store.database import CHECKSUM, checksum
 from autoloss.store.store import FILE, Store
 
 from .quick import SETTINGS, QuickTask
 
 BRANCHES = ("cls", "reg")
-SCHEMA_1 = Path(__file__).parent.parent / "store" / "databases" / "schema1"
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +48,15 @@ def test_a_replay_needs_no_task_and_writes_nothing(directory):
     assert (directory / FILE).read_bytes() == before
 
 
-def test_an_unfinished_run_is_replayed_as_far_as_it_is(tmp_path):
-    shutil.copytree(SCHEMA_1, tmp_path / "run")
-    found = autoloss.replay(tmp_path / "run", QuickTask(), full=True)
+def test_an_unfinished_run_is_replayed_as_far_as_it_is(directory, tmp_path):
+    shutil.copytree(directory, tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / FILE) as connection:
+        connection.execute("DELETE FROM training WHERE candidate > 6")
+        connection.execute("DELETE FROM candidate WHERE id > 10")
+    connection.close()
+    found = autoloss.replay(tmp_path / "run", QuickTask(BRANCHES), full=True)
     assert found.difference is None
-    assert found.children == 15
+    assert found.children == 11
 
 
 def forged(directory: Path, copy: Path, table: str, where: str, **values: object) -> Path:
@@ -63,7 +66,7 @@ def forged(directory: Path, copy: Path, table: str, where: str, **values: object
     connection.row_factory = sqlite3.Row
     row = {**dict(connection.execute(f"SELECT * FROM {table} WHERE {where}").fetchone()), **values}
     row.pop(CHECKSUM)
-    row[CHECKSUM] = checksum(row)
+    row[CHECKSUM] = checksum(row.values())
     columns = ", ".join(f"{name} = ?" for name in row)
     connection.execute(f"UPDATE {table} SET {columns} WHERE {where}", tuple(row.values()))
     connection.commit()

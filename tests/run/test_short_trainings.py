@@ -23,12 +23,12 @@ from autoloss.run.prepare import adapt as adapt_evaluator
 from autoloss.run.prepare import check_learning_rate
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
-from autoloss.store.crash_points import VARIABLE
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.tasks.task import Task
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Scored
+from crash_points import VARIABLE
 
 from .quick import PAPER, SETTINGS, QuickTask
 
@@ -110,8 +110,8 @@ class TestOneHistory:
         kind, found = run
         point = {"default": "outcome-told:8", "guided": "child-committed:11"}[kind]
         script = (
-            "from pathlib import Path\nfrom tests.run.test_short_trainings import searched\n"
-            f"searched(Path({str(tmp_path / 'run')!r}), {kind!r})\n"
+            "from pathlib import Path\nimport crash_points\nfrom tests.run.test_short_trainings import searched\n"
+            f"crash_points.install()\nsearched(Path({str(tmp_path / 'run')!r}), {kind!r})\n"
         )
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, VARIABLE: point, "PYTHONPATH": os.pathsep.join([root, *sys.path])}

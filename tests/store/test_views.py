@@ -38,7 +38,7 @@ def draw(seed: int, size: int) -> list[Individual]:
 def write(directory: Path, history: list[Individual]) -> Reader:
     begin(directory)
     with Store(directory, write=True) as store:
-        store.database._connection.execute("PRAGMA synchronous = OFF")
+        store.database.connection.execute("PRAGMA synchronous = OFF")
         for one in history:
             store.add_candidate(one.candidate, {})
         # Outcomes come in any order.

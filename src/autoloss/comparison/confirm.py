@@ -13,7 +13,6 @@ from autoloss.comparison.record import Counted, Record, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import Configuration, FinalSettings
-from autoloss.store.crash_points import crash_point
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -55,7 +54,6 @@ def confirm_and_compare(
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
     compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record=record)
-    crash_point("compared")
 
 
 def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
@@ -82,7 +80,6 @@ def _confirm(
     count = settings.confirm_seeds
     say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
     compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
-    crash_point("best-confirmed")
     race = follow_race(best, seed, settings, record.trainings())
     if race.missing:
         finalists = min(settings.finalists, len(best))
@@ -92,7 +89,6 @@ def _confirm(
         )
     while race.missing:
         race = follow_race(best, seed, settings, run_trainings(race.missing, dispatcher, record))
-    crash_point("finalists-confirmed")
     return [row.entrant for row in race.rows]
 
 

@@ -83,7 +83,7 @@ def identify_formulas(search: Search, losses: Mapping[str, Loss]) -> dict[str, d
 @functools.lru_cache(maxsize=1)
 def _make_identifiers(
     directory: Path,
-    digest: str | None,
+    digest: str,
     forms: tuple[tuple[str, BranchForm], ...],
     standard: tuple[tuple[str, str], ...],
 ) -> Mapping[str, Identifier]:
@@ -108,7 +108,7 @@ def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[st
     return {name: identity for name, identity in found.items() if identity is not None}
 
 
-def _load_samples(directory: Path, digest: str | None) -> Mapping[str, Sequence[Sample]]:
+def _load_samples(directory: Path, digest: str) -> Mapping[str, Sequence[Sample]]:
     from autoloss.store import samples as sample_files
 
     try:

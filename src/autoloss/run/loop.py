@@ -9,11 +9,9 @@ from typing import Protocol
 from autoloss.errors import RunError
 from autoloss.evaluation.dispatch import CompletedJob, Dispatcher
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Train
 from autoloss.proposing.machine import Machine
 from autoloss.proposing.records import Candidate, NewCandidate, NewTraining, Outcome, State
 from autoloss.run.progress import Progress
-from autoloss.store.crash_points import crash_point
 from autoloss.training.training import Training
 
 POLL_SECONDS = 0.5
@@ -55,8 +53,6 @@ def run_loop(
         if end is None:
             for job in machine.next_jobs(dispatcher.queue.idle):
                 dispatcher.submit(job)
-                if isinstance(job, Train):
-                    crash_point("training-queued")
         if observe is not None:
             observe(Progress.of(history, dispatcher, time.monotonic() - began, charged))
         if end is not None:
@@ -67,12 +63,9 @@ def run_loop(
 def _append(store: Record, record: NewCandidate | NewTraining) -> None:
     match record:
         case NewCandidate():
-            crash_point("child-complete")
             store.add_candidate(record.candidate, dict(record.rejected))
         case NewTraining():
-            crash_point("outcome-received")
             store.add_training(record.loss, record.training, record.outcome, record.candidate)
-            crash_point("outcome-told")
 
 
 def _find_end(history: History, dispatcher: Dispatcher, began: float) -> str | None:

@@ -38,10 +38,8 @@ from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import samples as sample_files
 from autoloss.store import store as stores
-from autoloss.store.crash_points import crash_point
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
-from autoloss.store.migrations import digest_of_samples
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -130,7 +128,6 @@ def search(
             f"{path} cannot be made: {error.strerror}. Give another directory.", argument="directory"
         ) from None
     with _own_run(path):
-        crash_point("owned")
         if stores.exists(path):
             raise RequestError(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
@@ -223,7 +220,7 @@ def _begin(request: Request, directory: Path, workers: int, say: Say) -> tuple[E
         title=task.name,
         branches=branch_forms(task, evaluator.samples),
         release=__version__,
-        samples_digest=digest_of_samples(directory),
+        samples_digest=sample_files.find_digest(directory),
         untrained=evaluator.measure_untrained(evaluator.make_training().seed),
         standard=score_standard(evaluator),
         standard_loss=dict(task.standard),
@@ -250,7 +247,6 @@ class _Driver:
         task, configuration = evaluator.task, evaluator.configuration
         history = History(task.branches, configuration)
         history.restore(store.candidates(), store.search_trainings())
-        crash_point("restored")
         evaluator.learn(history.known_keys)
         settings = store.settings()
         if history.candidates and (final or history.end is None):
@@ -262,7 +258,6 @@ class _Driver:
             dispatcher = Dispatcher(workers, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
             end = run_loop(history, store, dispatcher, self._watch(history, settings.standard))
-            crash_point("search-ended")
             if final:
                 best = best_entrants(history.finished, configuration, settings.untrained)
                 if not best and history.best is not None:

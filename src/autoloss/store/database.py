@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import secrets
 import sqlite3
 import time
 import warnings
-from collections import Counter
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from autoloss.errors import RequestError
-from autoloss.store import migrations
-from autoloss.store.crash_points import crash_point
-from autoloss.store.migrations import read_schema
-from autoloss.store.rows import Row, StoreError, Template, insert
-from autoloss.store.tally import Tally
+from autoloss.errors import RequestError, RunError
 
-KEYS = {"setting": "name", "candidate": "id", "training": "rowid", "rejected": "rowid"}
-"""Table → the column that its rows are ordered by and named by."""
-KEY = "key"
-"""Name of the key beside the columns of a row."""
+SCHEMA = 5
+"""Number of the tables in schema.sql, written to `PRAGMA user_version`; it changes with them."""
+EMPTY = 0
+"""Number of a file in which nothing was written yet."""
+CHECKSUM = "checksum"
+NUMBER = "number"
+"""Name of the row's number beside its columns."""
 RETRY_SECONDS = 5.0
 """How long a full disk is left alone before the next try."""
+LOG_PAGES = 100
+"""The log is copied into the file when it is so long: a lost log takes some tens of transactions with it, never the run."""
 NO_ROOM = (
     sqlite3.SQLITE_FULL,
     # A quota, or a limit on the size of files, is reported as a failed write.
@@ -41,8 +42,17 @@ OPENING_SECONDS, BUSY_SECONDS = 10.0, 1.0
 PRIMARY = 0xFF
 """The part of an extended error code that names its kind."""
 
-Write = Callable[[sqlite3.Connection], None]
+Row = Mapping[str, Any]
+Write = Callable[[sqlite3.Connection], object]
 Say = Callable[[str], None]
+
+
+class StoreError(RunError):
+    """A store that cannot be read, or a damaged row of it."""
+
+
+class SchemaError(RequestError):
+    """A store of another release."""
 
 
 def warn(text: str) -> None:
@@ -50,136 +60,117 @@ def warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
+def insert(connection: sqlite3.Connection, table: str, row: Row, *, replace: bool = False) -> None:
+    """Write a row with its checksum."""
+    names = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})") if name != CHECKSUM]
+    values = [row[name] for name in names]
+    verb, marks = "REPLACE" if replace else "INSERT", ", ".join("?" * (len(values) + 1))
+    connection.execute(f"{verb} INTO main.{table} VALUES ({marks})", (*values, checksum(values)))
+
+
+def checksum(values: Iterable[Any]) -> str:
+    """Return sixteen hexadecimal digits of a row's values, in the order of its columns."""
+    return hashlib.blake2b(repr(tuple(values)).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
 class Database:
     """The file of one run.
 
     Attributes:
-        uri: Where the rows are, for another connection.
-        is_copy: Whether rows are read from a copy in this release's schema, since the file has an older one.
+        connection: The connection to it, for queries.
+        rest: Called with the seconds to wait while nothing can be written.
 
     Args:
-        write: Open for writing, create the file where there is none, and bring an older schema up to date.
+        write: Open for writing, and create the file where there is none.
         say: Called when the disk is full or another program locks the file, once, and when that is over.
 
     Raises:
-        RequestError: It was stopped before anything was written to it.
-        StoreError: The file is no store, lost rows, or was written by a later release.
+        RequestError: It was stopped before anything was written to it, or another release wrote it.
+        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, path: Path, *, write: bool = False, say: Say = warn) -> None:
         self.path = path
-        self.uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
-        self.is_copy = False
         self.rest: Callable[[float], None] = time.sleep
         self._say = say
         self._write = write
-        self._place: os.stat_result | None = None
-        self._tally = Tally(path.parent)
-        self._rows: Counter[str] = Counter()
-        try:
-            self._connection = sqlite3.connect(self.uri, uri=True, isolation_level=None, timeout=OPENING_SECONDS)
-        except sqlite3.Error as error:
-            raise self._opening_error(error) from error
-        try:
-            self._prepare_to_write() if write else self._prepare_to_read()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            self.close()
-            raise self._opening_error(error) from error
-        except BaseException:
-            self.close()
-            raise
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        with self.naming_errors("opened as a run"):
+            self.connection = sqlite3.connect(
+                uri, uri=True, isolation_level=None, timeout=OPENING_SECONDS, check_same_thread=False
+            )
+            self.close = weakref.finalize(self, self.connection.close)
+            try:
+                self.connection.execute("PRAGMA temp_store = MEMORY")
+                self._prepare_to_write() if write else None
+                self._check()
+                kept = [path, path.with_name(f"{path.name}-wal")] if write else [path]
+                self._places = {file: os.stat(file) for file in kept}
+            except BaseException:
+                self.close()
+                raise
 
     def _prepare_to_write(self) -> None:
         # FULL: a commit is on the disk before anything follows from it.
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        if read_schema(self._connection) == migrations.EMPTY:
-            self._transact("layout", self._create_tables)
-        self._check_schema()
-        while read_schema(self._connection) < migrations.SCHEMA:
-            self._transact("migration", lambda connection: migrations.step_up(connection, self.path.parent))
-        self._connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
-        self._place = os.stat(self.path)
-        self._rows.update({table: self._count(table) for table in KEYS})
-        for table in KEYS:
-            self.check_count(table, self._rows[table], self.written(table))
+        for setting in ("journal_mode = WAL", "synchronous = FULL", f"wal_autocheckpoint = {LOG_PAGES}"):
+            self.connection.execute(f"PRAGMA {setting}")
+        if self._read_schema() == EMPTY:
+            self._transact(_create_tables)
+        self.connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
 
-    def _prepare_to_read(self) -> None:
-        self._check_schema()
-        if read_schema(self._connection) < migrations.SCHEMA:
-            # The file stays as it is; the copy in memory ends with its last connection.
-            self.uri = f"file:autoloss-{secrets.token_hex(8)}?mode=memory&cache=shared"
-            copy = sqlite3.connect(self.uri, uri=True, isolation_level=None)
-            self._connection.backup(copy)
-            self._connection.close()
-            self._connection, self.is_copy = copy, True
-            copy.execute("BEGIN")
-            while read_schema(copy) < migrations.SCHEMA:
-                migrations.step_up(copy, None)
-            copy.execute("COMMIT")
+    def _read_schema(self) -> int:
+        return self.connection.execute("PRAGMA user_version").fetchone()[0]
 
-    def _create_tables(self, connection: sqlite3.Connection) -> None:
-        migrations.create_tables(connection)
-        connection.execute(f"PRAGMA user_version = {migrations.SCHEMA}")
-        self._tally.write({})
-
-    def _check_schema(self) -> None:
-        found = read_schema(self._connection)
-        if found == migrations.EMPTY:
-            # A file that lost its beginning looks as empty as one that never had any.
-            for table in KEYS:
-                self.check_count(table, 0, self.written(table))
+    def _check(self) -> None:
+        found = self._read_schema()
+        if found == EMPTY:
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
             )
-        if found not in migrations.READ:
-            raise StoreError(
-                f"{self.path} was written by schema {found}; this release reads schema {migrations.SCHEMA} and older ones. "
+        if found != SCHEMA:
+            raise SchemaError(
+                f"{self.path} was written by schema {found}; this release reads schema {SCHEMA}. "
                 "Open it with the release that wrote it, or start a new run in another directory."
             )
+        (wrong,) = self.connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if wrong != "ok":
+            raise StoreError(f"{self.path} is damaged: {wrong.splitlines()[-1]}. Restore the file from a copy.")
 
-    def close(self) -> None:
-        self._connection.close()
+    @property
+    def in_place(self) -> bool:
+        """Whether the file, and the log of a writer, are still where they were opened."""
+        try:
+            return all(os.path.samestat(os.stat(file), place) for file, place in self._places.items())
+        except OSError:
+            return False
 
-    def commit(self, name: str, rows: Sequence[tuple[str, Row]], *, replace: bool = False) -> None:
+    def append(self, rows: Sequence[tuple[str, Row]], *, replace: bool = False) -> None:
         """Write rows, all or none; they are synced when this returns. A full disk is waited for, and nothing is lost meanwhile.
 
         Args:
-            name: Of the transaction, as `crash_points.POINTS` has it.
             rows: Table and row.
 
         Raises:
-            StoreError: The file is damaged.
+            StoreError: The file is damaged, or is no longer where it was.
         """
-
-        self._check_place()
+        if not self.in_place:
+            raise StoreError(
+                f"{self.path} or its log was moved, replaced or deleted while the run wrote to it. What was finished is where it "
+                "was moved to: resume it there."
+            )
 
         def write(connection: sqlite3.Connection) -> None:
             for table, row in rows:
                 insert(connection, table, row, replace=replace)
 
-        self._transact(name, write)
-        for table, _ in rows:
-            self._rows[table] = self._count(table) if replace else self._rows[table] + 1
-        self._tally.write(self._rows)
-        crash_point(f"{name}-counted")
+        self._transact(write)
 
-    def _check_place(self) -> None:
-        """Refuse to write to a file that nobody would find."""
-        with suppress(OSError):
-            if self._place is None or os.path.samestat(os.stat(self.path), self._place):
-                return
-        raise StoreError(
-            f"{self.path} was moved, replaced or deleted while the run wrote to it. What was finished is where it was moved to: "
-            "resume it there."
-        )
-
-    def _transact(self, name: str, write: Write) -> None:
+    def _transact(self, write: Write) -> None:
         """Repeat a transaction until there is room for it, and nobody else writes."""
         over = ""
         while True:
             try:
-                self._try(name, write)
+                self._try(write)
                 break
             except sqlite3.DatabaseError as error:
                 cause = _passing_cause(error)
@@ -187,7 +178,7 @@ class Database:
                     # A mistake of the code that calls.
                     raise
                 if cause is None:
-                    raise StoreError(f"{self.path} cannot be written: {error}. {advise(error, self.path)}") from error
+                    raise StoreError(f"{self.path} cannot be written: {error}. {_advise(error, self.path)}") from error
                 if not over:
                     self._say(f"{self.path} cannot be written: {error}. {cause}: the run waits and loses nothing.")
                 over = "There is room again" if _code(error) in NO_ROOM else "It is no longer locked"
@@ -195,132 +186,75 @@ class Database:
         if over:
             self._say(f"{over}; the run goes on.")
 
-    def _try(self, name: str, write: Write) -> None:
+    def _try(self, write: Write) -> None:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            crash_point(f"{name}-begun")
-            write(self._connection)
-            crash_point(f"{name}-written")
-            self._connection.execute("COMMIT")
+            self.connection.execute("BEGIN IMMEDIATE")
+            write(self.connection)
+            self.connection.execute("COMMIT")
         finally:
             # After some errors SQLite has rolled back already, after others it waits for us.
-            if self._connection.in_transaction:
+            if self.connection.in_transaction:
                 with suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-        crash_point(f"{name}-committed")
+                    self.connection.execute("ROLLBACK")
 
-    def read_all(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read a table in the order of its key.
-
-        Raises:
-            StoreError: A row is damaged, or rows are missing.
-        """
-        # Looked up first: rows that are appended meanwhile do no harm.
-        least = self.written(table)
-        found = 0
-        for row in self.read_rows(table):
-            found += 1
-            yield row
-        self.check_count(table, found, least)
-
-    def read_rows(self, table: str, where: str = "TRUE") -> Iterator[dict[str, Any]]:
-        """Read rows of a table in the order of its key.
-
-        Raises:
-            StoreError: A row is damaged, or the file is.
-        """
-
-        def refuse(key: Any, error: StoreError) -> None:
-            raise error
-
-        names, rows = self.check_rows(table, where, refuse)
-        for row in rows:
-            yield dict(zip(names, row, strict=True))
-
-    def check_rows(
-        self, table: str, where: str, damaged: Callable[[Any, StoreError], object]
-    ) -> tuple[Sequence[str], Iterator[tuple[Any, ...]]]:
-        """Read rows of a table in the order of its key.
+    def read(
+        self, table: str, where: str = "TRUE", damaged: Callable[[int, StoreError], object] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Read rows in the order of their numbers, each compared with its checksum.
 
         Args:
-            damaged: Called with the key of each damaged row, which is left out, and with the error that names it.
-
-        Returns:
-            The names of the columns, `KEY` the last; and the rows.
+            damaged: Called with the number of each damaged row, which is left out, and with the error that names it.
 
         Raises:
-            StoreError: The file is damaged; also while the rows are read.
+            StoreError: The file is damaged, or a row and `damaged` is None.
         """
-
-        def check() -> Iterator[tuple[Any, ...]]:
-            with self._reading():
-                yield from template.check(rows, refuse)
-
-        def refuse(row: tuple[Any, ...]) -> None:
-            damaged(row[-1], self.describe_damage(table, dict(zip(names, row, strict=True))))
-
-        with self._reading():
-            template, rows = self._select(table, where)
-        names = (*template.names, KEY)
-        return names, check()
-
-    def _select(self, table: str, where: str) -> tuple[Template, Iterable[tuple[Any, ...]]]:
-        """Return what checks the rows of a table, and the rows, each followed by its key."""
-        described = self._connection.execute(f"PRAGMA table_info({table})").fetchall()
-        template = Template({name: declared for _, name, declared, *_ in described})
-        columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in template.names)
-        key = KEYS[table]
-        # A damaged index may hide rows of a table that is whole.
-        query = f"SELECT {columns}, {key} FROM {table} NOT INDEXED WHERE {where} ORDER BY {key}"
-        return template, self._connection.execute(query)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        # A damaged column may have another name, or one that is no text.
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise StoreError(f"{self.path} cannot be read: {error}. {advise(error, self.path)}") from error
-
-    def written(self, table: str) -> int:
-        """Return how many rows a table has at least, as they were counted when they were written."""
-        return migrations.count_by_table(self._tally.read())[table]
-
-    def _count(self, table: str) -> int:
-        # An index may hold more than its damaged table.
-        return self._connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0]
-
-    def check_count(self, table: str, found: int, least: int) -> None:
-        """Compare what was found of a table with what was written.
-
-        Raises:
-            StoreError: It lost rows.
-        """
-        if found < least:
-            raise StoreError(
-                f"{self.path} holds {found} rows of {table}, and {least} were written: the end of the file or of its log "
-                f"({self.path.name}-wal) is damaged or missing. Restore the whole folder from a copy; or delete {self._tally.path} "
-                "to go on from what is left."
+        with self.naming_errors("read"):
+            cursor = self.connection.execute(
+                f"SELECT rowid AS {NUMBER}, * FROM main.{table} WHERE {where} ORDER BY rowid"
             )
+            names = [name for name, *_ in cursor.description]
+            for values in cursor:
+                row = dict(zip(names, values, strict=True))
+                if checksum(values[1:-1]) == row[CHECKSUM]:
+                    yield row
+                    continue
+                error = self.describe_damage(table, row, "its checksum does not fit")
+                if damaged is None:
+                    raise error
+                damaged(row[NUMBER], error)
 
-    def describe_damage(self, table: str, row: Mapping[str, Any], why: str = "its checksum does not fit") -> StoreError:
-        """Return the error that names a damaged row and, where it can be read, its candidate.
-
-        Args:
-            row: By the names of its columns, and its key as `KEY`.
-        """
+    def describe_damage(self, table: str, row: Row, why: str) -> StoreError:
+        """Return the error that names a damaged row and, where it can be read, its candidate."""
         candidate = row.get("candidate")
         owner = f" It belongs to candidate {candidate}." if isinstance(candidate, int) else ""
         return StoreError(
-            f"{self.path}: the row of {table} with {KEYS[table]} {row[KEY]!r} is damaged ({why}).{owner} "
-            "Restore the file from a copy."
+            f"{self.path}: row {row[NUMBER]} of {table} is damaged ({why}).{owner} Restore the file from a copy."
         )
 
-    def _opening_error(self, error: Exception) -> StoreError:
-        return StoreError(f"{self.path} cannot be opened as a run: {error}. {advise(error, self.path)}")
+    @contextmanager
+    def naming_errors(self, what: str) -> Iterator[None]:
+        """Turn errors of SQLite into a `StoreError` that names the file: it cannot be `what`."""
+        try:
+            yield
+        except RequestError:
+            raise
+        # A damaged column may have another name, or one that is no text.
+        except (sqlite3.Error, ValueError, KeyError) as error:
+            raise StoreError(f"{self.path} cannot be {what}: {error}. {_advise(error, self.path)}") from error
 
 
-def advise(error: Exception, path: Path) -> str:
+def _create_tables(connection: sqlite3.Connection) -> None:
+    for statement in read_script("schema.sql").split(";\n"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def read_script(name: str) -> str:
+    """Return a file of SQL statements that the package holds."""
+    return files("autoloss.store").joinpath(name).read_text(encoding="utf-8")
+
+
+def _advise(error: Exception, path: Path) -> str:
     """Return what to do about a statement that failed."""
     if (cause := _passing_cause(error)) is not None:
         return f"{cause} and try again."

@@ -1,7 +1,6 @@
-"""A run while it grows: each look reads what is new, and SQL views rank, count and join what was read.
+"""A run while it grows: each look checks the rows that are new, and SQL views of the file rank, count and join them.
 
-Every row is checked when it is first read. Curves, keys and signatures are read from the file, and checked again, when they are
-shown. No torch is imported.
+A look shows the run as it was then, whatever is appended later; no transaction stays open in between. No torch is imported.
 """
 
 from __future__ import annotations
@@ -13,13 +12,19 @@ from pathlib import Path
 from typing import Any, final
 
 from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Candidate, Individual, Outcome, State
+from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, State
+from autoloss.store.database import NUMBER, Row, read_script
 from autoloss.store.lock import owner_lives
-from autoloss.store.memory_copy import MemoryCopy
-from autoloss.store.rows import StoreError, read_figures
+from autoloss.store.rows import Pool, StoreError, outcome_from_row, read_figures, training_from_row
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 
+TABLES = ("candidate", "training", "rejected")
+ALLOWED = {
+    "candidate": ("origin", frozenset(origin.value for origin in Origin)),
+    "training": ("state", frozenset(state.value for state in State)),
+}
+"""Table → a column and the values that it may have."""
 _CALL = re.compile(r"(\w+)\(")
 _SCORE = "(SELECT score FROM settled WHERE settled.id = c.id) AS score"
 _KEPT = "EXISTS (SELECT 1 FROM json_each(c.kinds) WHERE value <> 'fresh')"
@@ -34,6 +39,7 @@ class Reader:
     still in training may lie between those that are settled.
 
     Attributes:
+        settings: How the run was started.
         alive: Whether the process that drives the run lives; None where that cannot be told.
 
     Args:
@@ -42,137 +48,192 @@ class Reader:
 
     Raises:
         RequestError: There is no run in the directory, or it was stopped before it began.
-        StoreError: The file is no store, or its settings are damaged.
+        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, directory: Path, *, thorough: bool = True) -> None:
         self.directory = directory
         self.alive: bool | None = None
-        self._settings: RunSettings | None = None
-        self._thorough = thorough
-        self._memory = MemoryCopy(thorough)
+        self._tables = TABLES if thorough else TABLES[:2]
         self._operators: list[frozenset[str]] = []
         self._operator_sets: dict[frozenset[str], frozenset[str]] = {}
+        self._answers: dict[object, Any] = {}
+        self._open()
         self.look()
+
+    def _open(self) -> None:
+        self._store = Store(self.directory)
+        self.settings: RunSettings = self._store.settings()
+        self._seen = {"candidate": -1, "training": 0, "rejected": 0}
+        self._damaged: dict[str, None] = {}
+        self._connection = self._store.database.connection
+        self._connection.create_aggregate("pool", 6, Pool)  # pyright: ignore[reportArgumentType] - it may return text
+        self._connection.executescript(read_script("views.sql"))
 
     def look(self) -> bool:
         """Read what is new, and say whether anything is."""
-        before = (self._memory.position, self.alive, self._settings)
-        with Store(self.directory) as store:
-            self._settings = store.settings()
-            if store.database.is_copy:
-                # Rows of an older schema are numbered anew in each copy.
-                self._memory = MemoryCopy(self._thorough)
-            self._memory.extend(store.database)
+        before = (dict(self._seen), len(self._damaged), self.alive, self.settings)
+        if not self._store.database.in_place:
+            self._open()
+        self._answers.clear()
+        database = self._store.database
+        with database.naming_errors("read"):
+            # All tables as they are at one moment.
+            self._connection.execute("BEGIN")
+            try:
+                self.settings = self._store.settings()
+                for table in self._tables:
+                    self._check(table)
+                self._connection.executemany("REPLACE INTO seen VALUES (?, ?)", self._seen.items())
+            finally:
+                self._connection.execute("COMMIT")
         self.alive = owner_lives(self.directory)
-        return before != (self._memory.position, self.alive, self._settings)
+        return before != (self._seen, len(self._damaged), self.alive, self.settings)
 
-    @property
-    def settings(self) -> RunSettings:
-        """How the run was started."""
-        assert self._settings is not None
-        return self._settings
+    def _check(self, table: str) -> None:
+        """Check the new rows of a table."""
+        damaged: list[tuple[str, int]] = []
+
+        def leave_out(number: int, error: StoreError) -> None:
+            self._note_gap(table, number)
+            self._damaged[str(error)] = None
+            damaged.append((table, number))
+
+        database = self._store.database
+        for row in database.read(table, f"rowid > {self._seen[table]}", leave_out):
+            self._note_gap(table, row[NUMBER])
+            if (why := _find_fault(table, row)) is not None:
+                leave_out(row[NUMBER], database.describe_damage(table, row, why))
+        self._connection.executemany("INSERT INTO damaged VALUES (?, ?)", damaged)
+
+    def _note_gap(self, table: str, number: int) -> None:
+        if number > self._seen[table] + 1:
+            missing = f"{table} {self._seen[table] + 1} is missing"
+            self._damaged[f"{self._store.path}: {missing}. Restore the file from a copy."] = None
+        self._seen[table] = number
+
+    def _select(self, query: str, *values: object) -> list[dict[str, Any]]:
+        """Return the rows of a query by the names of their columns; one that is repeated before the next look is not run again."""
+        if (query, values) not in self._answers:
+            with self._store.database.naming_errors("read"):
+                cursor = self._connection.execute(query, values)
+                names = [name for name, *_ in cursor.description]
+                self._answers[query, values] = [dict(zip(names, row, strict=True)) for row in cursor]
+        return self._answers[query, values]
+
+    def _column(self, query: str, *values: object) -> list[Any]:
+        """Return the one column of a query, likewise."""
+        return [next(iter(row.values())) for row in self._select(query, *values)]
+
+    def _pairs(self, query: str, *values: object) -> dict[Any, Any]:
+        """Return the two columns of a query as keys and values, likewise."""
+        return dict(tuple(row.values()) for row in self._select(query, *values))
 
     @property
     def trainings(self) -> Mapping[Train, Outcome]:
-        """What the trainings beside the search came to."""
-        return self._memory.trainings
+        """The outcomes of the trainings beside the search."""
+        if "trainings" not in self._answers:
+            where = f"rowid <= {self._seen['training']} AND rowid NOT IN (SELECT number FROM damaged WHERE name = 'training')"
+            self._answers["trainings"] = self._store.trainings(where)
+        return self._answers["trainings"]
 
     @property
     def damaged(self) -> Sequence[str]:
         """What could not be read, each row once, in words."""
-        return list(self._memory.damaged)
+        return list(self._damaged)
 
     @property
     def last_change(self) -> float | None:
         """When the newest candidate or training was written (Unix time), or None."""
-        return self._memory.last_change
+        times = "SELECT born_at AS time FROM candidate UNION ALL SELECT finished_at FROM training"
+        return self._column(f"SELECT max(time) FROM ({times})")[0]
 
     @property
     def ranking(self) -> list[int]:
         """The candidates that were trained to a score, the best first; twins and copies are not listed again."""
-        return self._memory.column("SELECT id FROM ranking")
+        return self._column("SELECT id FROM ranking")
 
     @property
     def best_by_size(self) -> list[int]:
         """The best candidate of each size that is better than all smaller ones, the smallest first."""
-        return self._memory.column("SELECT id FROM best_by_size")
+        return self._column("SELECT id FROM best_by_size")
 
     @property
     def settled(self) -> list[int]:
         """The candidates with an outcome, in order."""
-        return self._memory.column("SELECT id FROM settled ORDER BY id")
+        return self._column("SELECT id FROM settled ORDER BY id")
 
     @property
     def scores(self) -> list[float]:
         """The scores of the trainings of the search at the first rung, in the order of their candidates."""
         first = "fidelity = (SELECT min(fidelity) FROM trained)"
-        return self._memory.column(f"SELECT score FROM trained WHERE score IS NOT NULL AND {first} ORDER BY id")
+        return self._column(f"SELECT score FROM trained WHERE score IS NOT NULL AND {first} ORDER BY id")
 
     @property
     def ended(self) -> list[dict[str, Any]]:
-        """The trainings of the search that ended, in the order of their candidates: fidelity, state and score."""
-        return self._memory.rows("SELECT fidelity, state, score FROM trained ORDER BY id")
+        """The candidates that were trained to an end, in order: fidelity, state and score."""
+        return self._select("SELECT fidelity, state, score FROM trained ORDER BY id")
 
     def trained(self, state: State | None = None) -> int:
         """Return how many candidates were trained to an end, or to this state."""
-        if state is None:
-            return self._memory.column("SELECT count(*) FROM trained")[0]
-        return self._memory.column("SELECT count(*) FROM trained WHERE state = ?", state.value)[0]
+        return sum(state in (None, State(row["state"])) for row in self.ended)
 
     @property
     def count(self) -> int:
         """How many candidates are settled."""
-        return self._memory.column("SELECT count(*) FROM settled")[0]
+        return len(self.settled)
 
     @property
     def latest(self) -> int:
         """The number of the last settled candidate; 0 where there is none."""
-        return self._memory.column("SELECT coalesce(max(id), 0) FROM settled")[0]
+        return max(self.settled, default=0)
 
     @property
     def totals(self) -> dict[str, int]:
         """Sums of `Candidate.counts`: sampled, simulated, passed, reused, and rejections by the name of their reason."""
-        return self._memory.pairs("SELECT name, count FROM total")
+        return self._pairs("SELECT name, count FROM total")
 
     @property
     def examples(self) -> list[dict[str, Any]]:
         """The first loss that was kept of those rejected for each reason: reason, candidate, branch and formula."""
-        return self._memory.rows("SELECT * FROM example")
+        return self._select("SELECT * FROM example")
 
     @property
     def operators(self) -> Sequence[frozenset[str]]:
         """The names of the operators that each candidate holds, in the order of their numbers."""
-        query = "SELECT loss FROM candidate ORDER BY id LIMIT -1 OFFSET ?"
-        for (loss,) in self._memory.stream(query, len(self._operators)):
+        for loss in self._column("SELECT loss FROM candidate ORDER BY id LIMIT -1 OFFSET ?", len(self._operators)):
             found = frozenset(_CALL.findall(loss))
             self._operators.append(self._operator_sets.setdefault(found, found))
         return self._operators
 
     @property
     def running(self) -> list[dict[str, Any]]:
-        """The candidates that are to be trained and have no outcome yet: id, loss, and born_at (Unix time)."""
-        return self._memory.rows("SELECT * FROM running")
+        """The candidates that are to be trained and have no outcome yet: id, loss, fidelity, and born_at (Unix time)."""
+        return self._select("SELECT * FROM running")
 
     @property
     def unscored(self) -> list[dict[str, Any]]:
-        """Trainings of the search without a score by state and line of the reason: count; id, loss, fidelity, step of the first."""
-        return self._memory.rows("SELECT * FROM unscored")
+        """Candidates without a score by state and line of the reason: count; id, loss, fidelity, step of the first."""
+        return self._select("SELECT * FROM unscored")
 
     @property
     def newest(self) -> int | None:
         """The number of the newest candidate, or None before there is one."""
-        return self._memory.column("SELECT max(id) FROM candidate")[0]
+        return self._column("SELECT max(id) FROM candidate")[0]
 
     def further_metrics(self, count: int) -> list[str]:
         """Return the names of the metrics beside the score that so many of the best, and of the latest, measured."""
-        best = self._memory.column("SELECT also FROM ranking LIMIT ?", count)
-        latest = self._memory.column("SELECT also FROM settled ORDER BY id DESC LIMIT ?", count)
+        best = self._column("SELECT also FROM ranking LIMIT ?", count)
+        latest = self._column("SELECT also FROM settled ORDER BY id DESC LIMIT ?", count)
         return list(dict.fromkeys(name for also in [*best, *latest] for name in read_figures(also)))
 
     def losses(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return settled candidates: id, loss, fidelity, state, score, also (JSON), and size, the number of operators."""
-        rows = self._memory.rows(
+        """Return settled candidates as dictionaries.
+
+        Their keys are id, loss, fidelity, state, score, its standard deviation over count trainings, also (JSON), and size, the
+        number of operators.
+        """
+        rows = self._select(
             "SELECT * FROM settled WHERE id IN (SELECT value FROM json_each(?))", json.dumps([*numbers])
         )
         found = {row["id"]: row for row in rows}
@@ -182,50 +243,40 @@ class Reader:
         """Return how often each loss was found: itself, its twins and its copies."""
         wanted = "SELECT value FROM json_each(?)"
         query = f"SELECT root, count(*) FROM candidate WHERE root IN ({wanted}) GROUP BY root"
-        return self._memory.pairs(query, json.dumps([*numbers]))
+        return self._pairs(query, json.dumps([*numbers]))
 
     def offspring(self, number: int) -> list[dict[str, Any]]:
         """Return the candidates that something of a loss went into, in order: id, loss, fidelity, score, and whether promoted."""
-        return self._memory.rows(
+        return self._select(
             f"SELECT id, loss, fidelity, {_SCORE}, kinds LIKE '%\"promoted\"%' AS promoted FROM candidate AS c "
-            f"WHERE parent = ? AND {_KEPT}",
+            f"WHERE parent = ? AND {_KEPT} ORDER BY id",
             number,
         )
 
     def lineage(self, number: int) -> list[tuple[Candidate, float | None]]:
-        """Return a loss and its ancestors with their scores, itself first; one that is damaged ends the line.
-
-        Raises:
-            StoreError: A row is damaged.
-        """
+        """Return a loss and its ancestors with their scores, itself first; one that is damaged ends the line."""
         line = (
             "WITH RECURSIVE line (id, parent, kinds) AS (SELECT id, parent, kinds FROM candidate WHERE id = ? "
             "UNION ALL SELECT p.id, p.parent, p.kinds FROM line AS c JOIN candidate AS p ON p.id = c.parent "
             f"WHERE p.id < c.id AND {_KEPT}) SELECT id, {_SCORE} FROM line AS c ORDER BY id DESC"
         )
-        scores = self._memory.pairs(line, number)
-        with Store(self.directory) as store:
-            found = store.candidates_of(scores)
-        return [(_require(found.get(one), self.directory, one), score) for one, score in scores.items()]
+        scores = self._pairs(line, number)
+        found = {one.id: one for one in self._store.candidates(f"id IN ({', '.join(map(str, scores))})")}
+        return [(found[one], score) for one, score in scores.items()]
 
     def trained_loss(self, number: int) -> str | None:
         """Return the loss whose training decides the outcome of a candidate, or None where that is not known."""
-        found = self._memory.column(
-            "SELECT loss FROM candidate WHERE id = (SELECT root FROM candidate WHERE id = ?)", number
-        )
-        return found[0] if found else None
+        query = "SELECT loss FROM candidate WHERE id = (SELECT root FROM candidate WHERE id = ?)"
+        return next(iter(self._column(query, number)), None)
 
     def outcome(self, number: int) -> Outcome | None:
-        """Return what a candidate came to, itself or by the one whose outcome it shares, or None before that.
+        """Return the outcome of a candidate or of its twin; None while it trains.
 
         Raises:
             StoreError: A row is damaged.
         """
-        roots = self._memory.column("SELECT root FROM settled WHERE id = ?", number)
-        if not roots:
-            return None
-        with Store(self.directory) as store:
-            return _require(store.outcomes_of(roots).get(roots[0]), self.directory, roots[0])
+        roots = self._column("SELECT root FROM settled WHERE id = ?", number)
+        return self._store.outcomes(f"candidate = {roots[0]}")[roots[0]] if roots else None
 
     def history(self) -> list[Individual]:
         """Return the candidates before the first without an outcome.
@@ -233,18 +284,25 @@ class Reader:
         Raises:
             StoreError: A row is damaged.
         """
-        settled = self._memory.pairs("SELECT id, root FROM settled ORDER BY id")
+        settled = self._pairs("SELECT id, root FROM settled ORDER BY id")
         roots = [root for position, (number, root) in enumerate(settled.items()) if number == position]
-        with Store(self.directory) as store:
-            outcomes, candidates = store.outcomes(), list(store.candidates())
-        return [Individual(candidates[number], outcomes[root]) for number, root in enumerate(roots)]
+        outcomes = self._store.outcomes(f"rowid <= {self._seen['training']}")
+        candidates = self._store.candidates(f"id < {len(roots)}")
+        return [Individual(candidate, outcomes[root]) for candidate, root in zip(candidates, roots, strict=True)]
 
 
-def _require(found: Any, directory: Path, number: int) -> Any:
-    """Return a row, or raise a StoreError where it is missing."""
-    if found is None:
-        raise StoreError(f"A row of candidate {number} in {directory} is missing. Restore the file from a copy.")
-    return found
+def _find_fault(table: str, row: Row) -> str | None:
+    """Return why a row that is what was written means nothing, or None."""
+    column, values = ALLOWED.get(table, (NUMBER, ()))
+    if values and row[column] not in values:
+        return f"its {column} is {row[column]!r}"
+    if table == "training" and row["candidate"] is None:
+        try:
+            training_from_row(row)
+            outcome_from_row(row)
+        except StoreError as error:
+            return str(error.__cause__ or error)
+    return None
 
 
 def read_once(directory: str | Path, *, thorough: bool = False) -> Reader:

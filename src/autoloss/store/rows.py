@@ -1,89 +1,26 @@
-"""The rows of a store: candidates, trainings and outcomes as text and numbers, never pickle, with a checksum in every row."""
+"""The rows of a store: candidates and trainings as text and numbers, never pickle."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import NoneType
-from typing import Any, final
+from typing import Any
 
 from autoloss.conversion import parse_json
-from autoloss.errors import RunError, keep_text, quote
+from autoloss.errors import keep_text, quote
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
+from autoloss.store.database import Row, StoreError
 from autoloss.training.training import Training
 
-CHECKSUM = "checksum"
-NUMBER = (float, int)
-Row = Mapping[str, Any]
-
-
-class StoreError(RunError):
-    """A store that cannot be read, or a damaged row of it."""
-
-
-def insert(connection: sqlite3.Connection, table: str, row: Row, *, replace: bool = False) -> None:
-    """Write a row with its checksum."""
-    row = {**row, CHECKSUM: checksum(row)}
-    verb = "REPLACE" if replace else "INSERT"
-    marks = ", ".join("?" * len(row))
-    connection.execute(f"{verb} INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
-
-
-def checksum(row: Row) -> str:
-    """Return sixteen hexadecimal digits of a row without its checksum; names of columns count too."""
-    return hashlib.blake2b(repr(sorted(row.items())).encode(), digest_size=8).hexdigest()
-
-
-def intact(row: Row) -> bool:
-    """Say whether a row is what was written."""
-    values = dict(row)
-    return values.pop(CHECKSUM, None) == checksum(values)
-
-
-@final
-class Template:
-    """Checks the rows of one table, a hundred thousand of them in about a second.
-
-    The text under a checksum is formatted from a template, in which texts are inserted as they are: most of a run's bytes are
-    JSON without quotes or backslashes that `repr` would escape. A row that does not fit is checked again by `intact`, so the
-    verdict is the same.
-
-    Args:
-        columns: Name → declared type, as the table has them.
-
-    Attributes:
-        names: The columns in the order in which a row is given: the checksum follows the others.
-    """
-
-    def __init__(self, columns: Mapping[str, str]) -> None:
-        summed = sorted(name for name in columns if name != CHECKSUM)
-        self.names = (*summed, CHECKSUM)
-        written = (repr(name).replace("%", "%%") for name in summed)
-        values = ("'%s'" if columns[name] == "TEXT" else "%r" for name in summed)
-        self._text = f"[{', '.join(f'({name}, {value})' for name, value in zip(written, values, strict=True))}]"
-
-    def check(self, rows: Iterable[tuple[Any, ...]], damaged: Callable[[tuple[Any, ...]], object]) -> Iterator[Any]:
-        """Yield the rows that are what was written; a row may have further columns.
-
-        Args:
-            damaged: Called with each other row.
-        """
-        text, count, digest = self._text, len(self.names) - 1, hashlib.blake2b
-        for row in rows:
-            fits = digest((text % row[:count]).encode(), digest_size=8).hexdigest() == row[count]
-            if fits or intact(dict(zip(self.names, row, strict=False))):
-                yield row
-            else:
-                damaged(row)
+NUMBERS = (float, int)
 
 
 def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
-    """Return all of a candidate but the time when it was made, which is for people."""
+    """Return all of a candidate but its root and the time when it was made."""
     return {
         "id": candidate.id,
         "parent": candidate.parent,
@@ -99,6 +36,8 @@ def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
         "passed": to_json({branch: keys.hex() for branch, keys in candidate.accepted.items()}),
         "fidelity": float(candidate.fidelity),
         "pool": to_json(dict(candidate.pool)),
+        "seeds": to_json(candidate.seeds),
+        "folds": to_json(candidate.folds),
     }
 
 
@@ -115,30 +54,33 @@ def _decoding(row: Row) -> Iterator[None]:
 
 
 def candidate_from_row(row: Row) -> Candidate:
+    """Decode a candidate.
+
+    Raises:
+        StoreError: The row holds something else.
+    """
     with _decoding(row):
-        return _candidate_from_row(row)
-
-
-def _candidate_from_row(row: Row) -> Candidate:
-    return Candidate(
-        id=row["id"],
-        parent=row["parent"],
-        kinds=_by_name(row["kinds"], str),
-        attempts=_by_name(row["attempts"], (int, NoneType)),
-        loss=row["loss"],
-        origin=Origin(row["origin"]),
-        source=row["source"],
-        signature={branch: _tuple(norms, str) for branch, norms in _by_name(row["signature"], list).items()},
-        scores={branch: _tuple(scores, NUMBER) for branch, scores in _by_name(row["scores"], list).items()},
-        counts=_by_name(row["counts"], int),
-        rejected={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["rejected"], str).items()},
-        accepted={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["passed"], str).items()},
-        fidelity=row["fidelity"],
-        pool={
-            branch: tuple((number, _tuple(signature, str)) for number, signature in attempts)
-            for branch, attempts in _by_name(row["pool"], list).items()
-        },
-    )
+        return Candidate(
+            id=row["id"],
+            parent=row["parent"],
+            kinds=_by_name(row["kinds"], str),
+            attempts=_by_name(row["attempts"], (int, NoneType)),
+            loss=row["loss"],
+            origin=Origin(row["origin"]),
+            source=row["source"],
+            signature={branch: _tuple(norms, str) for branch, norms in _by_name(row["signature"], list).items()},
+            scores={branch: _tuple(scores, NUMBERS) for branch, scores in _by_name(row["scores"], list).items()},
+            counts=_by_name(row["counts"], int),
+            rejected={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["rejected"], str).items()},
+            accepted={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["passed"], str).items()},
+            fidelity=row["fidelity"],
+            pool={
+                branch: tuple((number, _tuple(signature, str)) for number, signature in attempts)
+                for branch, attempts in _by_name(row["pool"], list).items()
+            },
+            seeds=_tuple(parse_json(row["seeds"]), int),
+            folds=_tuple(parse_json(row["folds"]), int),
+        )
 
 
 def _by_name(text: str, kind: Any) -> dict[str, Any]:
@@ -160,30 +102,23 @@ def _tuple(values: Iterable[Any], kind: Any) -> tuple[Any, ...]:
     return found
 
 
-def training_to_row(loss: str, training: Training, candidate: int | None) -> dict[str, Any]:
-    """Return what decides a training's outcome; `candidate` is None beside the search."""
+def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> dict[str, Any]:
+    """Return what decides a training, its outcome, and the time of writing.
+
+    Args:
+        candidate: Number of the candidate; None beside the search.
+    """
+    curve = [(step, loss) for step, loss in outcome.curve if math.isfinite(loss)]
     return {
         "candidate": candidate,
         "loss": loss,
         "seed": training.seed,
         "split": training.split,
+        "fold": training.fold,
         "schedule": training.schedule,
         "fidelity": float(training.fidelity),
         "learning_rate": float(training.learning_rate),
         "scale": to_json(dict(training.scale)),
-    }
-
-
-def training_from_row(row: Row) -> Training:
-    with _decoding(row):
-        values = {name: row[name] for name in ("seed", "split", "schedule", "fidelity", "learning_rate")}
-        return Training(**values, scale=parse_json(row["scale"]))
-
-
-def outcome_to_row(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome with the time of writing."""
-    curve = [(step, loss) for step, loss in outcome.curve if math.isfinite(loss)]
-    return {
         "state": outcome.state.value,
         "score": outcome.score,
         "also": to_json(dict(outcome.also)),
@@ -195,23 +130,53 @@ def outcome_to_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def outcome_from_row(row: Row) -> Outcome:
+def training_from_row(row: Row) -> Training:
+    """Decode what decides a training.
+
+    Raises:
+        StoreError: The row holds something else.
+    """
     with _decoding(row):
-        return _outcome_from_row(row)
+        values = {name: row[name] for name in ("seed", "split", "fold", "schedule", "fidelity", "learning_rate")}
+        return Training(**values, scale=parse_json(row["scale"]))
 
 
-def _outcome_from_row(row: Row) -> Outcome:
-    return Outcome(
-        state=State(row["state"]),
-        score=row["score"],
-        also=read_figures(row["also"]),
-        curve=tuple((step, loss) for step, loss in parse_json(row["curve"])),
-        step=row["step"],
-        # Earlier releases kept reasons of any length.
-        reason=keep_text(row["reason"], REASON_CHARACTERS),
-        seconds=row["seconds"],
-        fidelity=row["fidelity"],
-    )
+def outcome_from_row(row: Row) -> Outcome:
+    """Decode the outcome of one training.
+
+    Raises:
+        StoreError: The row holds something else.
+    """
+    with _decoding(row):
+        return Outcome(
+            state=State(row["state"]),
+            score=row["score"],
+            also=read_figures(row["also"]),
+            curve=tuple((step, loss) for step, loss in parse_json(row["curve"])),
+            step=row["step"],
+            reason=keep_text(row["reason"], REASON_CHARACTERS),
+            seconds=row["seconds"],
+            fidelity=row["fidelity"],
+        )
+
+
+class Pool:
+    """`Outcome.pool` as an aggregate function of SQL; null for a single training."""
+
+    def __init__(self) -> None:
+        self._rows: list[Sequence[Any]] = []
+
+    def step(self, *row: Any) -> None:
+        self._rows.append(row)
+
+    def finalize(self) -> str | None:
+        if len(self._rows) == 1:
+            return None
+        names = ("fidelity", "state", "score", "also", "step", "reason")
+        rest = {"curve": "[]", "seconds": 0.0}
+        pooled = Outcome.pool([outcome_from_row({**dict(zip(names, row, strict=True)), **rest}) for row in self._rows])
+        values = {name: getattr(pooled, name) for name in ("score", "deviation", "step", "reason")}
+        return to_json({**values, "state": pooled.state.value, "also": dict(pooled.also)})
 
 
 def read_figures(text: str) -> dict[str, float]:
@@ -221,10 +186,15 @@ def read_figures(text: str) -> dict[str, float]:
         StoreError: It is something else.
     """
     try:
-        return _by_name(text, NUMBER)
+        return _by_name(text, NUMBERS)
     except ValueError as error:
         raise StoreError(f"The metrics of a training cannot be read: {error}. Restore the run from a copy.") from error
 
 
 def to_json(value: Any) -> str:
+    """Write a value as JSON without spaces.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
     return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -74,14 +74,14 @@ class RunSettings:
         title: Name of the task, for people.
         branches: Branch → form, so that its losses are read without the task.
         release: That started the run.
-        samples_digest: Of the file of samples; None in a run of schema 1.
+        samples_digest: Digest of the file of samples.
         untrained: Score of the network with which the trainings begin, where the task tells it.
         standard: Score of the standard loss at the first of several rungs.
-        standard_loss: Branch → formula or name in the zoo of the task's standard loss; empty in older runs.
-        recipe: Of the proxy trainings, as plain values; empty in older runs and where the task does not tell.
-        start: What became of the losses to start from.
+        standard_loss: Branch → formula or name in the zoo of the task's standard loss.
+        recipe: Settings of the proxy trainings as plain values; empty where the task does not tell.
+        start: Verdicts on the losses to start from.
         also: Further metrics that tables show.
-        comparison: The only one that is changed when the search is over.
+        comparison: Losses compared on the test split; the only setting that changes when the search is over.
         final: Whether the best candidates are confirmed and compared when the budget is spent.
         workers: Processes that train and test.
     """
@@ -91,7 +91,7 @@ class RunSettings:
     title: str
     branches: Mapping[str, BranchForm]
     release: str
-    samples_digest: str | None = None
+    samples_digest: str = ""
     untrained: float | None = None
     standard: float | None = None
     standard_loss: Mapping[str, str] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class RunSettings:
         defaults = {
             one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(self)
         }
-        values = {name: getattr(self, name) for name in _CODECS}
-        return dict(to_row(name, value) for name, value in values.items() if value != defaults[name])
+        changed = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
+        return {name: encode_setting(name, value) for name, value in changed.items()}
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, str], path: Path) -> RunSettings:
@@ -131,64 +131,45 @@ class RunSettings:
             StoreError: A row is missing, or this release cannot read it.
         """
         found: dict[str, Any] = {}
-        for name, (_, decode) in _CODECS.items():
-            row = ROWS.get(name, name)
+        for one in fields(cls):
+            name = one.name
+            if name not in rows:
+                if one.default is MISSING and one.default_factory is MISSING:
+                    raise StoreError(f"{path}: the setting {name!r} is missing. Restore the file from a copy.")
+                continue
             try:
-                if row in rows:
-                    found[name] = decode(rows[row])
+                found[name] = _CODECS.get(name, _PLAIN)[1](rows[name])
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise StoreError(
-                    f"{path}: the setting {row!r} cannot be read ({error}). Restore the file from a copy, or open it with the "
+                    f"{path}: the setting {name!r} cannot be read ({error}). Restore the file from a copy, or open it with the "
                     "release that wrote it."
                 ) from error
-            if row not in rows and name in NEEDED:
-                raise StoreError(
-                    f"{path}: the row of setting with name {row!r} is missing. Restore the file from a copy."
-                )
         return cls(**found)
 
 
-def to_row(name: str, value: Any) -> tuple[str, str]:
-    """Encode one of the settings as the name and the text of its row."""
-    return ROWS.get(name, name), _CODECS[name][0](value)
-
-
-NEEDED = ("configuration", "task", "title", "branches", "release")
-"""Settings that every run has."""
-ROWS = {"samples_digest": "samples"}
-"""Settings whose row has another name."""
-
-
-def _encode_branches(branches: Mapping[str, BranchForm]) -> str:
-    return json.dumps({name: form.to_dict() for name, form in branches.items()})
-
-
-def _decode_branches(text: str) -> dict[str, BranchForm]:
-    return {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()}
+def encode_setting(name: str, value: Any) -> str:
+    """Encode one of the settings as the text of its row."""
+    return _CODECS.get(name, _PLAIN)[0](value)
 
 
 def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]]) -> Comparison:
     return Comparison(seeds, tuple(entrants))
 
 
+_PLAIN = (json.dumps, parse_json)
 _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "configuration": (Configuration.to_json, Configuration.from_json),
     "task": (TaskReference.to_json, TaskReference.from_json),
-    "title": (str, str),
-    "branches": (_encode_branches, _decode_branches),
-    "release": (str, str),
-    "samples_digest": (str, str),
-    "untrained": (json.dumps, parse_json),
-    "standard": (json.dumps, parse_json),
-    "standard_loss": (json.dumps, parse_json),
-    "recipe": (json.dumps, parse_json),
+    **dict.fromkeys(("title", "release", "samples_digest"), (str, str)),
+    "branches": (
+        lambda branches: json.dumps({name: form.to_dict() for name, form in branches.items()}),
+        lambda text: {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()},
+    ),
     "start": (
         lambda start: json.dumps([asdict(one) for one in start]),
         lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     ),
     "also": (lambda also: json.dumps(list(also)), lambda text: tuple(parse_json(text))),
-    "final": (json.dumps, parse_json),
-    "workers": (json.dumps, parse_json),
     "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }
-"""Setting → how its text is written and read."""
+"""Setting → how its text is written and read, where it is not plain JSON."""

@@ -11,9 +11,8 @@ from torch import Tensor
 from autoloss.atomic_files import commit_file, file_digest
 from autoloss.errors import RunError
 from autoloss.space.branch import Sample
-from autoloss.store.crash_points import crash_point
-from autoloss.store.migrations import SAMPLES as FILE
 
+FILE = "samples.safetensors"
 Samples = Mapping[str, tuple[Sample, ...]]
 
 
@@ -32,33 +31,43 @@ def save(directory: Path, samples: Samples) -> None:
     partial = directory / f"{FILE}.partial"
     try:
         save_file(tensors, partial)
-        crash_point("samples-written")
         commit_file(partial, directory / FILE)
     # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{partial} cannot be written: {error}. Make room on its disk and start again.") from error
-    crash_point("samples-named")
 
 
-def load(directory: Path, expected: str | None) -> Samples:
+def find_digest(directory: Path) -> str:
+    """Return the digest of a run's file of samples.
+
+    Raises:
+        RunError: The file is missing.
+    """
+    try:
+        return file_digest(directory / FILE)
+    except OSError as error:
+        raise RunError(
+            f"{directory / FILE} cannot be read: {error.strerror}. Restore it from a copy of the run."
+        ) from None
+
+
+def load(directory: Path, expected: str) -> Samples:
     """Read what `save` wrote.
 
     Args:
-        expected: The digest of the file, from the run's settings; None in a run of schema 1 that is only read.
+        expected: The digest of the file, from the run's settings.
 
     Raises:
         RunError: The file is missing or damaged.
     """
-    path = directory / FILE
+    path, found = directory / FILE, find_digest(directory)
+    if found != expected:
+        raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
     try:
-        found = file_digest(path)
-        tensors = load_file(path) if expected in (None, found) else None
-        samples = None if tensors is None else _to_samples(tensors)
+        return _to_samples(load_file(path))
+    # safetensors has errors of its own.
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}. Restore it from a copy of the run.") from error
-    if samples is None:
-        raise RunError(f"{path} is damaged: its digest is {found}, not {expected}. Restore it from a copy of the run.")
-    return samples
 
 
 def _to_samples(tensors: Mapping[str, Tensor]) -> Samples:

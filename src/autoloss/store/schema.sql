@@ -1,6 +1,7 @@
 -- One run: append-only, text and numbers only, a checksum in every row. Times are for people; no decision reads them.
+-- `PRAGMA integrity_check` compares each table with its indexes, so that no row is lost to damage without notice.
 
-CREATE TABLE IF NOT EXISTS setting (
+CREATE TABLE setting (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL,
     checksum TEXT NOT NULL
@@ -22,9 +23,14 @@ CREATE TABLE candidate (
     passed TEXT NOT NULL,         -- JSON: branch → keys simulated and passed, likewise
     fidelity REAL NOT NULL,       -- share of the schedule that it is trained at
     pool TEXT NOT NULL,           -- JSON: branch → [number, signature] of each attempt it was chosen among, where several
+    seeds TEXT NOT NULL,          -- JSON: numbers of the training seeds
+    folds TEXT NOT NULL,          -- JSON: folds; it has one training for each pair of seed and fold
+    root INTEGER,                 -- the candidate whose trainings decide the outcome: itself, or the root of its source
     born_at REAL NOT NULL,
     checksum TEXT NOT NULL
 ) STRICT;
+
+CREATE INDEX candidate_root ON candidate (root);
 
 -- Every training of the run: those of the search, of a candidate each, and those beside it: confirmations on new seeds,
 -- baselines, comparisons on the test split. Twins and copies have none of their own.
@@ -33,6 +39,7 @@ CREATE TABLE training (
     loss TEXT NOT NULL,
     seed INTEGER NOT NULL,
     split TEXT NOT NULL,
+    fold INTEGER NOT NULL,
     schedule TEXT NOT NULL,
     fidelity REAL NOT NULL,
     learning_rate REAL NOT NULL,
@@ -48,12 +55,11 @@ CREATE TABLE training (
     checksum TEXT NOT NULL
 ) STRICT;
 
--- A candidate has one outcome per fidelity. A loss that failed may be trained again as another candidate.
-CREATE UNIQUE INDEX training_of_candidate ON training (candidate, fidelity) WHERE candidate IS NOT NULL;
-
--- Beside the search, a training has one outcome.
+-- Every training runs once. A loss that failed may be trained again as another candidate.
+CREATE UNIQUE INDEX training_of_candidate
+ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, scale) WHERE candidate IS NOT NULL;
 CREATE UNIQUE INDEX training_beside_search
-ON training (loss, seed, split, schedule, fidelity, learning_rate, scale) WHERE candidate IS NULL;
+ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale) WHERE candidate IS NULL;
 
 -- One in a thousand of the rejected, to look at.
 CREATE TABLE rejected (

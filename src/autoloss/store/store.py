@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Candidate, Outcome
-from autoloss.store.database import Database, Say, warn
+from autoloss.store.database import Database, Row, Say, SchemaError, StoreError, warn
 from autoloss.store.rows import (
-    Row,
-    StoreError,
     candidate_from_row,
     candidate_to_row,
     outcome_from_row,
-    outcome_to_row,
     training_from_row,
     training_to_row,
 )
-from autoloss.store.run_settings import RunSettings, to_row
+from autoloss.store.run_settings import RunSettings, encode_setting
 from autoloss.training.training import Training
 
 __all__ = ["FILE", "Store", "StoreError", "exists"]
@@ -35,24 +32,20 @@ FILE = "run.sqlite"
 
 
 def exists(directory: Path) -> bool:
-    """Say whether a folder holds a run; a file that was left before its settings were written is none yet."""
+    """Whether a folder holds a run; a damaged or foreign file also counts as a run, one without settings does not."""
     if not (directory / FILE).exists():
         return False
     try:
         with Store(directory) as store:
             return store.has_settings()
+    except (StoreError, SchemaError):
+        return True
     except RequestError:
         return False
-    except StoreError:
-        # Damaged, or of another release: somebody's all the same.
-        return True
 
 
 class Store:
-    """The database of one run.
-
-    Its writer calls `write_settings` once; then `add_candidate` for each candidate in order, before it is trained, and
-    `add_training` for each training as it ends. What is read equals what was written.
+    """The store in a run's directory.
 
     Args:
         directory: The run's directory.
@@ -60,8 +53,8 @@ class Store:
         say: Called when the disk is full or another program locks the file, and when that is over.
 
     Raises:
-        RequestError: There is no run in the directory.
-        StoreError: The file is no store, lost rows, or was written by another release.
+        RequestError: There is no run in the directory, or it was written by another release.
+        StoreError: The file is no store, or is damaged.
     """
 
     def __init__(self, directory: Path, *, write: bool = False, say: Say = warn) -> None:
@@ -71,6 +64,7 @@ class Store:
         self.database = Database(self.path, write=write, say=say)
 
     def close(self) -> None:
+        """Close the file; an open store is also closed when nothing refers to it any more."""
         self.database.close()
 
     def __enter__(self) -> Store:
@@ -85,8 +79,9 @@ class Store:
 
     def write_settings(self, settings: RunSettings) -> None:
         """Write the settings of a new run, all or none."""
-        rows = [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
-        self.database.commit("settings", rows)
+        self.database.append(
+            [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()]
+        )
 
     def change_setting(self, name: str, value: Any) -> None:
         """Replace a setting that may change when a run is resumed or compared.
@@ -94,8 +89,8 @@ class Store:
         Args:
             name: An attribute of `RunSettings`.
         """
-        row, text = to_row(name, value)
-        self.database.commit("setting", [("setting", {"name": row, "value": text})], replace=True)
+        row = {"name": name, "value": encode_setting(name, value)}
+        self.database.append([("setting", row)], replace=True)
 
     def settings(self) -> RunSettings:
         """Read the settings of the run.
@@ -112,87 +107,63 @@ class Store:
         return RunSettings.from_rows(rows, self.path)
 
     def has_settings(self) -> bool:
+        """Whether the settings were written."""
         return bool(self._setting_rows())
 
     def _setting_rows(self) -> dict[str, str]:
-        return {row["name"]: row["value"] for row in self.database.read_all("setting")}
+        return {row["name"]: row["value"] for row in self.database.read("setting")}
 
     def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
         """Append a candidate and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
-        rows: list[tuple[str, Row]] = [("candidate", {**candidate_to_row(candidate), "born_at": time.time()})]
+        root = candidate.id
+        if candidate.source is not None:
+            query = "SELECT root FROM main.candidate WHERE id = ?"
+            (root,) = self.database.connection.execute(query, (candidate.source,)).fetchone() or (None,)
+        made = {**candidate_to_row(candidate), "root": root, "born_at": time.time()}
+        rows: list[tuple[str, Row]] = [("candidate", made)]
         for (branch, attempt), (formula, reason) in rejected.items():
-            row = {
-                "candidate": candidate.id,
-                "branch": branch,
-                "attempt": attempt,
-                "formula": formula,
-                "reason": reason,
-            }
-            rows.append(("rejected", row))
-        self.database.commit("child", rows)
+            values = {"branch": branch, "attempt": attempt, "formula": formula, "reason": reason}
+            rows.append(("rejected", {"candidate": candidate.id, **values}))
+        self.database.append(rows)
 
     def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> None:
-        """Append what a training came to.
+        """Append the outcome of a training.
 
         Args:
-            loss: What was trained: a formula, a loss of several branches, or a name in the zoo.
+            loss: The loss that was trained: a formula, a loss of several branches, or a name in the zoo.
             candidate: Whose training it is; None for one beside the search.
         """
-        row = {**training_to_row(loss, training, candidate), **outcome_to_row(outcome)}
-        self.database.commit("trial" if candidate is None else "outcome", [("training", row)])
+        self.database.append([("training", training_to_row(loss, training, outcome, candidate))])
 
-    def candidates(self) -> Iterator[Candidate]:
-        """Read all candidates in order; a gap or a damaged row is an error that names it."""
-        for position, row in enumerate(self.database.read_all("candidate")):
-            if row["id"] != position:
+    def candidates(self, where: str = "TRUE") -> Iterator[Candidate]:
+        """Read candidates in order; a gap or a damaged row is an error that names it."""
+        for position, row in enumerate(self.database.read("candidate", where)):
+            if where == "TRUE" and row["id"] != position:
                 raise StoreError(f"{self.path}: candidate {position} is missing. Restore the file from a copy.")
             yield candidate_from_row(row)
 
-    def outcomes(self) -> dict[int, Outcome]:
-        """Read what the trainings of the search came to: candidate → outcome, at the largest fidelity that it was trained at."""
-        rows = [row for row in self.database.read_all("training") if row["candidate"] is not None]
-        rows.sort(key=lambda row: (row["candidate"], row["fidelity"]))
-        return {row["candidate"]: outcome_from_row(row) for row in rows}
+    def outcomes(self, where: str = "TRUE") -> dict[int, Outcome]:
+        """Read the outcomes of the search: candidate → all its trainings, pooled, at the largest fidelity of them."""
+        found: defaultdict[int, defaultdict[float, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+        for row in self.database.read("training", f"candidate IS NOT NULL AND {where}"):
+            found[row["candidate"]][row["fidelity"]].append(outcome_from_row(row))
+        return {number: Outcome.pool(shares[max(shares)]) for number, shares in sorted(found.items())}
 
-    def trainings(self) -> dict[Train, Outcome]:
-        """Read what the trainings beside the search came to."""
-        rows = self.database.read_rows("training", "candidate IS NULL")
+    def trainings(self, where: str = "TRUE") -> dict[Train, Outcome]:
+        """Read the outcomes of the trainings beside the search."""
+        rows = self.database.read("training", f"candidate IS NULL AND {where}")
         return {Train(row["loss"], training_from_row(row)): outcome_from_row(row) for row in rows}
 
     def search_trainings(self) -> dict[int, dict[Training, Outcome]]:
         """Read the trainings of the search: candidate → each of them with its outcome."""
         found: defaultdict[int, dict[Training, Outcome]] = defaultdict(dict)
-        for row in self.database.read_all("training"):
-            if row["candidate"] is not None:
-                found[row["candidate"]][training_from_row(row)] = outcome_from_row(row)
+        for row in self.database.read("training", "candidate IS NOT NULL"):
+            found[row["candidate"]][training_from_row(row)] = outcome_from_row(row)
         return found
 
     def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
         """Read the sample of what was rejected: candidate → (branch, attempt) → (formula, reason)."""
         found: dict[int, dict[tuple[str, int], tuple[str, str]]] = {}
-        for row in self.database.read_all("rejected"):
+        for row in self.database.read("rejected"):
             found.setdefault(row["candidate"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
         return found
-
-    def candidates_of(self, numbers: Iterable[int]) -> dict[int, Candidate]:
-        """Read some candidates; one that is missing is left out.
-
-        Raises:
-            StoreError: A row is damaged.
-        """
-        rows = self.database.read_rows("candidate", f"id IN ({_listed(numbers)})")
-        return {row["id"]: candidate_from_row(row) for row in rows}
-
-    def outcomes_of(self, numbers: Iterable[int]) -> dict[int, Outcome]:
-        """Read what the trainings of some candidates came to; one without a training of its own is left out.
-
-        Raises:
-            StoreError: A row is damaged.
-        """
-        rows = list(self.database.read_rows("training", f"candidate IN ({_listed(numbers)})"))
-        rows.sort(key=lambda row: row["fidelity"])
-        return {row["candidate"]: outcome_from_row(row) for row in rows}
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(str(int(number)) for number in numbers)

@@ -1,67 +1,69 @@
--- What a reader keeps of a run in memory, every row checked, and what it ranks, counts and joins of that.
+-- What a reader ranks, counts and joins, on its own connection: of the rows that it has seen, those that are not damaged.
 
-CREATE TABLE candidate (
-    id INTEGER PRIMARY KEY,
-    parent INTEGER,
-    source INTEGER,
-    root INTEGER,                 -- whose training decides the outcome; null where a damaged row hides that
-    origin TEXT,
-    kinds TEXT,
-    loss TEXT,
-    fidelity REAL,
-    born_at REAL
-);
+CREATE TEMP TABLE seen (name TEXT PRIMARY KEY, last INTEGER);
+CREATE TEMP TABLE damaged (name TEXT, number INTEGER, PRIMARY KEY (name, number));
 
--- Trainings of the search. One whose row is damaged has no state: its candidate has no outcome, and is not running either.
-CREATE TABLE training (
-    candidate INTEGER PRIMARY KEY,
-    loss TEXT,
-    fidelity REAL,
-    state TEXT,
-    score REAL,
-    also TEXT,
-    step INTEGER,
-    reason TEXT,
-    finished_at REAL
-);
+CREATE TEMP VIEW candidate AS
+SELECT *, length(loss) - length(replace(loss, '(', '')) AS size  -- in prefix text each operator has one opening parenthesis
+FROM main.candidate
+WHERE id <= (SELECT last FROM seen WHERE name = 'candidate') AND id NOT IN (SELECT number FROM damaged WHERE name = 'candidate');
 
-CREATE TABLE rejected (
-    candidate INTEGER,
-    branch TEXT,
-    attempt INTEGER,
-    formula TEXT,
-    reason TEXT
-);
+CREATE TEMP VIEW training AS
+SELECT rowid AS number, *
+FROM main.training
+WHERE rowid <= (SELECT last FROM seen WHERE name = 'training') AND rowid NOT IN (SELECT number FROM damaged WHERE name = 'training');
 
--- Sums of the counts of all candidates.
-CREATE TABLE total (
-    name TEXT PRIMARY KEY,
-    count INTEGER
-);
+CREATE TEMP VIEW rejected AS
+SELECT *
+FROM main.rejected
+WHERE rowid <= (SELECT last FROM seen WHERE name = 'rejected') AND rowid NOT IN (SELECT number FROM damaged WHERE name = 'rejected');
 
--- Candidates with an outcome, their own or a shared one. In prefix text each operator has one opening parenthesis.
-CREATE VIEW settled AS
-SELECT candidate.*, state, score, also, length(candidate.loss) - length(replace(candidate.loss, '(', '')) AS size
-FROM candidate JOIN training ON training.candidate = candidate.root
-WHERE state IS NOT NULL;
+-- Candidates one of whose trainings is damaged: they have no outcome, and are not running either.
+CREATE TEMP VIEW unreadable AS
+SELECT candidate FROM main.training
+WHERE rowid IN (SELECT number FROM damaged WHERE name = 'training') AND candidate IS NOT NULL;
 
--- Candidates that were trained themselves, and to an end.
-CREATE VIEW trained AS
-SELECT id, candidate.loss, candidate.fidelity, state, score, also, length(candidate.loss) - length(replace(candidate.loss, '(', '')) AS size
-FROM training JOIN candidate ON candidate.id = training.candidate
-WHERE origin = 'trained' AND state IS NOT NULL;
+-- All trainings of a candidate at one share of the schedule. Several are pooled by `Outcome.pool`, as the driver does.
+CREATE TEMP VIEW pooled AS
+SELECT candidate, fidelity, count(*) AS count, state, score, also, step, reason, pool(fidelity, state, score, also, step, reason) AS pooled
+FROM training
+WHERE candidate IS NOT NULL AND candidate NOT IN unreadable
+GROUP BY candidate, fidelity;
+
+CREATE TEMP VIEW outcome AS
+SELECT
+    candidate, fidelity, count, pooled ->> 'deviation' AS deviation,
+    iif(pooled IS NULL, state, pooled ->> 'state') AS state,
+    iif(pooled IS NULL, score, pooled ->> 'score') AS score,
+    iif(pooled IS NULL, also, pooled ->> 'also') AS also,
+    iif(pooled IS NULL, step, pooled ->> 'step') AS step,
+    iif(pooled IS NULL, reason, pooled ->> 'reason') AS reason
+FROM pooled;
+
+-- Candidates that were trained themselves, and to an end: every pair of seed and fold.
+CREATE TEMP VIEW trained AS
+SELECT id, loss, size, candidate.fidelity, state, score, deviation, count, also, step, reason
+FROM candidate JOIN outcome ON outcome.candidate = id AND outcome.fidelity = candidate.fidelity
+WHERE origin = 'trained' AND count = json_array_length(seeds) * json_array_length(folds);
+
+-- Candidates with an outcome, their own or a shared one.
+CREATE TEMP VIEW settled AS
+SELECT
+    candidate.id, parent, root, kinds, candidate.loss, candidate.size, candidate.fidelity,
+    state, score, deviation, count, also
+FROM candidate JOIN trained ON trained.id = root;
 
 -- Candidates that have a score at a larger share of the schedule as well, as another candidate.
-CREATE VIEW promoted AS
+CREATE TEMP VIEW promoted AS
 SELECT parent AS id FROM settled WHERE kinds LIKE '%"promoted"%' AND score IS NOT NULL;
 
--- Twins and copies are not listed again, nor are candidates that were promoted. A score at a larger share of the schedule counts
--- more. Of equal scores the earlier candidate counts: a twin is no news.
-CREATE VIEW ranking AS
+-- The best first. Twins and copies are not listed again, nor are candidates that were promoted. A score at a larger share of the
+-- schedule counts more. Of equal scores the earlier candidate counts: a twin is no news.
+CREATE TEMP VIEW ranking AS
 SELECT * FROM trained WHERE score IS NOT NULL AND id NOT IN promoted ORDER BY fidelity DESC, score DESC, id;
 
 -- The best candidate of each size that is better than all smaller ones, of those with a score at the largest share.
-CREATE VIEW best_by_size AS
+CREATE TEMP VIEW best_by_size AS
 WITH
 best AS (
     SELECT id, size, score, row_number() OVER (PARTITION BY size ORDER BY score DESC, id) AS place
@@ -73,21 +75,26 @@ rising AS (
 )
 SELECT id FROM rising WHERE smaller IS NULL OR score > smaller ORDER BY size;
 
-CREATE VIEW running AS
+CREATE TEMP VIEW running AS
 SELECT id, loss, fidelity, born_at
-FROM candidate WHERE source IS NULL AND id NOT IN (SELECT candidate FROM training)
+FROM candidate
+WHERE source IS NULL AND id NOT IN (SELECT id FROM trained) AND id NOT IN unreadable
 ORDER BY id;
 
--- Trainings of the search without a score by the first line of the reason; what follows is a traceback, which differs. Each
--- group is shown by its first candidate.
-CREATE VIEW unscored AS
-SELECT state, line, count(*) AS count, min(candidate) AS id, loss, fidelity, step
-FROM (SELECT *, substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS line FROM training)
+-- Sums of the counts of all candidates.
+CREATE TEMP VIEW total AS
+SELECT key AS name, sum(value) AS count FROM candidate, json_each(counts) GROUP BY key;
+
+-- Candidates without a score by the first line of the reason; what follows is a traceback, which differs. Each group is shown by
+-- its first candidate.
+CREATE TEMP VIEW unscored AS
+SELECT state, line, count(*) AS count, min(id) AS id, loss, fidelity, step
+FROM (SELECT *, substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS line FROM trained)
 WHERE state <> 'scored'
 GROUP BY state, line ORDER BY count DESC, id;
 
 -- The first formula that was kept of those rejected for a reason.
-CREATE VIEW example AS
+CREATE TEMP VIEW example AS
 SELECT reason, candidate, branch, formula
 FROM (SELECT *, row_number() OVER (PARTITION BY reason ORDER BY candidate, branch, attempt) AS place FROM rejected)
 WHERE place = 1;
