@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from autoloss import tasks, zoo
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.formulas.simplify import simplify
+    from autoloss.proposing.archive import AgeingPopulation, Archive
+    from autoloss.proposing.evolution import Evolution
     from autoloss.proposing.initialization import initial_expression
-    from autoloss.proposing.mutation import offspring
+    from autoloss.proposing.mutation import Kind, offspring
+    from autoloss.proposing.proposer import Plan, Proposer
+    from autoloss.proposing.records import Candidate, Outcome
+    from autoloss.proposing.view import View
     from autoloss.rejection.engines import correlation_score
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search
@@ -37,8 +42,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "autoloss.proposing.archive": ("AgeingPopulation", "Archive"),
+    "autoloss.proposing.evolution": ("Evolution",),
     "autoloss.proposing.initialization": ("initial_expression",),
-    "autoloss.proposing.mutation": ("offspring",),
+    "autoloss.proposing.mutation": ("Kind", "offspring"),
+    "autoloss.proposing.proposer": ("Plan", "Proposer"),
+    "autoloss.proposing.records": ("Candidate", "Outcome"),
+    "autoloss.proposing.view": ("View",),
     "autoloss.rejection.engines": ("correlation_score",),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.replay": ("Replay", "replay"),
@@ -66,19 +76,27 @@ _PACKAGES = ("tasks", "zoo")
 
 __all__ = [
     "ActivatedBranch",
+    "AgeingPopulation",
     "Alphabet",
+    "Archive",
     "Branch",
+    "Candidate",
     "Configuration",
     "Criterion",
     "Data",
     "Diverged",
+    "Evolution",
     "Execution",
     "Expression",
     "FormulaError",
+    "Kind",
     "Loss",
     "Observe",
     "Operator",
+    "Outcome",
     "OwnedError",
+    "Plan",
+    "Proposer",
     "Recipe",
     "Replay",
     "RequestError",
@@ -92,6 +110,7 @@ __all__ = [
     "SupervisedTask",
     "Task",
     "Training",
+    "View",
     "bind",
     "check_training",
     "correlation_score",

@@ -1,4 +1,4 @@
-"""Adding a way to search takes one class and one row: a newcomer's proposer, run like those that come with autoloss."""
+"""Adding a way to search takes one class, handed in as an object: a newcomer's proposer, run like those that come with autoloss."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from autoloss.errors import RequestError
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.proposers import PROPOSERS, RandomSearch
+from autoloss.proposing.proposers import RandomSearch
 from autoloss.settings import Configuration
 from tests.run.quick import SETTINGS, QuickTask
 
-from .conformance import PROPOSER_CLAIMS
+from .conformance import ARCHIVE_CLAIMS, PROPOSER_CLAIMS
 
 BRANCHES = ("cls", "reg")
 
 
-# The whole of what a newcomer writes, in a file of its own …
+# The whole of what a newcomer writes, in a file of its own.
 class CoinFlips(Proposer):
     """Mutates the very first loss or draws a new one, at random."""
 
@@ -32,18 +32,15 @@ class CoinFlips(Proposer):
         return Plan(k, 0, dict.fromkeys(visible.branches, Kind.MUTATION))
 
 
-# … and the row.
-ROW = {"coin-flips": lambda archive, configuration: CoinFlips()}
+class Latest(autoloss.Archive):
+    """Parents are the last losses with a score."""
+
+    def draw_parent(self, visible, rng):
+        return next(iter(visible.scored(1.0)[-1:]), None)
 
 
-@pytest.fixture(autouse=True)
-def row(monkeypatch):
-    for name, make in ROW.items():
-        monkeypatch.setitem(PROPOSERS, name, make)
-
-
-def searched(directory, proposer, workers=0, **more):
-    settings = {**SETTINGS, "search.proposer": proposer, **more.pop("settings", {})}
+def searched(directory, workers=0, **more):
+    settings = {**SETTINGS, **more.pop("settings", {})}
     task = QuickTask(BRANCHES, delay_seconds=0.05 if workers else 0.0)
     return autoloss.search(
         task,
@@ -58,32 +55,60 @@ def searched(directory, proposer, workers=0, **more):
 
 
 @pytest.mark.parametrize("claim", PROPOSER_CLAIMS, ids=lambda claim: claim.__name__)
-def test_it_conforms(claim):
+def test_the_proposer_conforms(claim):
     claim(lambda configuration: CoinFlips())
 
 
-@pytest.mark.parametrize("proposer", ["coin-flips", "random"])
-def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(proposer, tmp_path):
-    found = searched(tmp_path / "a", proposer)
+@pytest.mark.parametrize("claim", ARCHIVE_CLAIMS, ids=lambda claim: claim.__name__)
+def test_the_archive_conforms(claim):
+    claim(Latest())
+
+
+OBJECTS = {
+    "object CoinFlips": {"proposer": CoinFlips()},
+    "evolution with object Latest": {"archive": Latest()},
+    "random": {"settings": {"search.proposer": "random"}},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_it_has_one_history_for_any_number_of_workers_resumes_and_replays(name, tmp_path):
+    found = searched(tmp_path / "a", **OBJECTS[name])
     lines = list(as_text(found.history))
-    assert list(as_text(searched(tmp_path / "b", proposer, 2).history)) == lines
-    assert autoloss.replay(tmp_path / "b", full=False).difference is None
-    longer = autoloss.resume(tmp_path / "b", QuickTask(BRANCHES), evaluations=14, workers=0, final=False)
+    assert list(as_text(searched(tmp_path / "b", 2, **OBJECTS[name]).history)) == lines
+    objects = {word: value for word, value in OBJECTS[name].items() if word != "settings"}
+    assert autoloss.replay(tmp_path / "b", full=False, **objects).difference is None
+    again = {"evaluations": 14, "workers": 0, "final": False}
+    if objects:
+        with pytest.raises(RequestError, match="object is missing"):
+            autoloss.resume(tmp_path / "b", QuickTask(BRANCHES), **again)
+    with pytest.raises(RequestError, match="'object RandomSearch' is another"):
+        autoloss.resume(tmp_path / "b", QuickTask(BRANCHES), **again, proposer=RandomSearch())
+    longer = autoloss.resume(tmp_path / "b", QuickTask(BRANCHES), **again, **objects)
     assert list(as_text(longer.history))[: len(lines)] == lines
-    assert found.configuration.search.proposer == proposer
-    parents = {individual.candidate.parent for individual in longer.history}
-    assert parents == ({None, 0} if proposer == "coin-flips" else {None})
+    assert len(longer.history) > len(lines)
+    assert found.configuration.search.proposer == name
+    if "proposer" in objects:
+        assert {individual.candidate.parent for individual in longer.history} == {None, 0}
+
+
+def test_an_archive_is_not_given_beside_a_proposer(tmp_path):
+    with pytest.raises(RequestError, match="Hand the archive to the proposer"):
+        searched(tmp_path / "run", proposer=CoinFlips(), archive=Latest())
+
+
+RANDOM = {"search.proposer": "random"}
 
 
 def test_random_search_finds_the_losses_of_evolution_with_fresh_trees_alone(tmp_path):
     fresh = {"offspring.copy": 0.0, "offspring.fresh": 1.0}
-    evolved = searched(tmp_path / "a", "evolution", settings=fresh).history
-    drawn = searched(tmp_path / "b", "random").history
+    evolved = searched(tmp_path / "a", settings=fresh).history
+    drawn = searched(tmp_path / "b", settings=RANDOM).history
     assert [(one.formula, one.outcome.score) for one in drawn] == [(one.formula, one.outcome.score) for one in evolved]
 
 
 def test_any_proposer_begins_with_the_losses_to_start_from(tmp_path):
-    found = searched(tmp_path / "run", "random", start="cls: -y * log(p); reg: -y * log(p)")
+    found = searched(tmp_path / "run", settings=RANDOM, start="cls: -y * log(p); reg: -y * log(p)")
     assert found.history[0].candidate.kinds == {"cls": "given", "reg": "given"}
     assert found.history[1].candidate.kinds == {"cls": "fresh", "reg": "fresh"}
 
@@ -96,7 +121,7 @@ def test_a_history_takes_a_proposer_that_has_no_name():
 
 def test_an_unknown_proposer_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(RequestError, match=r"no proposer named 'rndom'\. Did you mean 'random'"):
-        searched(tmp_path / "run", "rndom")
+        searched(tmp_path / "run", settings={"search.proposer": "rndom"})
     assert not (tmp_path / "run").exists()
 
 

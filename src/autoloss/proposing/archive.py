@@ -21,6 +21,17 @@ class Archive(ABC):
 
     A proposer is its only caller. The parent is a function of the view and of the generator alone: what an archive keeps between
     calls is a memo of the view (`View.memo`).
+
+    >>> import autoloss
+    >>> class BestEver(autoloss.Archive):
+    ...     def draw_parent(self, visible, rng):
+    ...         scored = visible.scored(fidelity=1.0)
+    ...         return max(scored, key=lambda k: visible.outcome(k).score, default=None)
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "search.rungs": "1"}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, archive=BestEver())
+    >>> found.configuration.search.proposer
+    'guided with object BestEver'
     """
 
     @abstractmethod

@@ -73,6 +73,19 @@ class Proposer(ABC):
 
     An object is handed to `search`, and to `resume` and `replay` of that run again. A proposer that comes with autoloss is a row of
     `proposers.PROPOSERS`.
+
+    >>> import autoloss
+    >>> class Climb(autoloss.Proposer):
+    ...     def ask(self, k, visible):
+    ...         scored = visible.scored(fidelity=1.0)
+    ...         best = max(scored, key=lambda earlier: visible.outcome(earlier).score, default=None)
+    ...         kind = autoloss.Kind.FRESH if best is None else autoloss.Kind.MUTATION
+    ...         return autoloss.Plan(k, best, dict.fromkeys(visible.branches, kind))
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "search.rungs": "1"}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, proposer=Climb())
+    >>> found.configuration.search.proposer
+    'object Climb'
     """
 
     def needs_outcomes(self, k: int) -> bool:

@@ -50,6 +50,28 @@ PROPOSERS: dict[str, Callable[[Archive, Configuration], Proposer]] = {
 """Name → what makes a proposer from an archive of parents and the settings of the run."""
 
 
+_OWN, _WITH = "object ", " with object "
+
+
+def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None) -> str:
+    """Return the name under which a run keeps its proposer: the setting, with the classes of the objects that replace it.
+
+    Raises:
+        RequestError: An archive is given beside a proposer.
+
+    >>> name_proposer("evolution", RandomSearch(), None)
+    'object RandomSearch'
+    """
+    if proposer is not None and archive is not None:
+        raise RequestError(
+            "An archive is given beside a proposer. Hand the archive to the proposer, or give one of the two.",
+            argument="archive",
+        )
+    if proposer is not None:
+        return _OWN + type(proposer).__name__
+    return name if archive is None else name.partition(_WITH)[0] + _WITH + type(archive).__name__
+
+
 def make_proposer(
     configuration: Configuration, proposer: Proposer | None = None, archive: Archive | None = None
 ) -> Proposer:
@@ -60,43 +82,21 @@ def make_proposer(
         archive: In the place of the ageing population.
 
     Raises:
-        RequestError: There is no proposer of that name, or the run was started with an object that is not given.
+        RequestError: There is no proposer of that name, or the run was started with an object, and it is not given.
     """
     search = configuration.search
-    name, _, own_archive = search.proposer.partition(_AND)
-    if own_archive and archive is None:
+    given = name_proposer(search.proposer, proposer, archive)
+    name, own_archive, _ = search.proposer.partition(_WITH)
+    if given != search.proposer or (name.startswith(_OWN) and proposer is None) or (own_archive and archive is None):
         raise RequestError(
-            f"The run was started with an archive of its own, {own_archive}: give it again as `archive`.",
-            argument="archive",
+            f"The run's proposer is {search.proposer!r}; {given!r} is another, or the object is missing. Give the object that the "
+            "run was started with, as `proposer` or `archive`.",
+            argument="proposer",
         )
     if proposer is None:
-        if name not in PROPOSERS and name.isidentifier() and name[0].isupper():
-            raise RequestError(
-                f"The run was started with a proposer of its own, {name}: give it again as `proposer`.",
-                argument="proposer",
-            )
         if name not in PROPOSERS:
             raise unknown("proposer", name, PROPOSERS)
         proposer = PROPOSERS[name](archive or AgeingPopulation.of(configuration), configuration)
     if len(search.rungs) > 1:
         proposer = Promotion(proposer, configuration)
     return Starting(proposer, configuration.evolution.start)
-
-
-_AND = " + "
-
-
-def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None) -> str:
-    """Return the name under which a run keeps its proposer: the setting, with the classes of the objects that replace it.
-
-    Raises:
-        RequestError: An archive is given beside a proposer that is not handed one.
-    """
-    if proposer is not None and archive is not None:
-        raise RequestError(
-            "An archive is given beside a proposer. Hand the archive to the proposer, or give one of the two.",
-            argument="archive",
-        )
-    if proposer is not None:
-        return type(proposer).__name__
-    return name.partition(_AND)[0] if archive is None else f"{name.partition(_AND)[0]}{_AND}{type(archive).__name__}"

@@ -14,11 +14,14 @@ from typing import Any
 
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import build_alphabet
+from autoloss.proposing.archive import Archive
 from autoloss.proposing.attempts import draw_attempt, resolve_kind
 from autoloss.proposing.draft import Draft
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.machine import KEYS_PER_BATCH
+from autoloss.proposing.proposer import Proposer
+from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.prepare import prepare
@@ -89,13 +92,18 @@ RejectedFormulas = Mapping[tuple[str, int], tuple[str, str]]
 
 @importable_files()
 def replay(
-    directory: str | Path, task: Task | None = None, full: bool = False, operators: Sequence[Operator] = ()
+    directory: str | Path,
+    task: Task | None = None,
+    full: bool = False,
+    operators: Sequence[Operator] = (),
+    proposer: Proposer | None = None,
+    archive: Archive | None = None,
 ) -> Replay:
     """Derive every candidate of a run again and compare it with its row; nothing is trained or written.
 
     Args:
         task: The task of a run that was started with an object; needed when `full`.
-        operators: Those of a run that was started with objects.
+        operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
         full: Test all attempts again, also the rejected ones; they are equal on the same type of CPU and build.
 
     Raises:
@@ -115,7 +123,7 @@ def replay(
         settle = _settle_by_testing(prepare(request), rejected)
     else:
         settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
-    history = History(leaves, configuration)
+    history = History(leaves, configuration, make_proposer(configuration, proposer, archive))
     for candidate in candidates:
         difference = _derive(history, candidate, settle) or _tell(history, candidate, outcomes.get(candidate.id))
         if difference is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.evaluation.evaluator import Samples
+from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
@@ -84,8 +85,12 @@ def make_request(
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
+    make: Callable[[Configuration], Proposer] = make_proposer,
 ) -> Request:
     """Resolve what a user asks for; the arguments are those of `autoloss.search`.
+
+    Args:
+        make: Makes the proposer of a run, and refuses one that does not exist.
 
     Raises:
         RequestError: Something does not exist or does not fit.
@@ -93,7 +98,7 @@ def make_request(
     >>> make_request("tabular", Configuration(seed=3), options={"data": "iris"}).task.name
     'tabular'
     """
-    make_proposer(configuration)
+    make(configuration)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
     _check_names(loaded)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,10 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
+from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
+from autoloss.proposing.proposer import Proposer
+from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import (
     FEW_LOSSES,
@@ -67,6 +71,8 @@ def search(
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
+    proposer: Proposer | None = None,
+    archive: Archive | None = None,
     final: bool = True,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -92,6 +98,8 @@ def search(
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
+        proposer: Plans the candidates, in the place of the one that `search.proposer` names; see `autoloss.Proposer`.
+        archive: Finds parents, in the place of the ageing population; see `autoloss.Archive`.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
         observe: Called with a `Progress` about twice a second, and with a `Finale` after each training that follows the search.
         say: Called with a sentence about what the run does next.
@@ -110,15 +118,19 @@ def search(
     (2, True)
     """
     machines = _choose_machines(workers, ray)
+    configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
+    named = name_proposer(configuration.search.proposer, proposer, archive)
+    make = partial(make_proposer, proposer=proposer, archive=archive)
     request = make_request(
         task,
-        choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed),
+        configuration.changed({"search.proposer": named}),
         metric=metric,
         options=options,
         start=[start] if isinstance(start, str) else start,
         frozen=frozen,
         operators=operators,
         also=also,
+        make=make,
     )
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     try:
@@ -137,7 +149,7 @@ def search(
         settings_of_run = replace(settings_of_run, final=final, workers=machines.workers)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
-            return _Driver(evaluator, path, store, machines, observe, say or _ignore).run(final)
+            return _Driver(evaluator, make, path, store, machines, observe, say or _ignore).run(final)
 
 
 @importable_files()
@@ -149,6 +161,8 @@ def resume(
     workers: int | Machines | None = None,
     ray: str | None = None,
     operators: Sequence[Operator] = (),
+    proposer: Proposer | None = None,
+    archive: Archive | None = None,
     final: bool | None = None,
     observe: Observe | None = None,
     say: Say | None = None,
@@ -159,10 +173,10 @@ def resume(
         task: The task of a run that was started with an object.
         evaluations: A new, larger budget N.
         workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
-        operators: Those of a run that was started with objects.
+        operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
 
     Raises:
-        RequestError: There is no run, its task must be given, or the budget would shrink.
+        RequestError: There is no run, its task or another object must be given, or the budget would shrink.
         OwnedError: Another process drives the run.
 
     >>> import autoloss
@@ -176,6 +190,7 @@ def resume(
     path = Path(directory)
     # What does not fit together is refused before the run is looked at.
     machines = _choose_machines(2 if workers is None else workers, ray)
+    make = partial(make_proposer, proposer=proposer, archive=archive)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with _own_run(path), Store(path, write=True, say=say or warn) as store:
@@ -183,11 +198,12 @@ def resume(
         final = _keep_setting(store, "final", settings.final, final)
         count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators)
+        make(request.configuration)
         if evaluations is not None and evaluations != request.configuration.evaluations:
             request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
             store.change_setting("configuration", request.configuration)
         machines = replace(machines, workers=count)
-        return _Driver(prepare(request), path, store, machines, observe, say or _ignore).run(final)
+        return _Driver(prepare(request), make, path, store, machines, observe, say or _ignore).run(final)
 
 
 def _begin(request: Request, directory: Path, workers: int, say: Say) -> tuple[Evaluator, RunSettings]:
@@ -235,6 +251,7 @@ class _Driver:
     """Drives a run."""
 
     evaluator: Evaluator
+    make: Callable[[Configuration], Proposer]
     directory: Path
     store: Store
     machines: Machines
@@ -245,7 +262,7 @@ class _Driver:
         """Search until the budget is spent, then confirm and compare the best if `final`."""
         evaluator, store = self.evaluator, self.store
         task, configuration = evaluator.task, evaluator.configuration
-        history = History(task.branches, configuration)
+        history = History(task.branches, configuration, self.make(configuration))
         history.restore(store.candidates(), store.search_trainings())
         evaluator.learn(history.known_keys)
         settings = store.settings()
