@@ -99,10 +99,7 @@ def count_injected_faults_as_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_worker(patch: pytest.MonkeyPatch) -> None:
-    def keep(self: Any, worker: Any) -> None:
-        pass
-
-    patch.setattr(Slot, "_discard", keep)
+    patch.setattr(Slot, "_discard", lambda self: None)
 
 
 MUTANTS: list[tuple[Mutate, Callable[[], None]]] = [

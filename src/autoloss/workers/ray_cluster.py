@@ -204,12 +204,10 @@ class RayCluster(Cluster):
             return Lost(START, "memory", _first_lines(error), 0.0)
         except errors.RayTaskError as error:
             return Raised(START, f"A worker on the cluster fails: {error}", "", 0.0)
-        except errors.RayActorError as error:
-            if error.actor_init_failed:
-                return Raised(START, f"A worker could not start on the cluster: {error}", "", 0.0)
-            return Lost(START, "node", _first_lines(error), 0.0)
         except errors.RayError as error:
-            # A lost object, a worker that crashed, a raylet that is gone: never the fault of what was computed.
+            if isinstance(error, errors.RayActorError) and error.actor_init_failed:
+                return Raised(START, f"A worker could not start on the cluster: {error}", "", 0.0)
+            # A lost actor or object, a worker that crashed, a raylet that is gone: never the fault of what was computed.
             return Lost(START, "node", f"{type(error).__name__}: {_first_lines(error)}", 0.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, Raised, StrayBytesError, decode
@@ -59,7 +59,7 @@ class Slot:
         """Read what the worker sent and enforce its limits.
 
         Args:
-            memory: Process group → resident bytes, for all groups; empty when it was not measured.
+            memory: Reaper of a worker → resident bytes; empty when it was not measured.
 
         Returns:
             The outcome of the job, once it has one; the slot is free then.
@@ -67,7 +67,12 @@ class Slot:
         worker = self.worker
         if worker is None:
             return None
-        outcome = self._read(worker) or self._enforce_limits(worker, memory)
+        try:
+            answers = worker.exchange()
+        except StrayBytesError as error:
+            outcome = self._refuse(worker, str(error))
+        else:
+            outcome = self._read(worker, answers) or self._enforce_limits(worker, memory)
         if outcome is None or self.job is None:
             return None
         self.job = None
@@ -75,33 +80,18 @@ class Slot:
 
     def clear(self) -> None:
         """End the worker and drop its job."""
-        if self.worker is not None:
-            self.worker.close()
-        self.worker = self.job = None
+        self._discard()
+        self.job = None
 
-    @property
-    def _number(self) -> int:
-        return START if self.job is None else self.job.number
-
-    @property
-    def _seconds(self) -> float:
-        return 0.0 if self.job is None else self.job.seconds
-
-    def _read(self, worker: WorkerProcess) -> JobOutcome | None:
-        try:
-            answers = worker.exchange()
-        except StrayBytesError as error:
-            return self._refuse(worker, str(error))
+    def _read(self, worker: WorkerProcess, answers: Sequence[tuple[int, bytes]]) -> JobOutcome | None:
         for job, body in answers:
-            if job != (self._number if worker.ready else START) or (worker.ready and self.job is None):
+            if job != (START if self.job is None or not worker.ready else self.job.number):
                 return self._refuse(worker, f"an answer came for job {job}")
             try:
                 message, is_last = decode(body)
             except Exception as error:
                 text = f"The driver cannot read the result; return plain values. {type(error).__name__}: {error}"
-                number, seconds = self._number, self._seconds
-                self._discard(worker)
-                return Raised(number, text, traceback.format_exc(), seconds)
+                return self._fail(text, traceback.format_exc())
             match message:
                 case Finished(job=number) if number == START:
                     worker.ready = True
@@ -109,26 +99,25 @@ class Slot:
                         self.job.started = time.monotonic()
                 case Raised(job=number) if number == START:
                     text = f"A worker could not load what it is to run. {message.message}"
-                    number = self._number
-                    self._discard(worker)
-                    return Raised(number, text, message.traceback_text, 0.0, at_start=True)
-                case Lost(_, cause, text, _):
+                    return self._fail(text, message.traceback_text, at_start=True)
+                case Lost():
                     # The worker itself reports an error of its memory or its GPU; it gets no other job.
-                    return self._lose(worker, cause, text)
+                    return self._lose(worker, message.cause, message.detail)
                 case _:
                     if is_last:
                         # Something that its job changed cannot be restored.
-                        self._discard(worker)
+                        self._discard()
                     return message
         return None
 
-    def _refuse(self, worker: WorkerProcess, found: str) -> JobOutcome:
-        """End a worker whose pipe somebody else wrote to: what follows could be anything."""
-        return self._lose(worker, "exited", f"The worker's answers cannot be read: {found}. It was ended.")
-
     def _enforce_limits(self, worker: WorkerProcess, memory: Mapping[int, int]) -> JobOutcome | None:
         if worker.hung_up:
-            return self._handle_exit(worker)
+            worker.close()
+            cause, text = worker.describe_exit()
+            if cause == "exited" and not worker.ready:
+                # Another one would end likewise: an error to show, not an accident to repeat.
+                return self._fail(f"A worker could not start. {text}{worker.last_output()}", "", at_start=True)
+            return self._lose(worker, cause, text)
         used, limit = memory.get(worker.reaper, 0), self._memory_limit_bytes
         if limit is not None and used > limit:
             return self._lose(worker, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
@@ -139,24 +128,25 @@ class Slot:
             return self._lose(worker, "deadline", text)
         return None
 
-    def _handle_exit(self, worker: WorkerProcess) -> JobOutcome:
-        """Return what the unexpected end of a worker means for its job."""
-        worker.close()
-        cause, text = worker.describe_exit()
-        if cause == "exited" and not worker.ready:
-            # Another one would end likewise: an error to show, not an accident to repeat.
-            self._discard(worker)
-            return Raised(
-                self._number, f"A worker could not start. {text}{worker.last_output()}", "", 0.0, at_start=True
-            )
-        return self._lose(worker, cause, text)
+    def _refuse(self, worker: WorkerProcess, found: str) -> JobOutcome:
+        """End a worker whose pipe somebody else wrote to: what follows could be anything."""
+        return self._lose(worker, "exited", f"The worker's answers cannot be read: {found}. It was ended.")
 
-    def _lose(self, worker: WorkerProcess, cause: Cause, text: str) -> JobOutcome:
-        number, seconds = self._number, self._seconds
-        begun = self.job is not None and self.job.started is not None
-        self._discard(worker)
-        return Lost(number, cause, text + worker.last_output(), seconds, begun)
+    def _lose(self, worker: WorkerProcess, cause: Cause, text: str) -> Lost:
+        job, seconds = self._find_job()
+        self._discard()
+        return Lost(job.number, cause, text + worker.last_output(), seconds, job.started is not None)
 
-    def _discard(self, worker: WorkerProcess) -> None:
-        worker.close()
+    def _fail(self, text: str, trace: str, *, at_start: bool = False) -> Raised:
+        job, seconds = self._find_job()
+        self._discard()
+        return Raised(job.number, text, trace, seconds, at_start)
+
+    def _find_job(self) -> tuple[RunningJob, float]:
+        job = self.job or RunningJob(START, 0.0, None)
+        return job, job.seconds
+
+    def _discard(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
         self.worker = None

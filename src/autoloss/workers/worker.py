@@ -136,7 +136,7 @@ def classify_error(error: BaseException) -> Cause | None:
         if names.intersection(MEMORY_ERRORS):
             return "memory"
         if names.intersection(DEVICE_ERRORS) or (
-            isinstance(found, RuntimeError) and any(text in _text(found) for text in DEVICE_TEXTS)
+            isinstance(found, RuntimeError) and any(text in str(found) for text in DEVICE_TEXTS)
         ):
             return "device"
         rest += [cause for cause in (found.__cause__, found.__context__) if cause is not None]
@@ -145,25 +145,14 @@ def classify_error(error: BaseException) -> Cause | None:
     return None
 
 
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as another:
-        return f"its text cannot be had: {type(another).__name__}"
-
-
 def describe_error(error: BaseException) -> tuple[str, str]:
     """Return the message and the traceback of an exception, without the frames of this file, both of limited length."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    kind, text = type(error).__name__, _text(error)
-    try:
-        told = "".join(traceback.TracebackException(type(error), error, trace).format())
-    except BaseException as another:
-        told = f"its traceback cannot be had: {type(another).__name__}"
-    message = keep_text(f"{kind}: {text}" if text else kind, MESSAGE_CHARACTERS)
-    return message, keep_text(told, TRACEBACK_CHARACTERS)
+    kind, text = type(error).__name__, str(error)
+    told = "".join(traceback.TracebackException(type(error), error, trace).format())
+    return keep_text(f"{kind}: {text}" if text else kind, MESSAGE_CHARACTERS), keep_text(told, TRACEBACK_CHARACTERS)
 
 
 def serve(reaper: int) -> None:
@@ -216,13 +205,16 @@ def _run_jobs(channel: Channel) -> None:
 
 def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:
     """Write an outcome, and whether the worker can take no other job."""
-    try:
-        body = cloudpickle.dumps((outcome, is_last))
-    except Exception as error:
-        message, traceback_text = describe_error(error)
-        text = f"The result cannot be sent to the driver; return plain values. {message}"
-        return cloudpickle.dumps((Raised(outcome.job, text, traceback_text, outcome.seconds), is_last))
-    if len(body) > ANSWER_BYTES:
-        text = f"The result has {len(body)} bytes, and a driver takes at most {ANSWER_BYTES}; return plain values."
-        return cloudpickle.dumps((Raised(outcome.job, text, "", outcome.seconds), is_last))
-    return body
+    pickled = run_job(cloudpickle.dumps, outcome.job, (outcome, is_last), passing=())
+    match pickled:
+        case Finished(value=body) if len(body) <= ANSWER_BYTES:
+            return body
+        case Finished(value=body):
+            text = f"The result has {len(body)} bytes, and a driver takes at most {ANSWER_BYTES}; return plain values."
+            pickled = Raised(outcome.job, text, "", outcome.seconds)
+        case Raised(message=message):
+            text = f"The result cannot be sent to the driver; return plain values. {message}"
+            pickled = replace(pickled, message=text, seconds=outcome.seconds)
+        case Lost():
+            pass
+    return cloudpickle.dumps((pickled, is_last))
