@@ -44,8 +44,9 @@ def _public() -> Iterator[tuple[str, Any]]:
         thing = getattr(autoloss, name)
         if not inspect.ismodule(thing):
             yield f"autoloss.{name}", thing
-    for module in (tasks, zoo):
-        for name in ("names", "get"):
+    losses = ("RegionLoss", "weighted_cross_entropy", "AutoSegLoss", "Curve")
+    for module, names in ((tasks, ("names", "get")), (zoo, ("names", "get", *losses))):
+        for name in names:
             yield f"{module.__name__}.{name}", getattr(module, name)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autoloss.run.search import resume, search
     from autoloss.settings import Configuration
     from autoloss.space.activated import ActivatedBranch
-    from autoloss.space.branch import Branch, Criterion, Role, Sample
+    from autoloss.space.branch import Branch, Role, Sample
     from autoloss.space.expression import Alphabet, Expression
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autoloss.training.execution import Execution
     from autoloss.training.loop import fit, seed_generators, shuffle_batches
     from autoloss.training.recipe import Recipe
-    from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
+    from autoloss.training.training import Diverged, Scored, Stopped, Training
 
 __version__ = "0.1.0"
 
@@ -57,14 +57,14 @@ _HOMES = {
     "autoloss.run.search": ("resume", "search"),
     "autoloss.settings": ("Configuration",),
     "autoloss.space.activated": ("ActivatedBranch",),
-    "autoloss.space.branch": ("Branch", "Criterion", "Role", "Sample"),
+    "autoloss.space.branch": ("Branch", "Role", "Sample"),
     "autoloss.space.expression": ("Alphabet", "Expression"),
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
     "autoloss.formulas.simplify": ("simplify",),
     "autoloss.training.execution": ("Execution",),
-    "autoloss.training.training": ("Diverged", "Observe", "Scored", "Stopped", "Training"),
+    "autoloss.training.training": ("Diverged", "Scored", "Stopped", "Training"),
     "autoloss.tasks.data": ("Data",),
     "autoloss.tasks.supervised": ("Setup", "SupervisedTask"),
     "autoloss.tasks.task": ("Task", "check_training"),
@@ -82,7 +82,6 @@ __all__ = [
     "Branch",
     "Candidate",
     "Configuration",
-    "Criterion",
     "Data",
     "Diverged",
     "Evolution",
@@ -91,7 +90,6 @@ __all__ = [
     "FormulaError",
     "Kind",
     "Loss",
-    "Observe",
     "Operator",
     "Outcome",
     "OwnedError",

@@ -7,7 +7,7 @@ place of the network. Nothing outside this file knows of the task; `test_two_hea
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +18,8 @@ from torch.utils.data import Dataset
 from autoloss import (
     ActivatedBranch,
     Branch,
-    Criterion,
     Diverged,
     Execution,
-    Observe,
     Recipe,
     Role,
     Sample,
@@ -33,6 +31,9 @@ from autoloss import (
     seed_generators,
     shuffle_batches,
 )
+
+Criterion = Mapping[str, Callable[[Tensor, Mapping[str, Tensor]], Tensor]]
+Observe = Callable[[int, float], None]
 
 SIDE = 4
 """Pixels of a heatmap's side."""

@@ -5,8 +5,41 @@ Listing the names does not import torch; making a loss does.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry
 from autoloss.zoo.resolving import get, get_entry, names, resolve
 
-__all__ = ["ENTRIES", "Entry", "get", "get_entry", "names", "resolve"]
+if TYPE_CHECKING:
+    from autoloss.zoo.auto_seg import AutoSegLoss, Curve
+    from autoloss.zoo.cross_entropies import weighted_cross_entropy
+    from autoloss.zoo.regions import RegionLoss
+
+_HOMES = {
+    "AutoSegLoss": "auto_seg",
+    "Curve": "auto_seg",
+    "RegionLoss": "regions",
+    "weighted_cross_entropy": "cross_entropies",
+}
+"""Name → the module that it is imported from when it is first used: these need torch."""
+
+__all__ = [
+    "ENTRIES",
+    "AutoSegLoss",
+    "Curve",
+    "Entry",
+    "RegionLoss",
+    "get",
+    "get_entry",
+    "names",
+    "resolve",
+    "weighted_cross_entropy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
