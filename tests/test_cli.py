@@ -206,7 +206,10 @@ def test_a_csv_is_checked(csv, capsys):
             ["search", "digits-seg", "--inject", "hang=0.1", "--workers", "0"],
             "inject needs at least one worker process",
         ),
-        (["resume", "runs/x", "--ray", "ray://head:10001"], "expected auto, or host:port of a cluster"),
+        (
+            ["resume", "runs/x", "--workers", "2", "--ray", "ray://head:10001"],
+            "expected auto, or host:port of a cluster",
+        ),
         (["score", "digits-seg", "--loss", "-y * lgo(p)"], "no operator named 'lgo'. Did you mean 'log'?"),
         (["score", "digits-seg", "--loss", "seg/mio"], "Did you mean 'seg/miou'?"),
         (["score", "digits-seg", "--loss", "y"], "does not depend on the prediction"),

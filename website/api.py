@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, get_origin
 
 import autoloss
 from autoloss import tasks, zoo
-from website.documented import Docstring, docstring
+from website.documented import Docstring, docstring, meaning_of
 
 INTRODUCTION = """\
 # Python
@@ -32,8 +33,9 @@ def page() -> str:
     for title, packages in GROUPS.items():
         parts.append(f"## {title}")
         for name, thing in _public():
-            if f"{thing.__module__}.".startswith(packages):
-                parts.extend(_entry(name, thing))
+            home = autoloss._NAMES.get(name.removeprefix("autoloss."), thing.__module__)
+            if f"{home}.".startswith(packages):
+                parts.extend(_alias_entry(name, thing, home) if get_origin(thing) else _entry(name, thing))
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,6 +50,13 @@ def _public() -> Iterator[tuple[str, Any]]:
     for module, names in ((tasks, ("names", "get")), (zoo, ("names", "get", *losses))):
         for name in names:
             yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+def _alias_entry(name: str, thing: Any, home: str) -> Iterator[str]:
+    yield f"### {name}"
+    text = str(thing).replace("collections.abc.", "").replace("torch.", "")
+    yield f"```python\n{name} = {text}\n```"
+    yield meaning_of(import_module(home), name.rpartition(".")[2])
 
 
 def _entry(name: str, thing: Any) -> Iterator[str]:

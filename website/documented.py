@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from autoloss.errors import RequestError
@@ -60,13 +62,22 @@ def docstring(thing: Any) -> Docstring:
     return Docstring("\n".join(text).strip(), whole, "\n".join(example).strip())
 
 
+def meaning_of(module: ModuleType, name: str) -> str:
+    """Return the docstring below a name that a module assigns."""
+    body = ast.parse(inspect.getsource(module)).body
+    for above, below in itertools.pairwise(body):
+        if isinstance(above, ast.Assign) and ast.unparse(above.targets[0]) == name:
+            return _text(below)
+    return ""
+
+
 def fields_of(kind: type) -> dict[str, str]:
     """Return the fields of a dataclass with their meanings, from the docstring below each or from its `Args`."""
     said = docstring(kind).entries("Args")
     for declared in reversed([base for base in kind.__mro__ if dataclasses.is_dataclass(base)]):
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(declared))).body
         assert isinstance(tree, ast.ClassDef)
-        for above, below in zip(tree.body, tree.body[1:], strict=False):
+        for above, below in itertools.pairwise(tree.body):
             if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and (text := _text(below)):
                 said[above.target.id] = " ".join(text.split())
     return {setting.name: said.get(setting.name, "") for setting in dataclasses.fields(kind)}

@@ -111,12 +111,7 @@ def resume(
     machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
     with Status(console_of(to_stderr=as_json)) as status:
         found = runs.resume(
-            directory,
-            evaluations=budget,
-            workers=machines,
-            final=final,
-            observe=status.observe,
-            say=status.say,
+            directory, evaluations=budget, workers=machines, final=final, observe=status.observe, say=status.say
         )
     _conclude(found, as_json)
 
