@@ -112,7 +112,7 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
 
 
 def describe_never_trained(search: Search) -> str:
-    """Say how many losses passed the rejection protocol, but diverged or hardly improved the network."""
+    """Count the losses that passed the rejection protocol, but diverged or hardly improved the network."""
     found = search.never_trained
     ways = [f"{found.diverged} diverged"]
     if found.standing is not None:

@@ -1,4 +1,4 @@
-"""The summary of a run, which the terminal, JSON, the report and the live page all show."""
+"""The summary of a run that terminal, JSON, report and live page show."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def describe_formula(formula: Readable) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run found.
+    """Summary of a run.
 
     Args:
         end: Why it ended.

@@ -87,7 +87,7 @@ def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _warn(outcome: Outcome | None, untrained: float | None) -> str:
-    """Say that the training of a loss failed or learned nothing; empty otherwise."""
+    """Return a warning where the training of a loss failed or learned nothing; empty otherwise."""
     if outcome is None:
         return ""
     if outcome.state is State.DIVERGED:

@@ -24,7 +24,7 @@ MORE_SEEDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a standing is put into words.
+    """Wording and consequences of one standing.
 
     Args:
         is_lost: The best baseline is the better choice.
@@ -60,10 +60,10 @@ REPEATED = Form("No: {found} has the gradient of the best baseline, up to a fact
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do next.
+    """A recommended next step.
 
     Args:
-        command: That does it, where one does.
+        command: The command that does it, if there is one.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a search found a better loss than the baselines.
+    """Answer to the question whether a search found a better loss than the baselines.
 
     Args:
         headline: The answer in a sentence.
@@ -170,7 +170,7 @@ def _describe_difference(judgement: Judgement) -> str:
 
 
 def describe_correction(judgement: Judgement) -> str:
-    """Say how p-values are corrected; empty where there is one baseline only."""
+    """Describe how p-values are corrected; empty where there is one baseline only."""
     return f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
 
 
@@ -219,7 +219,7 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
 
 
 def _at(entrant: Entrant) -> str:
-    """Say how a loss was scaled where it was compared."""
+    """Describe how a loss was scaled where it was compared."""
     if entrant.scale != 1:
         return f"multiplied by {entrant.scale:g}, at the recipe's learning rate"
     factor = entrant.learning_rate
@@ -231,7 +231,7 @@ def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:
 
 
 def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
-    """Say what the p-values of a comparison are; nothing where it has none."""
+    """Describe the p-values of a comparison; empty where it has none."""
     test = "two-sided paired t-test over the same training seeds"
     if judgement is None:
         reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)

@@ -1,4 +1,4 @@
-"""Several runs beside each other: what they were asked, what they found, and how fast."""
+"""Comparison of several runs: their settings, their results, and their progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLOURS = 4
 
 @dataclass(frozen=True, slots=True)
 class RunsContents:
-    """What the page of several runs shows.
+    """Contents of the page of several runs.
 
     Args:
         run: Their names.

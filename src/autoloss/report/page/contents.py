@@ -1,4 +1,4 @@
-"""Everything that the page shows, gathered from one look at a run."""
+"""Contents of the page, gathered from one reading of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIME = "%Y-%m-%d %H:%M"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the page of a run shows.
+    """Contents of the page of a run.
 
     Args:
         run: Name of its folder.
@@ -137,12 +137,12 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
 
 
 def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
-    best, changed = search.reader.losses(search.reader.ranking[:1]), search.reader.last_change
+    best, changed = summary.top[:1], search.reader.last_change
     return {
         summary.state.unit: summary.state.progress,
         **({"trainings": write_counts(count_trainings(search))} if summary.shares else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
-        "best on valid": score_of(search, best[0]["score"], best[0]["fidelity"]) if best else "–",
+        "best on valid": score_of(search, best[0].score, best[0].fidelity) if best else "–",
         "last written": "–" if changed is None else time.strftime(TIME, time.localtime(changed)),
     }
 

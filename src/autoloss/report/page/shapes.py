@@ -33,7 +33,7 @@ MIXING = frozenset({"mean_nhw", "mean_c", "max_pool", "min_pool"})
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How a kind of branch is probed.
+    """Probe of one kind of branch.
 
     Args:
         known: Name in the zoo of the reference where the task's standard loss has no formula.
