@@ -202,10 +202,12 @@ class History:
         return [
             Training(
                 seed=derive_seed(seed, "training", *([number] if number else [])),
+                fold=fold,
                 fidelity=candidate.fidelity,
                 learning_rate=learning_rate,
             )
             for number in candidate.seeds
+            for fold in candidate.folds
         ]
 
     def collect(self, k: int, training: Training, outcome: Outcome) -> None:
@@ -224,10 +226,6 @@ class History:
         if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
             self.charged += outcome.fidelity * outcome.count
         self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
-        if candidate.promoted and candidate.parent is not None:
-            before = self.outcomes[candidate.parent]
-            if before.fidelity == outcome.fidelity:
-                outcome = Outcome.pool([before, outcome])
         for told in (k, *self._twins.pop(k, ())):
             self._assign(told, outcome)
 

@@ -38,7 +38,7 @@ class Ledger:
         self.scored: defaultdict[float, list[int]] = defaultdict(list)
         """Share of the schedule → candidates with a score, in their order."""
         self.again: dict[int, int] = {}
-        """Candidate → the one that it is trained as again at the same share, whose outcome holds its own."""
+        """Candidate → the first that it is as trained again at the same share, and has a score there."""
         self.memos: dict[object, Any] = {}
         self._others_resolved = 0
         """Likewise, as if promoted candidates had an outcome at once."""
@@ -47,9 +47,6 @@ class Ledger:
     def add(self, candidate: Candidate) -> None:
         """Append the next candidate."""
         self.candidates.append(candidate)
-        parent = candidate.parent if candidate.promoted else None
-        if parent is not None and self.candidates[parent].fidelity == candidate.fidelity:
-            self.again.setdefault(parent, candidate.id)
         self._count_resolved()
 
     def tell(self, k: int, outcome: Outcome) -> None:
@@ -63,6 +60,9 @@ class Ledger:
         self.outcomes[k] = outcome
         if outcome.score is not None:
             insort(self.scored[outcome.fidelity], k)
+            parent = self.candidates[k].parent if self.candidates[k].promoted else None
+            if parent is not None and self.outcomes[parent].fidelity == outcome.fidelity:
+                self.again[parent] = min(k, self.again.get(parent, k))
         self._count_resolved()
 
     def _count_resolved(self) -> None:
@@ -133,7 +133,8 @@ class View:
     def scored(self, fidelity: float) -> Sequence[int]:
         """Return the visible candidates with a score at a share of the schedule, in their order.
 
-        One that was trained again at that share gives way to the candidate that holds the outcome of all its trainings.
+        One that was trained again at that share gives way to the candidate that it is now: a score that a loss was chosen by
+        flatters it.
         """
         first = fidelity == self.configuration.search.rungs[0]
         last = self.count - 1 if first else min(self.count - 1, self.k - self._ledger.promoted_lag)
