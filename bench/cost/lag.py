@@ -26,9 +26,8 @@ from typing import Any
 
 import autoloss
 from autoloss import recipes
-from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import Entrant, training_seeds
-from autoloss.comparison.record import Memory
+from autoloss.comparison.record import Memory, compare_losses
 from autoloss.comparison.table import Measurements, Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples

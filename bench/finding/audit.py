@@ -24,8 +24,8 @@ from typing import Any
 
 import autoloss
 from autoloss.comparison.baselines import baselines, tune_learning_rates
-from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import TEST, Entrant, training_seeds
+from autoloss.comparison.record import compare_losses
 from autoloss.comparison.table import Measurements, Row
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,8 +18,7 @@ import autoloss
 from autoloss import recipes
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.retrain import Pace, choose_baselines
-from autoloss.comparison.retraining import RESULT, PublishedRow, Retraining
+from autoloss.comparison.retrain import FILE, Pace, PublishedRow, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import State
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
@@ -27,7 +27,7 @@ from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import Comparison, TaskReference
-from autoloss.store.store import Store
+from autoloss.store.store import Store, StoreError
 from autoloss.tasks.data import Data
 from autoloss.tasks.supervised import Setup, SupervisedTask
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
@@ -216,7 +216,8 @@ def test_a_retraining_killed_anywhere_goes_on_to_the_same_table(run, done, tmp_p
                 checkpoint_seconds=0,
                 observe=observe,
             )
-    assert len(list(tmp_path.rglob(RESULT))) == 1
+    with Store(tmp_path, file=FILE) as store:
+        assert len(store.trainings()) == 1
     assert [bool(list_checkpoints(folder)) for folder in sorted(tmp_path.glob("*/seed-*"))].count(True) == 1
     found = retrain(run, task=small_task(), out=tmp_path, training_seeds=2, against=["ce"])
     assert [row.outcomes for row in found.rows] == [row.outcomes for row in done.rows]
@@ -259,19 +260,12 @@ def test_another_retraining_in_the_same_folder_is_refused_by_what_differs(run, d
         retrain(run, **{"task": small_task(), "out": done.directory, "training_seeds": 2, "against": ["ce"], **change})
 
 
-def test_a_result_of_another_loss_is_refused(run, done, tmp_path):
+def test_a_damaged_training_is_named(run, done, tmp_path):
     shutil.copytree(done.directory, tmp_path / "out")
-    path = tmp_path / "out" / "baseline-ce" / "seed-1" / RESULT
-    path.write_text(path.read_text().replace('"loss": "baseline/ce"', '"loss": "baseline/dice"'))
-    with pytest.raises(RequestError, match="loss is 'baseline/dice' there and 'baseline/ce' here"):
-        retrain(run, task=small_task(), out=tmp_path / "out", training_seeds=2, against=["ce"])
-
-
-@pytest.mark.parametrize("content", ["", "{", "{}", '{"loss": "baseline/ce"}', "[]"])
-def test_a_damaged_result_is_named(run, done, tmp_path, content):
-    shutil.copytree(done.directory, tmp_path / "out")
-    (tmp_path / "out" / "baseline-ce" / "seed-1" / RESULT).write_text(content)
-    with pytest.raises(RequestError, match=r"seed-1/result\.json is damaged .* Delete .*seed-1 to train it again"):
+    with sqlite3.connect(tmp_path / "out" / FILE) as connection:
+        connection.execute("UPDATE training SET score = 0.99 WHERE rowid = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="row 2 of training is damaged"):
         retrain(run, task=small_task(), out=tmp_path / "out", training_seeds=2, against=["ce"])
 
 

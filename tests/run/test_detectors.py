@@ -8,12 +8,12 @@ import pytest
 
 import autoloss
 from autoloss import recipes
-from autoloss.comparison.retrain import Pace
-from autoloss.comparison.retraining import RESULT
+from autoloss.comparison.retrain import FILE, Pace
 from autoloss.report.retrained import markdown
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.store.run_settings import TaskReference
+from autoloss.store.store import Store
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
 
 pytest.importorskip("autoloss.tasks.detection.task")
@@ -61,7 +61,8 @@ def test_a_retrained_detector_killed_midway_goes_on_to_the_same_table(run, tmp_p
     assert list_checkpoints(next((tmp_path / "killed").glob("*/seed-1")))
     again = retrain(run, out=tmp_path / "killed", **given)
     assert [row.outcomes for row in again.rows] == [row.outcomes for row in whole.rows]
-    assert len(list((tmp_path / "killed").rglob(RESULT))) == len(list((tmp_path / "killed").rglob(NETWORK))) == 2
+    with Store(tmp_path / "killed", file=FILE) as store:
+        assert len(store.trainings()) == len(list((tmp_path / "killed").rglob(NETWORK))) == 2
     assert whole.metric == "ap50"
     assert {"map", "voc07"} < set(whole.figures)
     assert "| loss | seeds | ap50 |" in markdown(whole)

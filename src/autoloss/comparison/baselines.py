@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import Entrant, training_seeds
-from autoloss.comparison.record import Record
+from autoloss.comparison.record import Record, compare_losses
 from autoloss.comparison.table import sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.space.branch import Branch

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from autoloss.comparison.baselines import baselines, count_tuning_trainings, tune_learning_rates
-from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.record import Counted, Record, run_trainings
+from autoloss.comparison.record import Counted, Record, compare_losses, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import Configuration, FinalSettings

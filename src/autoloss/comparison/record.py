@@ -1,10 +1,12 @@
-"""Trainings that are asked for, run once: what is recorded is not trained again."""
+"""Trainings that are asked for, run once, and losses trained on the same seeds; a recorded training is not repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.table import Row, collect_rows
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
@@ -70,3 +72,15 @@ def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record)
             record.add_training(done.job.loss, done.job.training, done.result)
             recorded[done.job] = done.result
     return recorded
+
+
+def compare_losses(
+    entrants: Sequence[Entrant], seeds: Sequence[int], split: str, dispatcher: Dispatcher, record: Record
+) -> list[Row]:
+    """Train every entrant on the same seeds; the first baseline is the reference of the others.
+
+    Returns:
+        One row per entrant, in their order.
+    """
+    jobs = [entrant.job(seed, split) for seed in seeds for entrant in entrants]
+    return collect_rows(entrants, seeds, split, run_trainings(jobs, dispatcher, record))

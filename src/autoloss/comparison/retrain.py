@@ -1,29 +1,33 @@
-"""Losses trained with the full schedule, each training in a folder of its own: its checkpoints until its result is there.
+"""Losses trained with the full schedule: their trainings are rows of a store of their own, and a killed one goes on.
 
-What is finished is never trained again, so the same request goes on where it was stopped.
+A finished training is never repeated. The store of a run has one writer, its search, and a retraining may run on another machine
+meanwhile; so a retraining has its own, of the same tables. A folder for each training holds its checkpoints and its network.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoloss import zoo
+from autoloss import recipes, zoo
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.retraining import check_settings, read_result, write_result
-from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.comparison.table import Measurements, Row, collect_rows, sort_by_mean
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError, RunError, unknown
 from autoloss.evaluation.evaluator import to_record
+from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
+from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints
@@ -32,6 +36,12 @@ from autoloss.training.threads import one_thread
 from autoloss.training.training import Training
 from autoloss.workers.process_state import restored_state
 
+FILE = "retraining.sqlite"
+"""The store in the folder of a retraining."""
+SETTINGS = "retraining"
+"""The setting that all its trainings share."""
+SCORE = "score"
+"""The column of the task's own metric where its name is not known."""
 ALL = "all"
 """Stands for every baseline that fits the task."""
 CHECKPOINT_SECONDS = 120.0
@@ -61,7 +71,7 @@ class Retrainer:
     """Trains losses on a task, one after the other. Started by torchrun, all processes share each training.
 
     Args:
-        directory: Holds a folder for each training.
+        directory: Holds the store, and a folder for each training.
         settings: What all trainings of the directory share; one with others is refused.
         operators: Those that a formula may hold, by name.
         split: What is measured.
@@ -98,57 +108,61 @@ class Retrainer:
             zoo.resolve(entrant.loss, self.task.branches, self.operators)
         # One seed of every loss before the next: who stops early can compare.
         plan = [(entrant, number) for number in range(len(seeds)) for entrant in entrants]
-        with distribution.process_group((self.execution or Execution()).device), _owned(self.directory):
-            distribution.run_on_first(lambda: check_settings(self.directory, self.settings))
-            # One process reads: to another, what the first one writes next might seem to have been there before.
-            finished = distribution.run_on_first(
-                lambda: [self._read(entrant, seeds[number], number) for entrant, number in plan]
-            )
-            outcomes: dict[tuple[Entrant, int], Outcome] = {}
-            for position, ((entrant, number), outcome) in enumerate(zip(plan, finished, strict=True), start=1):
-                label = f"{entrant.label}, seed {number + 1}"
-                if outcome is None:
-                    self.say(f"Training {position} of {len(plan)}: {label}.")
-                    outcome = self._train(entrant, seeds[number], number, label)
-                    self.say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
-                outcomes[entrant, number] = outcome
-        return sort_by_mean(
-            [Row(entrant, tuple(outcomes[entrant, number] for number in range(len(seeds)))) for entrant in entrants]
-        )
+        with distribution.process_group((self.execution or Execution()).device), _open(self.directory) as store:
+            # The first process reads and writes, and tells the others.
+            finished = distribution.run_on_first(lambda: self._read(store))
+            for position, (entrant, number) in enumerate(plan, start=1):
+                label, job = (
+                    f"{entrant.label}, seed {number + 1}",
+                    entrant.job(seeds[number], self.split, self.schedule),
+                )
+                if job in finished:
+                    continue
+                self.say(f"Training {position} of {len(plan)}: {label}.")
+                outcome = self._train(job, self._folder(entrant, number), label)
+                if store is not None:
+                    store.add_training(job.loss, job.training, outcome)
+                    delete_checkpoints(self._folder(entrant, number))
+                self.say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
+            recorded = distribution.run_on_first(lambda: self._read(store))
+        return sort_by_mean(collect_rows(entrants, seeds, self.split, recorded, self.schedule))
+
+    def _read(self, store: Store | None) -> dict[Train, Outcome]:
+        """Read the finished trainings, and refuse those of another retraining."""
+        if store is None:
+            return {}
+        settings, known = json.dumps(self.settings, sort_keys=True), store.texts().get(SETTINGS)
+        if known is None:
+            store.write_text(SETTINGS, settings)
+        else:
+            _refuse_another(self.directory, parse_json(known), parse_json(settings))
+        return store.trainings()
 
     def _folder(self, entrant: Entrant, number: int) -> Path:
         # Without its plus 1e+06 does not become 1e-06.
         name = re.sub(r"[^\w.]+", "-", entrant.label.replace("#", "loss-").replace("+", "")).strip("-")
         return self.directory / name / f"seed-{number + 1}"
 
-    def _read(self, entrant: Entrant, seed: int, number: int) -> Outcome | None:
-        return read_result(self._folder(entrant, number), {"loss": entrant.loss, "seed": seed})
-
-    def _train(self, entrant: Entrant, seed: int, number: int, label: str) -> Outcome:
-        folder = self._folder(entrant, number)
-        training = entrant.job(seed, self.split, self.schedule).training
-        losses = zoo.resolve(entrant.loss, self.task.branches, self.operators)[1]
-        criterion = scale_criterion(bind(losses, self.task.branches), training.scale)
+    def _train(self, job: Train, folder: Path, label: str) -> Outcome:
+        losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
+        criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
         execution = self.execution
         if execution is not None:
             due = Interval(self.checkpoint_seconds)
             execution = replace(
-                execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": entrant.loss})
+                execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": job.loss})
             )
+        observe = self._observer(label, job.training)
         try:
             with restored_state(), one_thread():
-                outcome = to_record(self.task.train(criterion, training, execution, self._observer(label, training)))
+                return to_record(self.task.train(criterion, job.training, execution, observe))
         except (RequestError, RunError):
             raise
         except Exception as error:
             raise RunError(
-                f"Training {label}, failed: {type(error).__name__}: {error}. What is finished is kept; the same command goes on "
+                f"Training {label}, failed: {type(error).__name__}: {error}. Finished trainings are kept; the same command goes on "
                 "from there."
             ) from error
-        if distribution.rank() == 0:
-            write_result(folder, {"loss": entrant.loss, "seed": seed}, outcome)
-            delete_checkpoints(folder)
-        return outcome
 
     def _observer(self, label: str, training: Training) -> Callable[[int, float], None] | None:
         observe = self.observe
@@ -216,10 +230,10 @@ def choose_baselines(names: Sequence[str] | None, task: Task) -> list[Entrant]:
 
 
 @contextmanager
-def _owned(directory: Path) -> Iterator[None]:
-    """Keep other processes out of a directory; those of the same training share it."""
+def _open(directory: Path) -> Iterator[Store | None]:
+    """Open the store of a directory, and keep other processes out; None in all but the first process of a training."""
     if distribution.rank():
-        yield
+        yield None
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -227,6 +241,99 @@ def _owned(directory: Path) -> Iterator[None]:
         raise RequestError(f"{directory} cannot be made: {error.strerror}. Give another directory.") from None
     owner = Ownership(directory)
     try:
-        yield
+        with Store(directory, write=True, file=FILE) as store:
+            yield store
     finally:
         owner.close()
+
+
+def _refuse_another(directory: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    one, other = _flat(there), _flat(here)
+    differing = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
+    if differing:
+        listed = "; ".join(f"{name} is {one.get(name)!r} there and {other.get(name)!r} here" for name in differing)
+        raise RequestError(
+            f"{directory} holds another retraining: {listed}. Ask for the same, or give another directory."
+        )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A published row of results in the unit of the table.
+
+    Args:
+        figures: Metric → value, in the metric's own unit.
+    """
+
+    label: str
+    figures: Mapping[str, float]
+
+    @classmethod
+    def of(cls, row: recipes.Published) -> PublishedRow:
+        """Return a row of a recipe, whose figures are percent."""
+        label = row.loss if row.target is None else f"{row.loss} for {row.target}"
+        return cls(label, {metric: percent / 100 for metric, percent in row.figures.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Retraining:
+    """Losses that were trained with the full schedule, the best first.
+
+    Args:
+        settings: What all trainings share: task, options, schedule, split, recipe, precision.
+        metric: The name of the score's column.
+        seeds: The training seeds, in the order of the outcomes of each row.
+        published: The paper's rows, if a recipe of it was asked for.
+    """
+
+    directory: Path
+    settings: Mapping[str, Any]
+    metric: str
+    seeds: tuple[int, ...]
+    rows: Sequence[Row]
+    published: Sequence[PublishedRow] = field(default=())
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The columns: the score, then whatever else was measured or published."""
+        also = (name for row in self.rows for outcome in row.outcomes for name in outcome.also)
+        published = (name for row in self.published for name in row.figures)
+        return tuple(dict.fromkeys((self.metric, *also, *published)))
+
+    def column(self, row: Row, figure: str) -> Measurements:
+        """Return one column of a row; its mean and standard deviation are over the seeds."""
+        return row.score if figure == self.metric else row.figure(figure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "directory": str(self.directory),
+            "settings": dict(self.settings),
+            "metric": self.metric,
+            "rows": [self._row_to_dict(row) for row in self.rows],
+            "published": [{"label": row.label, "figures": dict(row.figures)} for row in self.published],
+        }
+
+    def _row_to_dict(self, row: Row) -> dict[str, Any]:
+        columns = {figure: self.column(row, figure) for figure in self.figures}
+        return {
+            "label": row.entrant.label,
+            "loss": row.entrant.loss,
+            "baseline": row.entrant.baseline,
+            "learning_rate": row.entrant.learning_rate,
+            "scale": row.entrant.scale,
+            "seeds": list(self.seeds),
+            "reasons": list(row.reasons),
+            "figures": {
+                figure: {"mean": column.mean, "sd": column.deviation, "values": list(column.values)}
+                for figure, column in columns.items()
+                if column.finite
+            },
+        }

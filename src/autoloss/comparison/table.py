@@ -148,42 +148,27 @@ def find_half_width(values: Sequence[float]) -> float:
 
 
 def find_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution, to 12 digits, for a share from 0.5 to 1 - 1e-6.
-
-    Found by halving, since SciPy's `stdtrit` takes half a second to import, longer than all else that a reader does.
+    """Return the quantile of Student's t distribution.
 
     >>> round(find_quantile(0.975, 2), 4)
     4.3027
     """
-    # In terms of the angle, which is bounded where the quantile is not.
-    low, high = 0.0, math.pi / 2
-    while (angle := (low + high) / 2) not in (low, high):
-        low, high = (angle, high) if _find_probability(angle, freedom) < 2 * share - 1 else (low, angle)
-    return math.tan(angle) * math.sqrt(freedom)
+    from scipy.special import stdtrit
 
-
-def _find_probability(angle: float, freedom: int) -> float:
-    """Return the probability that |t| is below tan(angle)·√freedom.
-
-    Source: Abramowitz & Stegun, Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
-    """
-    odd, square = freedom % 2, math.cos(angle) ** 2
-    term = math.cos(angle) if odd else 1.0
-    total = 0.0
-    for power in range(1 + odd, freedom, 2):
-        total += term
-        term *= square * power / (power + 1)
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    return float(stdtrit(freedom, share))
 
 
 def collect_rows(
-    entrants: Sequence[Entrant], seeds: Sequence[int], split: str, recorded: Mapping[Train, Outcome]
+    entrants: Sequence[Entrant],
+    seeds: Sequence[int],
+    split: str,
+    recorded: Mapping[Train, Outcome],
+    schedule: str = "proxy",
 ) -> list[Row]:
     """Return the rows of the entrants whose trainings are all recorded; the first baseline is the reference of the others."""
     found: list[Row] = []
     for entrant in entrants:
-        outcomes = [recorded.get(entrant.job(seed, split)) for seed in seeds]
+        outcomes = [recorded.get(entrant.job(seed, split, schedule)) for seed in seeds]
         whole = tuple(outcome for outcome in outcomes if outcome is not None)
         if whole and len(whole) == len(outcomes):
             found.append(Row(entrant, whole))

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from autoloss.atomic_files import write_text
-from autoloss.comparison.retraining import Retraining
+from autoloss.comparison.retrain import Retraining
 from autoloss.comparison.table import Row
 from autoloss.report.leaderboard import count_seeds, figure, table
 

@@ -11,8 +11,17 @@ from typing import Any
 from autoloss import recipes
 from autoloss.comparison import entrant
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.retrain import CHECKPOINT_SECONDS, Pace, Retrainer, Say, choose_baselines, choose_execution
-from autoloss.comparison.retraining import SCORE, Published, PublishedRow, Retraining
+from autoloss.comparison.retrain import (
+    CHECKPOINT_SECONDS,
+    SCORE,
+    Pace,
+    PublishedRow,
+    Retrainer,
+    Retraining,
+    Say,
+    choose_baselines,
+    choose_execution,
+)
 from autoloss.errors import RequestError, unknown
 from autoloss.run.prepare import check_learning_rate
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
@@ -117,7 +126,7 @@ def retrain(
 
 def asked(
     run: TaskReference, recipe: str | None, options: Mapping[str, Any]
-) -> tuple[TaskReference, Sequence[Published]]:
+) -> tuple[TaskReference, Sequence[recipes.Published]]:
     """Return the task to train, and the paper's rows.
 
     A recipe on the run's own task changes the run's options; on another one, the metric is all that it takes over.

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import zoo
-from autoloss.comparison.compare import compare_losses
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TEST, Entrant
-from autoloss.comparison.record import Memory
+from autoloss.comparison.record import Memory, compare_losses
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Dispatcher

@@ -51,16 +51,17 @@ class Store:
         directory: The run's directory.
         write: Open for writing, and create the file where there is none; only the owner of the run may.
         say: Called when the disk is full or another program locks the file, and when that is over.
+        file: Name of the file.
 
     Raises:
         RequestError: There is no run in the directory, or it was written by another release.
         StoreError: The file is no store, or is damaged.
     """
 
-    def __init__(self, directory: Path, *, write: bool = False, say: Say = warn) -> None:
-        self.path = directory / FILE
+    def __init__(self, directory: Path, *, write: bool = False, say: Say = warn, file: str = FILE) -> None:
+        self.path = directory / file
         if not write and not self.path.exists():
-            raise RequestError(f"There is no run in {directory}: it holds no {FILE}. Give the folder of a search.")
+            raise RequestError(f"There is no run in {directory}: it holds no {file}. Give the folder of a search.")
         self.database = Database(self.path, write=write, say=say)
 
     def close(self) -> None:
@@ -89,8 +90,11 @@ class Store:
         Args:
             name: An attribute of `RunSettings`.
         """
-        row = {"name": name, "value": encode_setting(name, value)}
-        self.database.append([("setting", row)], replace=True)
+        self.write_text(name, encode_setting(name, value))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write the text of a setting, or replace it."""
+        self.database.append([("setting", {"name": name, "value": text})], replace=True)
 
     def settings(self) -> RunSettings:
         """Read the settings of the run.
@@ -99,7 +103,7 @@ class Store:
             RequestError: It was stopped before they were written.
             StoreError: One of them is missing or cannot be read.
         """
-        rows = self._setting_rows()
+        rows = self.texts()
         if not rows:
             raise RequestError(
                 f"The run in {self.path.parent} was stopped before it began; start it again in the same directory."
@@ -108,9 +112,10 @@ class Store:
 
     def has_settings(self) -> bool:
         """Whether the settings were written."""
-        return bool(self._setting_rows())
+        return bool(self.texts())
 
-    def _setting_rows(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
+        """Return the texts of the settings by their names."""
         return {row["name"]: row["value"] for row in self.database.read("setting")}
 
     def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
