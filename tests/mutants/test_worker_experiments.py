@@ -127,7 +127,7 @@ MUTANTS = {
     "candidates that are not stored": Mutant(
         soak,
         "autoloss.store.store:Store.add_candidate",
-        {"self.database.commit(": "candidate.id > 3 or self.database.commit("},
+        {"self.database.append(rows)": "candidate.id > 3 or self.database.append(rows)"},
     ),
     "texts of any length": Mutant(
         misbehaving, "autoloss.errors:keep_text", {"if len(text) > characters:": "if False:"}

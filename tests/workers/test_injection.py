@@ -147,6 +147,7 @@ def test_every_field_that_decides_a_training_decides_its_faults():
     others = [
         replace(plain, seed=1),
         replace(plain, split="test"),
+        replace(plain, fold=1),
         replace(plain, schedule="full"),
         replace(plain, fidelity=0.5),
         replace(plain, learning_rate=0.1),

@@ -1,4 +1,4 @@
-"""Where jobs run: in this process, in processes of this machine, or on a Ray cluster."""
+"""The machines on which jobs run: this process, processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoloss.workers.pool import InlineWorkers, JobFunction, ProcessWorkers, Wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """How many workers a run uses, and where; its history depends on none of it.
+    """The number and the place of a run's workers; its history does not depend on them.
 
     >>> Machines(workers=0).ray is None
     True
@@ -54,6 +54,7 @@ class Machines:
 
     @property
     def injection(self) -> Injection | None:
+        """The faults to inject, or None."""
         return None if self.inject is None else Injection.parse(self.inject)
 
 
@@ -74,13 +75,11 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
 
 
 def job_key(job: Job) -> tuple[int | str, ...]:
-    """Return what identifies a job in every run of the same configuration."""
+    """Return the identity of a job in every run of the same configuration."""
     if isinstance(job, RejectionBatch):
         # How many attempts a batch holds, and which keys were known when it was sent, is a matter of timing.
         return job.candidate, job.branch, job.first
-    training = job.training
-    factors = str((training.fidelity, training.learning_rate, dict(training.scale)))
-    return job.loss, training.seed, training.split, training.schedule, factors
+    return job.loss, str(job.training)
 
 
 def gpus_of_workers(task: Task, machines: Machines) -> tuple[str, ...]:

@@ -35,12 +35,12 @@ FOREVER_SECONDS = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one attempt at a job.
+    """The fault of one attempt at a job.
 
     Args:
         kind: A key of `FAULTS`.
-        late: Whether it happens after the work is done and before the result is sent, or before the work.
-        memory_bytes: What a worker with the fault `oom` takes.
+        late: Whether it happens after the work and before the result is sent, instead of before the work.
+        memory_bytes: Memory that the fault `oom` takes.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultyPayload:
-    """A payload with the fault that its worker shall have."""
+    """A payload, and the fault of its worker."""
 
     payload: Any
     fault: Fault
@@ -180,10 +180,10 @@ class Injection:
         return cls(MappingProxyType(rates), seed)
 
     def draw_fault(self, key: tuple[int | str, ...], attempt: int, memory_bytes: int | None) -> Fault | None:
-        """Return what goes wrong with an attempt at a job, or None.
+        """Return the fault of an attempt at a job, or None.
 
         Args:
-            key: What identifies the job in every run of the same configuration.
+            key: Identity of the job in every run of the same configuration.
             attempt: From 0.
             memory_bytes: The limit of a worker.
         """
@@ -213,7 +213,7 @@ class FaultyWorkers(Workers):
 
     Args:
         workers: They run a `FaultyFunction`; `close` closes them.
-        key: Payload → what identifies the job.
+        key: Payload → the identity of its job in every run of the same configuration.
         memory_limit_bytes: The limit of one of them.
 
     Attributes:

@@ -47,7 +47,7 @@ class Workers(ABC):
     @property
     @abstractmethod
     def slots(self) -> int:
-        """How many jobs run at once."""
+        """The number of jobs that run at once."""
 
     @property
     @abstractmethod
@@ -56,7 +56,7 @@ class Workers(ABC):
 
     @property
     def free(self) -> int:
-        """How many more jobs can be submitted now."""
+        """The number of jobs that can be submitted now."""
         return self.slots - len(self.busy)
 
     @abstractmethod
@@ -155,7 +155,7 @@ class InlineWorkers(Workers):
 
 
 class PolledWorkers(Workers):
-    """What workers outside this process have in common: calls that Ctrl-C cannot tear, and outcomes that wait to be returned.
+    """Workers outside this process: Ctrl-C interrupts no call halfway, and outcomes wait until they are returned.
 
     Attributes:
         _outcomes: Outcomes that were not returned yet; `_poll` adds to it.

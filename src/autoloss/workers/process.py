@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the worker has ended; what it answered before may not have been read."""
+        """True once the worker has ended; its last answers may not have been read."""
         return self.hung_up or (self._worker is not None and has_ended(self._worker))
 
     def send(self, job: int, body: bytes) -> None:

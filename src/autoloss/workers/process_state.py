@@ -1,4 +1,4 @@
-"""What a job may change for those after it: settings of its process, of torch and of numpy. They are restored after each job.
+"""Settings of a process, of torch and of numpy that a job may change for those after it; they are restored after each job.
 
 docs/architecture.md says why no process is forked for each training instead.
 """

@@ -44,6 +44,7 @@ class JobQueue:
 
     @property
     def slots(self) -> int:
+        """The number of jobs that run at once."""
         return self._workers.slots
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 
 DONE = b"done"
 REMOVE_SECONDS = 15.0
-"""How long processes of a cluster that has lost its driver may go on writing to its folder."""
+"""Time for which processes of a cluster that has lost its driver may go on writing to its folder."""
 
 
 @contextmanager
@@ -35,6 +35,7 @@ def keeper(message: str, *folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
+    """Wait until the driver is done or gone, and clean up after it."""
     message, *folders = sys.argv[1:]
     if sys.stdin.buffer.read() != DONE:
         print(f"autoloss: {message}", file=sys.stderr, flush=True)

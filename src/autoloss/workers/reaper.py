@@ -26,9 +26,9 @@ from autoloss.workers.process_table import find_descendants
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 NUMBER = struct.Struct(">Q")
-"""The first that a driver reads: the process id of the worker."""
+"""The first bytes that a driver reads: the process id of the worker."""
 END_SECONDS = 1.5
-"""How long the kernel may take to end what was killed; the driver waits a little longer."""
+"""Time that the kernel has to end killed processes; the driver waits a little longer."""
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, 
 from autoloss.workers.process import WorkerProcess
 
 START_SECONDS = 120.0
-"""How long a worker may take to start, which includes importing what the function needs."""
+"""Limit for the start of a worker, which includes importing all that the function needs."""
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class RunningJob:
 
     @property
     def seconds(self) -> float:
+        """The time for which the job has run."""
         return 0.0 if self.started is None else time.monotonic() - self.started
 
 
