@@ -51,7 +51,7 @@ def test_the_lines_of_several_runs_end_where_their_best_do(runs):
     assert contents.chart is not None
     assert "a ends at 0.9000; b ends at 0.9000" in contents.chart.description
     assert [layer.name for layer in contents.chart.layers] == ["a", "b"]
-    assert contents.settings == {"evolution.lag": ["4", "2"]}
+    assert contents.settings == {"evolution.lag": ("4", "2")}
 
 
 def test_runs_of_one_name_are_told_apart_and_other_tasks_are_warned_of(tmp_path):

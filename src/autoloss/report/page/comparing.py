@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 from autoloss import __version__
 from autoloss.numbers import figure
@@ -17,7 +16,7 @@ from autoloss.report.page.contents import TIME
 from autoloss.report.shares import list_charges
 from autoloss.report.summary import Summary, summarize
 from autoloss.run.results import Search
-from autoloss.settings import Configuration
+from autoloss.settings import Configuration, setting_names
 
 COLOURS = 4
 """Colours of the style sheet; further runs have dashed lines."""
@@ -47,8 +46,7 @@ class RunsContents:
 def gather_runs(searches: Sequence[Search]) -> RunsContents:
     """Gather the page of several runs as far as they were read."""
     names = _name_runs(searches)
-    values = [_flatten(search.configuration) for search in searches]
-    settings = {name: [one.get(name, "–") for one in values] for name in values[0]}
+    values = zip(*(_write_settings(search.configuration) for search in searches), strict=True)
     judged = {(search.settings.title, str(search.settings.task.options.get("metric", ""))) for search in searches}
     is_alike = len(judged) == 1
     return RunsContents(
@@ -57,7 +55,7 @@ def gather_runs(searches: Sequence[Search]) -> RunsContents:
         written=time.strftime(TIME),
         warning="" if is_alike else "These runs have different tasks or metrics: their scores are not comparable.",
         runs={name: summarize(search) for name, search in zip(names, searches, strict=True)},
-        settings={name: found for name, found in settings.items() if len(set(found)) > 1},
+        settings={name: found for name, found in zip(setting_names(), values, strict=True) if len(set(found)) > 1},
         chart=_draw(searches, names) if is_alike else None,
     )
 
@@ -73,15 +71,9 @@ def _name_runs(searches: Sequence[Search]) -> list[str]:
     return names
 
 
-def _flatten(configuration: Configuration) -> dict[str, str]:
-    """Return the settings of a run as text, those of a group by `group.name`."""
-    found: dict[str, str] = {}
-    for name, value in dataclasses.asdict(configuration).items():
-        inner: dict[str, Any] = value if isinstance(value, dict) else {"": value}
-        for key, one in inner.items():
-            text = ", ".join(map(str, one)) if isinstance(one, list | tuple) else str(one)
-            found[".".join(filter(None, (name, key)))] = text
-    return found
+def _write_settings(configuration: Configuration) -> list[str]:
+    values = [attrgetter(name)(configuration) for name in setting_names()]
+    return [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values]
 
 
 def _draw(searches: Sequence[Search], names: Sequence[str]) -> Chart | None:
