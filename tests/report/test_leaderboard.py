@@ -35,7 +35,7 @@ def directory(tmp_path):
 
 
 def test_a_row_holds_formula_size_score_age_and_times_found(directory):
-    rows = {row.id: row.to_dict() for row in list_top(open_run(directory), 10)}
+    rows = {row.found.id: row.to_dict() for row in list_top(open_run(directory), 10)}
     assert list(rows) == [1, 2, 0]
     expected = {
         "score": 0.3,
@@ -61,7 +61,7 @@ def test_the_hall_of_fame_holds_only_what_is_better_than_all_smaller(tmp_path):
         4: ("exp(mul(y, p))", 0.3),
     }
     add(directory, *((candidate(number, loss), scored(score)) for number, (loss, score) in sizes.items()))
-    assert [found.id for found in list_by_size(open_run(directory))] == [2, 1]
+    assert [one.found.id for one in list_by_size(open_run(directory))] == [2, 1]
 
 
 def test_top_prints_both_forms_and_what_is_in_training(directory, capsys):

@@ -57,17 +57,17 @@ def top_table(
         also: Further metrics that get a column; those that the run was started with if omitted.
     """
     further, shares = columns_of(also, search), trains_short(search)
-    confirmed = any(row.confirmed is not None for row in rows)
+    confirmed = any(row.found.confirmed is not None for row in rows)
     best = search.best.id if confirmed else None
     columns = {
-        "id": lambda row: f"{'★ ' if row.id == best else ''}{row.id}",
-        "score": lambda row: figure(row.score),
-        **({"trained": lambda row: write_share(row.fidelity)} if shares else {}),
-        **({"new training seeds": lambda row: figure(row.confirmed)} if confirmed else {}),
-        **{metric: lambda row, metric=metric: figure(row.also.get(metric)) for metric in further},
-        "size": lambda row: row.size,
+        "id": lambda row: f"{'★ ' if row.found.id == best else ''}{row.found.id}",
+        "score": lambda row: figure(row.found.score),
+        **({"trained": lambda row: write_share(row.found.fidelity)} if shares else {}),
+        **({"new training seeds": lambda row: figure(row.found.confirmed)} if confirmed else {}),
+        **{metric: lambda row, metric=metric: figure(row.found.also.get(metric)) for metric in further},
+        "size": lambda row: row.found.size,
         "age": lambda row: row.age,
-        "found": lambda row: f"{row.found}×",
+        "found": lambda row: f"{row.times_found}×",
         "formula": _write_formula,
     }
     notes = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,30 +23,20 @@ class ListedLoss:
     """A loss of a run as tables list it.
 
     Args:
-        id: The number of its candidate.
-        score: The metric of its training on the valid split.
-        fidelity: Share of the schedule of that training.
-        confirmed: Mean score over new training seeds, where it was trained again.
-        size: Number of operators.
         age: Number of candidates since.
-        found: How often it was found, with its twins and copies.
-        also: Further metrics of its training.
+        times_found: How often it was found, with its twins and copies.
     """
 
-    id: int
-    score: float
-    fidelity: float
-    confirmed: float | None
-    size: int
-    age: int
-    found: int
+    found: FoundLoss
     formula: Readable
-    also: Mapping[str, float]
+    age: int
+    times_found: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {**values, **describe_formula(self.formula), "also": dict(self.also)}
+        values = {name: getattr(self.found, name) for name in ("id", "score", "fidelity", "confirmed", "size")}
+        counts = {"age": self.age, "found": self.times_found}
+        return values | counts | describe_formula(self.formula) | {"also": dict(self.found.also)}
 
 
 def describe_formula(formula: Readable) -> dict[str, str]:
@@ -133,22 +123,9 @@ def list_by_size(search: Search) -> list[ListedLoss]:
 
 def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]:
     """Return losses of a run as tables list them."""
-    times_found, last = search.reader.times_found([found.id for found in chosen]), search.reader.latest
-    readable = simplify_formulas(search, [found.formula for found in chosen])
-    return [
-        ListedLoss(
-            id=found.id,
-            score=found.score,
-            fidelity=found.fidelity,
-            confirmed=found.confirmed,
-            size=found.size,
-            age=last - found.id,
-            found=times_found[found.id],
-            formula=readable[found.formula],
-            also=found.also,
-        )
-        for found in chosen
-    ]
+    times_found, last = search.reader.times_found([one.id for one in chosen]), search.reader.latest
+    readable = simplify_formulas(search, [one.formula for one in chosen])
+    return [ListedLoss(one, readable[one.formula], last - one.id, times_found[one.id]) for one in chosen]
 
 
 def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> list[dict[str, Any]]:

@@ -97,8 +97,8 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
     search = Search(reader)
     summary = summarize(search, TOP)
     best, hall = summary.best, list_by_size(search)
-    born = [] if best is None else reader.offspring(best.id)
-    family = [] if best is None else lineage(search, best.id)[::-1]
+    born = [] if best is None else reader.offspring(best.found.id)
+    family = [] if best is None else lineage(search, best.found.id)[::-1]
     running = [
         {**row, "age": duration(max(0.0, now - row["born_at"])) if summary.state.going else ""}
         for row in reader.running
@@ -125,12 +125,14 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         failures={name: rows[:EXAMPLES] for name, rows in failures(reader).items()},
         hall=hall,
         by_size=figures.score_by_size(search, hall),
-        rankings={share: list(group) for share, group in itertools.groupby(summary.top, key=lambda one: one.fidelity)},
+        rankings={
+            share: list(group) for share, group in itertools.groupby(summary.top, key=lambda one: one.found.fidelity)
+        },
         operators=figures.operators(reader.operators),
         family=family,
         offspring=born[:OFFSPRING],
         offspring_count=len(born),
-        curves=[] if best is None else _draw_curves(search, best.id),
+        curves=[] if best is None else _draw_curves(search, best.found.id),
         shapes=[] if best is None else _draw_shapes(search, best),
         scenes=None if best is None else read_scenes(search, best.formula.found),
     )
@@ -142,7 +144,7 @@ def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
         summary.state.unit: summary.state.progress,
         **({"trainings": write_counts(count_trainings(search))} if summary.shares else {}),
         "losses drawn": counted(search.reader.totals.get("sampled", 0)),
-        "best on valid": score_of(search, best[0].score, best[0].fidelity) if best else "–",
+        "best on valid": score_of(search, best[0].found.score, best[0].found.fidelity) if best else "–",
         "last written": "–" if changed is None else time.strftime(TIME, time.localtime(changed)),
     }
 
@@ -191,7 +193,7 @@ def _draw_shapes(search: Search, best: ListedLoss) -> list[Shape]:
     except FormulaError:
         return []
     drawn = [
-        draw_shape(tree, forms[name], name if len(loss) > 1 else "", f"#{best.id}", standard.get(name, ""))
+        draw_shape(tree, forms[name], name if len(loss) > 1 else "", f"#{best.found.id}", standard.get(name, ""))
         for name, tree in loss.items()
     ]
     return [shape for shape in drawn if shape is not None]

@@ -89,8 +89,8 @@ def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
     if not hall:
         return None
     rows = search.reader.losses(search.reader.ranking[:SIZED])
-    points = [(float(row["size"]), row["score"]) for row in rows if row["fidelity"] == hall[0].fidelity]
-    best = [(float(one.size), one.score) for one in hall]
+    points = [(float(row["size"]), row["score"]) for row in rows if row["fidelity"] == hall[0].found.fidelity]
+    best = [(float(one.found.size), one.found.score) for one in hall]
     (least, first), (most, last) = best[0], best[-1]
     x = axis(0, max(size for size, _ in [*points, *best]), "size, in operators")
     scores = [score for _, score in points or best]
