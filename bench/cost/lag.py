@@ -36,7 +36,6 @@ from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Job, Train
 from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
-from autoloss.run.results import best_entrants
 from autoloss.settings import Configuration
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
@@ -241,8 +240,10 @@ def _searched(task: autoloss.Task, seed: int, lag: int, evaluations: int, known:
         dispatcher = Dispatcher(workers, configuration.limits)
         run_loop(history, Nowhere(), dispatcher)
         owned = [one for one in history.finished if one.candidate.source is None]
-        trained = [one.score for one in owned if one.outcome.score is not None]
-        best = best_entrants(history.finished, configuration)
+        scored = [one for one in owned if one.outcome.score is not None]
+        trained = [one.score for one in scored]
+        ranked = sorted(scored, key=lambda one: one.rank, reverse=True)[: configuration.final.confirm]
+        best = [Entrant(f"#{one.id}", one.formula, configuration.search.learning_rate) for one in ranked]
         winner = sort_by_mean(_trained(best, training_seeds(seed, "confirmation", CONFIRM_SEEDS), "valid", dispatcher))[
             0
         ]

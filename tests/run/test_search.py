@@ -38,7 +38,7 @@ from autoloss.run import search as searches
 from autoloss.run.notes import describe_idle_workers
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.resolving import freeze_branches
-from autoloss.run.results import NeverTrained, open_run, rank_history, training_command
+from autoloss.run.results import NeverTrained, open_run, training_command
 from autoloss.run.scoring import compare, score
 from autoloss.settings import Configuration
 from autoloss.space.loss import bind
@@ -382,7 +382,7 @@ def test_a_hanging_training_is_killed_at_its_deadline_and_the_search_goes_on(tmp
     failed = next(one for one in found.history if one.outcome.state is State.FAILED)
     assert "deadline" in failed.outcome.reason
     assert failed.outcome.score is None
-    assert failed.id not in {best.id for best in rank_history(found.history)}
+    assert failed.id not in {best.id for best in found.top(100)}
 
 
 class Raising(QuickTask):

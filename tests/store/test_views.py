@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from autoloss.proposing.records import Individual, Origin, Outcome, State
-from autoloss.run.results import rank_history
 from autoloss.store.read import Reader
 from autoloss.store.store import Store
 from tests.report.written import KEY, begin, candidate
@@ -48,6 +47,11 @@ def write(directory: Path, history: list[Individual]) -> Reader:
     return Reader(directory)
 
 
+def rank(history: list[Individual]) -> list[Individual]:
+    scored = [one for one in history if one.candidate.origin is Origin.TRAINED and one.outcome.score is not None]
+    return sorted(scored, key=lambda one: (-one.score, one.id))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_views_say_what_the_rows_do(seed, tmp_path):
     history = draw(seed, 40)
@@ -55,8 +59,7 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
     trained = [one for one in history if one.candidate.origin is Origin.TRAINED]
     assert reader.history() == history
     assert (reader.settled, reader.count, reader.latest, reader.newest) == ([*range(40)], 40, 39, 39)
-    best = sorted((one for one in trained if one.outcome.score is not None), key=lambda one: (-one.score, one.id))
-    assert reader.ranking == [one.id for one in best] == [one.id for one in rank_history(history)]
+    assert reader.ranking == [one.id for one in rank(history)]
     assert reader.scores == [one.score for one in trained if one.outcome.score is not None]
     assert reader.trained() == len(trained)
     for state in State:
@@ -84,7 +87,7 @@ def test_views_say_what_the_rows_do(seed, tmp_path):
 def test_the_best_of_each_size_is_better_than_all_smaller(seed, tmp_path):
     history = draw(seed, 40)
     expected: list[Individual] = []
-    for found in sorted(rank_history(history), key=lambda one: (one.formula.count("("), -one.score, one.id)):
+    for found in sorted(rank(history), key=lambda one: (one.formula.count("("), -one.score, one.id)):
         if not expected or found.score > expected[-1].score:
             expected.append(found)
     assert write(tmp_path, history).best_by_size == [found.id for found in expected]

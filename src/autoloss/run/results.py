@@ -14,7 +14,7 @@ from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seed
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.racing import confirmed_rows
 from autoloss.comparison.table import Row, collect_rows, sort_by_mean
-from autoloss.proposing.records import PROMOTED, Individual, Origin, State
+from autoloss.proposing.records import Individual, State
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
@@ -38,9 +38,11 @@ class FoundLoss:
 
     Args:
         id: The number of its candidate.
-        score: The metric of its proxy training on the valid split; minus infinity where it has none.
+        score: The metric of its proxy training on the valid split, or its mean over several; minus infinity where it has none.
         formula: Its text.
-        also: Further metrics of its proxy training.
+        also: Further metrics of its proxy training, or their means.
+        deviation: Standard deviation of the score over the proxy trainings; None for a single one.
+        trainings: Number of proxy trainings (seeds, folds) at that share of the schedule.
         fidelity: Share of the schedule at which it has that score.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; close finalists have more than the others.
@@ -57,6 +59,8 @@ class FoundLoss:
     leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
     fidelity: float = 1.0
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
+    deviation: float | None = None
+    trainings: int = 1
 
     @property
     def loss(self) -> Loss:
@@ -131,14 +135,19 @@ class Search:
         return self.reader.history()
 
     @cached_property
-    def confirmed(self) -> Sequence[Row]:
-        """The best, trained again on new seeds of the valid split; the one with the highest mean first."""
-        seed, final = self.configuration.seed, self.configuration.final
-        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + final.confirm])
+    def finalists(self) -> Sequence[Entrant]:
+        """The best losses, which are trained on new seeds; those that learned nothing are left out."""
+        count = self.configuration.final.confirm
+        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + count])
         learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
-        best = [ranked[at] for at in learned[: final.confirm]]
-        entrants = [_entrant(row["id"], row["loss"], self.configuration) for row in best]
-        return confirmed_rows(entrants, seed, final, self.reader.trainings)
+        rate = self.configuration.search.learning_rate
+        return [Entrant(f"#{ranked[at]['id']}", ranked[at]["loss"], rate) for at in learned[:count]]
+
+    @cached_property
+    def confirmed(self) -> Sequence[Row]:
+        """The finalists, trained again on new seeds of the valid split; the one with the highest mean first."""
+        seed, final = self.configuration.seed, self.configuration.final
+        return confirmed_rows(self.finalists, seed, final, self.reader.trainings)
 
     @cached_property
     def comparison(self) -> Sequence[Row]:
@@ -206,37 +215,11 @@ class Search:
                     leaves=leaves,
                     fidelity=row["fidelity"],
                     operators=operators,
+                    deviation=row["deviation"],
+                    trainings=row["count"],
                 )
             )
         return found
-
-
-def _entrant(number: int, loss: str, configuration: Configuration) -> Entrant:
-    return Entrant(f"#{number}", loss, configuration.search.learning_rate)
-
-
-def rank_history(history: Sequence[Individual]) -> list[Individual]:
-    """Return the trained individuals with a score, the best first, as the view `ranking` does.
-
-    Twins and copies are not listed again, nor are those that were promoted and have a score at a larger share of the schedule.
-    """
-    trained = [one for one in history if one.candidate.origin is Origin.TRAINED and one.outcome.score is not None]
-    promoted = {one.candidate.parent for one in trained if PROMOTED in one.candidate.kinds.values()}
-    return sorted((one for one in trained if one.id not in promoted), key=lambda one: one.rank, reverse=True)
-
-
-def best_entrants(
-    history: Sequence[Individual], configuration: Configuration, untrained: float | None = None
-) -> list[Entrant]:
-    """Return the best losses of a history, which are trained again before one is called the best.
-
-    Args:
-        untrained: Score of the untrained network; losses that gained next to nothing over it are left out.
-    """
-    count = configuration.final.confirm
-    ranked = rank_history(history)[: LOOKED_AT + count]
-    learned = leave_out_idle([(one.outcome.fidelity, one.score) for one in ranked], untrained)
-    return [_entrant(ranked[at].id, ranked[at].formula, configuration) for at in learned[:count]]
 
 
 def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | None) -> list[int]:

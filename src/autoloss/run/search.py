@@ -35,7 +35,7 @@ from autoloss.run.notes import (
 from autoloss.run.prepare import Say, adapt, check_threshold, prepare, score_standard
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, branch_forms, choose_settings, make_request, restore_request
-from autoloss.run.results import Search, best_entrants, read_run
+from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.starting_losses import try_starting_losses
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
@@ -276,7 +276,7 @@ class _Driver:
             store.rest_with(dispatcher.queue.rest)
             end = run_loop(history, store, dispatcher, self._watch(history, settings.standard))
             if final:
-                best = best_entrants(history.finished, configuration, settings.untrained)
+                best = open_run(self.directory).finalists
                 if not best and history.best is not None:
                     self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
                 confirm_and_compare(best, task, configuration, dispatcher, store, self.say, self._count())
