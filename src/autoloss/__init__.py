@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
     from autoloss.space.parsing import FormulaError, parse
     from autoloss.tasks.data import Data
-    from autoloss.tasks.supervised import Setup, SupervisedTask
+    from autoloss.tasks.supervised import SupervisedTask
     from autoloss.tasks.task import Task, check_training
+    from autoloss.tasks.trainer_task import FullSchedule
     from autoloss.training.execution import Execution
     from autoloss.training.loop import fit, seed_generators, shuffle_batches
     from autoloss.training.recipe import Recipe
@@ -66,8 +67,9 @@ _HOMES = {
     "autoloss.training.execution": ("Execution",),
     "autoloss.training.training": ("Diverged", "Scored", "Stopped", "Training"),
     "autoloss.tasks.data": ("Data",),
-    "autoloss.tasks.supervised": ("Setup", "SupervisedTask"),
+    "autoloss.tasks.supervised": ("SupervisedTask",),
     "autoloss.tasks.task": ("Task", "check_training"),
+    "autoloss.tasks.trainer_task": ("FullSchedule",),
     "autoloss.training.loop": ("fit", "seed_generators", "shuffle_batches"),
     "autoloss.training.recipe": ("Recipe",),
 }
@@ -88,6 +90,7 @@ __all__ = [
     "Execution",
     "Expression",
     "FormulaError",
+    "FullSchedule",
     "Kind",
     "Loss",
     "Operator",
@@ -103,7 +106,6 @@ __all__ = [
     "Sample",
     "Scored",
     "Search",
-    "Setup",
     "Stopped",
     "SupervisedTask",
     "Task",

@@ -29,7 +29,8 @@ from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import Comparison, TaskReference
 from autoloss.store.store import Store, StoreError
 from autoloss.tasks.data import Data
-from autoloss.tasks.supervised import Setup, SupervisedTask
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, list_checkpoints
 from autoloss.training.recipe import Recipe
 from autoloss.training.threads import one_thread
@@ -53,7 +54,7 @@ def small_task(learning_rate: float = 0.02) -> SupervisedTask:
         also={"accuracy": lambda prediction, target: (prediction.argmax(1) == target).float().mean()},
         data=Data(rows_per_sample=8),
         recipe=Recipe(epochs=1, batch_size=8),
-        full=Setup(recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=learning_rate)),
+        full=FullSchedule(recipe=Recipe(epochs=6, batch_size=8, optimizer="adam", learning_rate=learning_rate)),
     )
 
 

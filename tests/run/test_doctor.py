@@ -171,15 +171,15 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "half an epoch": ("recipe = Recipe(epochs=0.5)", "recipe.epochs is 0.5", "a whole number"),
     "a recipe as a dictionary": ("recipe = {'epochs': 3}", "recipe is a dict", "Recipe("),
     "rows as text": (
-        "options = {'data': autoloss.Data(rows_per_sample='64')}",
-        "rows_per_sample is '64'",
+        "options = {'data': autoloss.Data(rows_per_sample='many')}",
+        "rows_per_sample is 'many'",
         "a whole number",
     ),
     "a number as name": ("options = {'name': 3}", "name is 3", "text"),
     "an unknown device": ("options = {'device': 'gpu'}", "'gpu'", "Name cpu, cuda"),
     "a tensor as ignored index": (
-        "options = {'data': autoloss.Data(ignore_index='255')}",
-        "ignore_index is '255'",
+        "options = {'data': autoloss.Data(ignore_index='dog')}",
+        "ignore_index is 'dog'",
         "a whole number or none",
     ),
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autoloss import Data, Diverged, Recipe, RequestError, Scored, Setup, SupervisedTask, Training
+from autoloss import Data, Diverged, FullSchedule, Recipe, RequestError, Scored, SupervisedTask, Training
 from autoloss.proposing.records import Outcome, State
 from tests.tasks import conformance
 from tests.tasks.toy import Items, accuracy
@@ -87,7 +87,7 @@ def test_values_and_images_are_split_without_classes():
         ({"valid": rows()}, "folds is 3; give valid"),
         ({"folds": 1}, "folds is 1; give valid"),
         ({"folds": 0}, "at least 1"),
-        ({"full": Setup(data={"train": rows()})}, "other data for `full`"),
+        ({"full": FullSchedule(data={"train": rows()})}, "other data for `full`"),
         ({"train": torch.utils.data.DataLoader(Items(rows()), batch_size=8)}, "a DataLoader"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

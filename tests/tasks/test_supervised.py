@@ -21,7 +21,8 @@ from autoloss.space.loss import Loss, bind
 from autoloss.tasks.data import Data
 from autoloss.tasks.metric import to_float
 from autoloss.tasks.splits import Split
-from autoloss.tasks.supervised import Setup, SupervisedTask
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import select_examples
 from autoloss.training.training import Diverged, Scored, Training
@@ -201,10 +202,10 @@ def test_the_standard_loss_follows_from_the_activation(activation: str, standard
 
 def test_a_training_at_another_learning_rate_is_that_of_the_recipe_times_the_factor():
     full = Recipe(epochs=1, batch_size=8, learning_rate=0.5)
-    made = task(full=Setup(recipe=full))
+    made = task(full=FullSchedule(recipe=full))
     slower = task(
         recipe=dataclasses.replace(RECIPE, learning_rate=RECIPE.learning_rate * 0.1),
-        full=Setup(recipe=dataclasses.replace(full, learning_rate=0.5 * 0.1)),
+        full=FullSchedule(recipe=dataclasses.replace(full, learning_rate=0.5 * 0.1)),
     )
     for schedule in ("proxy", "full"):
         assert trained(made, learning_rate=0.1, schedule=schedule) == trained(slower, schedule=schedule)
@@ -336,7 +337,9 @@ def test_the_full_schedule_may_have_a_network_and_data_of_its_own():
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
     inputs, target = rows(2)
-    made = task(full=Setup(network=wider, data={"train": (inputs[:16], target[:16]), "valid": (inputs, 1 - target)}))
+    made = task(
+        full=FullSchedule(network=wider, data={"train": (inputs[:16], target[:16]), "valid": (inputs, 1 - target)})
+    )
     assert made.steps(Training(seed=0, schedule="full")) == 8
     assert not calls
     proxy, full = trained(made), trained(made, schedule="full")

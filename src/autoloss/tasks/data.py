@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, check_kinds, join_names
+from autoloss.errors import RequestError, join_names
+from autoloss.options import Count, Natural, declare
 from autoloss.tasks.loading import Collate, Reseed
 from autoloss.training.structures import Inputs, describe, map_tensors
 
@@ -24,7 +24,7 @@ AUXILIARY = "aux"
 """Key of an auxiliary prediction in an output of torchvision."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare(kind="argument of Data")
 class Data:
     """How a `SupervisedTask` reads its data, and which part of the network's output is the prediction.
 
@@ -49,29 +49,16 @@ class Data:
     0
     """
 
-    inputs: Key | Sequence[Key] | None = None
-    target: Key | None = None
+    # Any: a key that looks like a number stays a text.
+    inputs: Any = None
+    target: Any = None
     output: Callable[[Any], Any] | None = None
     collate_fn: Collate | None = None
-    loaders: int = 0
+    loaders: Natural = 0
     reseed: Reseed | None = None
     ignore_index: int | None = None
-    rows_per_sample: int = 64
-    folds: int = 1
-
-    def __post_init__(self) -> None:
-        whole = "a whole number"
-        check_kinds(
-            {
-                "loaders": (self.loaders, int, whole),
-                "ignore_index": (self.ignore_index, int | None, f"{whole} or none"),
-                "rows_per_sample": (self.rows_per_sample, int, whole),
-                "folds": (self.folds, int, whole),
-            }
-        )
-        for name, least in (("loaders", 0), ("rows_per_sample", 1), ("folds", 1)):
-            if getattr(self, name) < least:
-                raise RequestError(f"{name} is {getattr(self, name)}; it needs to be at least {least}.")
+    rows_per_sample: Count = 64
+    folds: Count = 1
 
     def split_batch(self, batch: Any, name: str) -> tuple[Inputs, Tensor]:
         """Return inputs and target of a batch; inputs of 64 bits are converted to 32 bits.

@@ -6,8 +6,7 @@ import copy
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, final
 
 import torch
@@ -25,7 +24,7 @@ from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sa
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.splits import Split, read_splits
 from autoloss.tasks.task import Picture, check_training
-from autoloss.tasks.trainer_task import TrainerTask
+from autoloss.tasks.trainer_task import FullSchedule, Groups, Network, TrainerTask
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
@@ -41,27 +40,6 @@ DRAWS_PER_SAMPLE = 50
 """Draws for each requested sample, at most."""
 LEAST_IMAGES, LEAST_ROWS = 64, 512
 """Examples that also a short training is evaluated on."""
-
-Network = Callable[[], nn.Module] | nn.Module
-Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
-"""Network → its parameter groups, each with a `factor` on the learning rate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What the schedule `full` trains with, where it differs from the proxy.
-
-    Args:
-        network: As for `SupervisedTask`, with the same classes; the proxy's when None.
-        recipe: The proxy's when None.
-        groups: As for `SupervisedTask`; the proxy's when None.
-        data: Split → data, for the splits that differ; None for a split that the schedule cannot evaluate.
-    """
-
-    network: Network | None = None
-    recipe: Recipe | None = None
-    groups: Groups | None = None
-    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @final
@@ -118,7 +96,7 @@ class SupervisedTask(TrainerTask):
         *,
         test: Any = None,
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: Setup = Setup(),
+        full: FullSchedule = FullSchedule(),  # noqa: B008 - frozen
         groups: Groups | None = None,
         branch: Branch | None = None,
         data: Data = Data(),  # noqa: B008 - frozen
@@ -132,7 +110,7 @@ class SupervisedTask(TrainerTask):
         check_kinds(
             {
                 "recipe": (recipe, Recipe, of_recipe),
-                "full": (full, Setup, "an autoloss.Setup(recipe=…, network=…, data=…)"),
+                "full": (full, FullSchedule, "an autoloss.FullSchedule(recipe=…, network=…, data=…)"),
                 "data": (data, Data, "an autoloss.Data(inputs=…, target=…, …)"),
                 "branch": (branch, Branch | None, "an autoloss.Branch, or None"),
                 "name": (name, str, text),
@@ -147,7 +125,7 @@ class SupervisedTask(TrainerTask):
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name = name
         self.execution = self._execution = _make_execution(device)
-        self._reading = data
+        self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = check_metric(_find_metric(branch) if metric is None else metric, "metric")
@@ -246,9 +224,6 @@ class SupervisedTask(TrainerTask):
         """Return the metric of a sample's prediction, and that of the target used as prediction."""
         ideal = self._branch.ideal(sample.context)
         return self._branch.metric(sample.prediction, sample.context), self._branch.metric(ideal, sample.context)
-
-    def _list_splits(self, schedule: str) -> Sequence[str]:
-        return [label for label in self._splits[schedule][0] if label != "train"] if schedule in self._splits else ()
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
 
 from autoloss.space.branch import Criterion
 from autoloss.tasks.task import Task, check_training
@@ -14,22 +16,26 @@ from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Trainer
 from autoloss.training.training import Diverged, Observe, Scored, Training
 
-Data = TypeVar("Data")
+Network = Callable[[], Any] | nn.Module
+Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
+"""Network → its parameter groups, each with a `factor` on the learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FullSchedule(Generic[Data]):
-    """The schedule `full`.
+class FullSchedule:
+    """What the schedule `full` trains with, where it differs from the proxy.
 
     Args:
-        network: Function without arguments that builds the network.
-        recipe: Recipe of the training.
-        train: Training data, which may include what a search holds out for validation; the proxy's when None.
+        network: Function without arguments that builds the network; the proxy's when None.
+        recipe: The proxy's when None.
+        groups: Makes parameter groups of the network; the proxy's when None.
+        data: Split → data, for the splits that differ; None for a split that the schedule cannot evaluate, since it trains on it.
     """
 
-    network: Callable[[], Any]
-    recipe: Recipe
-    train: Data | None = None
+    network: Network | None = None
+    recipe: Recipe | None = None
+    groups: Groups | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TrainerTask(Task):
@@ -42,8 +48,7 @@ class TrainerTask(Task):
     tunes_learning_rate = True
     shortens = True
     recipes: Mapping[str, Recipe]
-    _trains_on_valid: Sequence[str] = ()
-    """Schedules whose training data include what a search holds out for validation."""
+    _full: FullSchedule
 
     @abstractmethod
     def _trainer(
@@ -62,8 +67,10 @@ class TrainerTask(Task):
         return self._trainer(criterion, training, execution).train(training, observe)
 
     def _list_splits(self, schedule: str) -> Sequence[str]:
-        """Return the splits that a schedule can evaluate: not one that it trains on."""
-        return [split for split in self.splits if split != "valid" or schedule not in self._trains_on_valid]
+        """Return the splits that a schedule can evaluate."""
+        others = self._full.data if schedule == "full" else {}
+        labels = dict.fromkeys((*self.splits, *others))
+        return [label for label in labels if label != "train" and others.get(label, label) is not None]
 
     def untrained(self, seed: int) -> float | None:
         return self._trainer({}, Training(seed=seed)).untrained(seed)

@@ -223,7 +223,7 @@ def test_a_schedule_that_trains_on_what_is_held_out_is_not_evaluated_on_it():
     task = tiny()
     data = {split: task._data[split] for split in ("train", "valid", "test")}
     whole = detection.FullSchedule(
-        network=task._networks["proxy"], recipe=task.recipes["proxy"], train=[*data["train"], *data["valid"]]
+        recipe=task.recipes["proxy"], data={"train": [*data["train"], *data["valid"]], "valid": None}
     )
     task = detection.DetectionTask(
         task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=whole

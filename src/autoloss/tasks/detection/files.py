@@ -122,7 +122,10 @@ def build_task(
         metric=metric,
         recipe=proxy.recipe,
         full=FullSchedule(
-            network=functools.partial(full.network, classes, heads), recipe=full.recipe, train=images.with_objects()
+            network=functools.partial(full.network, classes, heads),
+            recipe=full.recipe,
+            # It trains on what the search holds out.
+            data={"train": images.with_objects(), "valid": None},
         ),
         settings=BranchSettings(unit=options.unit),
         heads=heads,

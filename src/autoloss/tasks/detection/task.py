@@ -62,7 +62,7 @@ class DetectionTask(TrainerTask):
         classes: C, without background.
         metric: One of `metrics`; the others are reported with it.
         recipe: Recipe of the proxy training.
-        full: The schedule `full`; as the proxy when None.
+        full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         settings: Units and weights of the branches.
         heads: One for each branch; the network is built with those that declare layers.
         metrics: The metrics by name: those of boxes, or `MASK_METRICS` where the heads predict masks.
@@ -86,7 +86,7 @@ class DetectionTask(TrainerTask):
         test: Sequence[Example] | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: FullSchedule[Sequence[Example]] | None = None,
+        full: FullSchedule = FullSchedule(),  # noqa: B008 - frozen
         settings: BranchSettings = BranchSettings(),  # noqa: B008 - frozen
         heads: Sequence[Head] = HEADS,
         metrics: Mapping[str, PrecisionSettings] = METRICS,
@@ -101,7 +101,7 @@ class DetectionTask(TrainerTask):
         self.name = name
         self.classes = classes
         self.metric = metric
-        self.recipes = {"proxy": recipe, "full": full.recipe if full else recipe}
+        self.recipes = {"proxy": recipe, "full": full.recipe or recipe}
         self.settings = settings
         self.flip = flip
         self.execution = self._execution = Execution(device=device)
@@ -109,10 +109,9 @@ class DetectionTask(TrainerTask):
         self._metrics = metrics
         self._final = final
         self._loaders = loaders
-        self._networks = {"proxy": network, "full": full.network if full else network}
-        whole = full.train if full else None
-        self._training_data = {"proxy": train, "full": train if whole is None else whole}
-        self._trains_on_valid = () if whole is None else ("full",)
+        self._networks = {"proxy": network, "full": full.network or network}
+        self._full = full
+        self._training_data = {"proxy": train, "full": full.data.get("train", train)}
         splits = {"train": train, "valid": valid, "test": test}
         self._data = {split: data for split, data in splits.items() if data is not None}
         for split, data in self._data.items():

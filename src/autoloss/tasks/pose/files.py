@@ -115,7 +115,10 @@ def build_task(metric: str, options: PoseOptions, proxy: ScheduleOptions, full: 
         test=test,
         metric=metric,
         recipe=proxy.recipe,
-        full=FullSchedule(network=full.network, recipe=full.recipe, train=train.to_people(annotated)),
+        # It trains on what the search holds out.
+        full=FullSchedule(
+            network=full.network, recipe=full.recipe, data={"train": train.to_people(annotated), "valid": None}
+        ),
         crops=crops,
         augmentation=augmentation,
         inference=Inference(flip=options.flip_test, least_value=options.least_value),

@@ -60,7 +60,7 @@ class PoseTask(TrainerTask):
         test: Test data, used for final figures only.
         metric: One of `METRICS`; the others are reported with it.
         recipe: Recipe of the proxy training.
-        full: The schedule `full`; as the proxy when None.
+        full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         crops: Sizes of crops and heatmaps.
         augmentation: What is drawn for each training example; nothing when None.
         inference: How poses are predicted.
@@ -83,7 +83,7 @@ class PoseTask(TrainerTask):
         test: PeopleImages | None = None,
         metric: str = "map",
         recipe: Recipe = Recipe(),  # noqa: B008 - frozen
-        full: FullSchedule[PeopleImages] | None = None,
+        full: FullSchedule = FullSchedule(),  # noqa: B008 - frozen
         crops: CropSettings = CropSettings(),  # noqa: B008 - frozen
         augmentation: Augmentation | None = Augmentation(),  # noqa: B008 - frozen
         inference: Inference = Inference(),
@@ -96,17 +96,16 @@ class PoseTask(TrainerTask):
         self.name = name
         self.metric = metric
         self.crops = crops
-        self.recipes = {"proxy": recipe, "full": full.recipe if full else recipe}
+        self.recipes = {"proxy": recipe, "full": full.recipe or recipe}
         self.also = tuple(other for other in METRICS if other != metric)
         self.execution = self._execution = Execution(device=device)
         self._inference = inference
         self._loaders = loaders
-        self._networks = {"proxy": network, "full": full.network if full else network}
-        self._trains_on_valid = ("full",) if full and full.train is not None else ()
-        whole = full.train if full and full.train is not None else train
+        self._networks = {"proxy": network, "full": full.network or network}
+        self._full = full
         self._training = {
             schedule: TrainingCrops(images, crops, augmentation)
-            for schedule, images in {"proxy": train, "full": whole}.items()
+            for schedule, images in {"proxy": train, "full": full.data.get("train", train)}.items()
         }
         self._data = {split: images for split, images in {"valid": valid, "test": test}.items() if images is not None}
         for images in self._data.values():

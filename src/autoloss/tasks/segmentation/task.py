@@ -31,7 +31,8 @@ from autoloss.tasks.segmentation.data.splits import (
     split_voc,
 )
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
-from autoloss.tasks.supervised import Setup, SupervisedTask
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.recipe import Recipe
 
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
@@ -104,7 +105,7 @@ def build_task(
         metric=six[metric],
         recipe=proxy.recipe,
         groups=proxy.groups(),
-        full=Setup(
+        full=FullSchedule(
             network=full.build(classes),
             recipe=full.recipe,
             groups=full.groups(),
