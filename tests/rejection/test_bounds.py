@@ -21,6 +21,7 @@ from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Role, Sample
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.parsing import parse
+from autoloss.space.ranges import UNIT, Range
 from tests.rejection.test_engine import BRANCHES, trees_of_each_operator
 
 ROLES = {"y": Role.TARGET, "p": Role.PREDICTION}
@@ -32,9 +33,9 @@ def random_trees(count: int, seed: int) -> list[Expression]:
     return [initial_expression(Alphabet(ROLES), rng.choice([2, 3, 4]), rng) for _ in range(count)]
 
 
-def leaves_out(tree: Expression, y: tuple[float, float] = (0.0, 1.0)) -> bool:
+def leaves_out(tree: Expression, y: Range = UNIT) -> bool:
     """Say whether the value of a tree is left out."""
-    leaves = {P_REGISTER: PROBABILITY, Y_REGISTER: y, MASK_REGISTER: (0.0, 1.0)}
+    leaves = {P_REGISTER: PROBABILITY, Y_REGISTER: y, MASK_REGISTER: UNIT}
     tape = record(tree, {"p": P_REGISTER, "y": Y_REGISTER}, (4, 24), False, False, leaves)
     return tape is not None and all(one.op is not Op.TOTAL for one in tape.instructions)
 
@@ -64,7 +65,7 @@ def test_the_value_of_any_other_is_computed(text: str):
 def test_it_depends_on_the_targets():
     tree = parse("inv(y + p + 1)")
     assert leaves_out(tree)
-    assert not leaves_out(tree, (-1.5, 1.0))
+    assert not leaves_out(tree, Range(-1.5, 1.0))
 
 
 def test_a_constant_that_differs_between_the_precisions_bounds_nothing():

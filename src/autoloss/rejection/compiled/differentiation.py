@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from autoloss.rejection.compiled.bounds import Interval, is_bounded
+from autoloss.rejection.compiled.bounds import is_bounded
 from autoloss.rejection.compiled.tape import (
     AREA_REGISTERS,
     CHANNEL,
@@ -26,6 +26,7 @@ from autoloss.rejection.compiled.tape import (
 )
 from autoloss.rejection.compiled.writer import Writer
 from autoloss.space.expression import CONSTANT, Expression
+from autoloss.space.ranges import Range
 
 
 def record(
@@ -34,7 +35,7 @@ def record(
     size: tuple[int, int],
     flat: bool,
     masked: bool,
-    leaves: Mapping[int, Interval] | None = None,
+    leaves: Mapping[int, Range] | None = None,
 ) -> Tape | None:
     """Record a tree and the derivative of its plain sum by p, or those by i, u and e.
 
@@ -91,7 +92,7 @@ class _Recorder:
         self.registers = registers
         self.slopes: dict[int, list[Scaled]] = {}
 
-    def record(self, expression: Expression, masked: bool, leaves: Mapping[int, Interval] | None) -> Tape | None:
+    def record(self, expression: Expression, masked: bool, leaves: Mapping[int, Range] | None) -> Tape | None:
         root = self.forward(expression)
         if root.register is None or not self.writer.active[root.register]:
             return None

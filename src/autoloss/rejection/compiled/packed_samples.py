@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.rejection.compiled.bounds import PROBABILITY, Interval
+from autoloss.rejection.compiled.bounds import PROBABILITY
 from autoloss.rejection.compiled.box_areas import GIVEN
 from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
@@ -20,6 +20,7 @@ from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_RE
 from autoloss.space.activated import activate, spatial
 from autoloss.space.branch import Branch, Sample
 from autoloss.space.options import Kernel
+from autoloss.space.ranges import UNIT, Range
 
 Packed = NDArray[np.floating[Any]]
 """A tensor (N, C, H, W) or (N, C, D, H, W), flat, in the order of the workspace."""
@@ -109,14 +110,14 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
     )
 
 
-def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Interval] | None:
+def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Range] | None:
     """Return the bounds of p, y and the mask over all samples, or None where p is not the result of a softmax or sigmoid."""
     if not samples or samples[0].activation in (PLAIN, BOX):
         return None
     ends = [
         float(end) for sample in samples for end in (sample.target[np.float64].min(), sample.target[np.float64].max())
     ]
-    return {P_REGISTER: PROBABILITY, Y_REGISTER: (min(ends), max(ends)), MASK_REGISTER: (0.0, 1.0)}
+    return {P_REGISTER: PROBABILITY, Y_REGISTER: Range(min(ends), max(ends)), MASK_REGISTER: UNIT}
 
 
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
