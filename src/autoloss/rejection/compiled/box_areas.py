@@ -80,15 +80,15 @@ def _weigh_bounds(first, last, low, high):
 
 
 @njit(**INLINED)
-def _descend_axis(w, z, velocity, given, axis, i, count, slopes, own, along, around, half, shift, ends, momentum, rate):
+def _descend_axis(w, z, velocity, given, i, count, slopes, along_axis, momentum, rate):
     """Step on the two deltas of an axis.
 
     Args:
         slopes: Derivatives of the loss by overlap, own area and enclosing area.
-        own, along, around: Lengths of predicted box, overlap and enclosing box along the other axis.
-        ends: The two results of `_weigh_bounds` for this axis, and its overlap.
+        along_axis: The axis; lengths of predicted box, overlap and enclosing box along the other axis; half the predicted length
+            and the shift per unit of delta; the two results of `_weigh_bounds` for this axis, and its overlap.
     """
-    end, begin, inner = ends
+    axis, own, along, around, half, shift, (end, begin, inner) = along_axis
     zero, one, two = constant(end, 0), constant(end, 1), constant(end, 2)
     by_overlap = slopes[0] * _clip_below_zero(along) if inner >= zero else zero
     by_around = slopes[2] * around
@@ -119,40 +119,8 @@ def descend_boxes(w, z, velocity, given, di, du, de, factors, count, momentum, r
         bottom_bounds, top_bounds = _weigh_bounds(top, bottom, target_top, target_bottom)
         x, y = (right_bounds, left_bounds, across), (bottom_bounds, top_bounds, along)
         width, height = right - left, bottom - top
-        bad |= _descend_axis(
-            w,
-            z,
-            velocity,
-            given,
-            U(0),
-            i,
-            count,
-            slopes,
-            height,
-            along,
-            around_y,
-            half_width,
-            shift_x,
-            x,
-            momentum,
-            rate,
-        )
-        bad |= _descend_axis(
-            w,
-            z,
-            velocity,
-            given,
-            U(1),
-            i,
-            count,
-            slopes,
-            width,
-            across,
-            around_x,
-            half_height,
-            shift_y,
-            y,
-            momentum,
-            rate,
-        )
+        horizontal = (U(0), height, along, around_y, half_width, shift_x, x)
+        bad |= _descend_axis(w, z, velocity, given, i, count, slopes, horizontal, momentum, rate)
+        vertical = (U(1), width, across, around_x, half_height, shift_y, y)
+        bad |= _descend_axis(w, z, velocity, given, i, count, slopes, vertical, momentum, rate)
     return bad != 0

@@ -119,17 +119,7 @@ class CompiledEngine(Engine):
         if fresh:
             _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
         return compile_gradient()(
-            workspace,
-            program.code,
-            program.double,
-            program.blocks,
-            sample.areas,
-            program.slopes,
-            program.double_factors,
-            sample.activation,
-            sample.shape,
-            sample.direction,
-            fresh,
+            workspace, program.double, sample.areas, sample.activation, sample.shape, sample.direction, fresh
         )
 
     def compiles(self, expression: Expression) -> bool:
@@ -181,13 +171,8 @@ class CompiledEngine(Engine):
         _write_leaves(workspace, sample, {Z: z, VELOCITY: velocity})
         end = compile_descent()(
             workspace,
-            program.code,
             program.single,
-            program.blocks,
-            program.once,
             sample.areas,
-            program.slopes,
-            program.single_factors,
             sample.activation,
             sample.shape,
             steps,

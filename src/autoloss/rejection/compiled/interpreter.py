@@ -161,27 +161,12 @@ def _run_block(w, code, factors, block, shape):
 
 
 @njit(**OPTIONS, inline="always")
-def _descend(
-    w,
-    code,
-    factors,
-    blocks,
-    once,
-    areas,
-    slopes,
-    slope_factors,
-    activation,
-    shape,
-    portion,
-    steps,
-    momentum,
-    rate,
-    losses,
-):
+def _descend(w, program, areas, activation, shape, portion, steps, momentum, rate, losses):
     """Run all steps on a portion of the positions; return how they ended.
 
     A portion may be less than the whole sample only where no position depends on another.
     """
+    code, factors, blocks, once, slopes, slope_factors = program
     moving, tile = shape[6], shape[3] * shape[4]
     last = blocks[len(blocks) - 1]
     for step in range(steps[0], steps[1]):
@@ -221,31 +206,15 @@ def _hash_sources() -> str:
 def compile_descent() -> Callable[..., int]:
     """Return the compiled descent, from the cache where there is one.
 
-    Its arguments: workspace; a program's code, factors, blocks and number of blocks that run once; offsets of z, its velocity,
-    p, and the fixed inputs of boxes; offsets and strides of the derivatives, and their factors; activation; shape (channels,
-    rows, height, width, rows per tile, offset of scratch, channels of z, depth); first and last step; momentum; learning rate; an
-    array of zeros, one per step, for the loss; the largest finite value. It returns how the descent ended.
+    Its arguments: workspace; a program (`Program.single`); offsets of z, its velocity, p, and the fixed inputs of boxes;
+    activation; shape (channels, rows, height, width, rows per tile, offset of scratch, channels of z, depth); first and last step;
+    momentum; learning rate; an array of zeros, one per step, for the loss; the largest finite value. It returns how it ended.
     """
     stamp = _hash_sources()
 
-    def descend(
-        w,
-        code,
-        factors,
-        blocks,
-        once,
-        areas,
-        slopes,
-        slope_factors,
-        activation,
-        shape,
-        steps,
-        momentum,
-        rate,
-        losses,
-        limit,
-    ):
+    def descend(w, program, areas, activation, shape, steps, momentum, rate, losses, limit):
         stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
+        code, factors, blocks, once, _, _ = program
         whole, tile = shape[1] * shape[3], shape[3] * shape[4]
         for row in range(once):
             _run_block(w, code, factors, blocks[row], shape)
@@ -256,23 +225,7 @@ def compile_descent() -> Callable[..., int]:
         end = NO_GRADIENT
         for first in range(U(0), whole, size):
             portion = (first, min(first + size, whole))
-            found = _descend(
-                w,
-                code,
-                factors,
-                blocks,
-                once,
-                areas,
-                slopes,
-                slope_factors,
-                activation,
-                shape,
-                portion,
-                steps,
-                momentum,
-                rate,
-                losses,
-            )
+            found = _descend(w, program, areas, activation, shape, portion, steps, momentum, rate, losses)
             if found == NOT_FINITE:
                 return NOT_FINITE
             if found == DONE:
@@ -295,8 +248,9 @@ def compile_gradient() -> Callable[..., tuple[int, float, float]]:
     """
     stamp = _hash_sources()
 
-    def differentiate(w, code, factors, blocks, areas, slopes, slope_factors, activation, shape, direction, fresh):
+    def differentiate(w, program, areas, activation, shape, direction, fresh):
         stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
+        code, factors, blocks, _, slopes, slope_factors = program
         moving, whole, tile = shape[6], shape[1] * shape[3], shape[3] * shape[4]
         if fresh:
             for first in range(U(0), whole, tile):

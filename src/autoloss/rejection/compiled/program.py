@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,36 +32,35 @@ TILED, BEGIN, END = range(3)
 """Columns of `Program.blocks`."""
 
 
+Compiled = tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.uint64], int, NDArray[np.uint64], NDArray[Any]]
+"""What compiled code runs, in one precision:
+
+- code: one row per instruction, with columns as named above;
+- factor and second constant of each instruction;
+- blocks: rows of the code that run together, tile by tile or at once;
+- how many of the blocks run once, before the steps;
+- places and strides of the derivative by p, or of those by i, u and e; always three rows;
+- factors of these derivatives.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One tree in the form that the interpreter runs.
+    """One tree in the form that the interpreter runs, in single and in double precision.
 
     Args:
-        code: One row per instruction, with columns as named above.
-        single: Factor and second constant of each instruction, float32.
-        double: The same in float64.
-        blocks: Rows of `code` that run together, tile by tile or at once.
-        once: How many of the blocks run once, before the steps.
-        slopes: Places and strides of the derivative by p, or of those by i, u and e; always three rows.
-        single_factors: Factors of these derivatives, float32.
-        double_factors: The same in float64.
         size: Elements of the workspace.
     """
 
-    code: NDArray[np.uint64]
-    single: NDArray[np.float32]
-    double: NDArray[np.float64]
-    blocks: NDArray[np.uint64]
-    once: int
-    slopes: NDArray[np.uint64]
-    single_factors: NDArray[np.float32]
-    double_factors: NDArray[np.float64]
+    single: Compiled
+    double: Compiled
     size: int
 
     @property
     def separable(self) -> bool:
         """Whether no position depends on another, so that each tile can run all steps alone."""
-        return len(self.blocks) == self.once + 1
+        _, _, blocks, once, _, _ = self.single
+        return len(blocks) == once + 1
 
 
 def assemble(tape: Tape, layout: Layout, plain: bool) -> Program:
@@ -81,17 +81,15 @@ def assemble(tape: Tape, layout: Layout, plain: bool) -> Program:
     factors = [(one.factor, one.second) for one in instructions]
     blocks, once = _cut_blocks(instructions, tape.end)
     slopes = [*tape.slopes, *[tape.slopes[0]] * (len(AREA_REGISTERS) - len(tape.slopes))]
-    return Program(
-        code=code,
-        single=np.array([[factor.single for factor in pair] for pair in factors], np.float32).reshape(-1, 2),
-        double=np.array([[factor.double for factor in pair] for pair in factors], np.float64).reshape(-1, 2),
-        blocks=blocks,
-        once=once,
-        slopes=np.array([places[slope.register] for slope in slopes], np.uint64),
-        single_factors=np.array([slope.single for slope in slopes], np.float32),
-        double_factors=np.array([slope.double for slope in slopes], np.float64),
-        size=max(layout.head, *(place for place, _ in places.values())) + layout.area,
-    )
+    offsets = np.array([places[slope.register] for slope in slopes], np.uint64)
+
+    def compile_in(precision: type[np.floating[Any]], name: str) -> Compiled:
+        constants = [[getattr(factor, name) for factor in pair] for pair in factors]
+        by_leaf = np.array([getattr(slope, name) for slope in slopes], precision)
+        return code, np.array(constants, precision).reshape(-1, 2), blocks, once, offsets, by_leaf
+
+    size = max(layout.head, *(place for place, _ in places.values())) + layout.area
+    return Program(compile_in(np.float32, "single"), compile_in(np.float64, "double"), size)
 
 
 def _cut_blocks(instructions: list[Instruction], end: int) -> tuple[NDArray[np.uint64], int]:
