@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import pytest
 from autoloss.proposing.records import Individual, Origin, Outcome, State
 from autoloss.store.read import Reader
 from autoloss.store.store import Store
+from autoloss.training.training import Training
 from tests.report.written import KEY, begin, candidate
 
 TEXTS = ("p", "neg(p)", "mul(p, y)", "neg(neg(p))", "mul(neg(p), neg(y))")
@@ -127,3 +129,31 @@ def test_outcomes_come_in_any_order_and_what_is_missing_decides_nothing(tmp_path
     assert reader.times_found([0, 2]) == {0: 3, 2: 1}
     assert [(row["id"], row["score"]) for row in reader.losses([10, 12, 3])] == [(12, 0.7)]
     assert reader.trained_loss(10) is None
+
+
+def test_a_candidate_of_several_trainings_is_settled_when_all_have_ended_and_its_score_is_their_mean(tmp_path):
+    directory = begin(tmp_path)
+    scores = {(0, 0): 0.5, (0, 1): 0.75, (1, 0): 0.25, (1, 1): 0.5}
+    with Store(directory, write=True) as store:
+        store.add_candidate(candidate(0, "neg(p)", seeds=(0, 1), folds=(0, 1)), {})
+        store.add_candidate(candidate(1, "p", folds=(0, 2)), {})
+        store.add_candidate(candidate(2, "neg(p)", source=0), {})
+        reader = Reader(directory)
+        for (seed, fold), score in scores.items():
+            assert reader.settled == []
+            assert [row["id"] for row in reader.running] == [0, 1]
+            outcome = Outcome(state=State.SCORED, score=score, also={"auc": 2 * score})
+            store.add_training("neg(p)", Training(seed=seed, fold=fold), outcome, 0)
+            reader.look()
+        diverged = Outcome(state=State.DIVERGED, step=3, reason="not finite")
+        for fold, outcome in ((0, Outcome(state=State.SCORED, score=0.9)), (2, diverged)):
+            store.add_training("p", Training(seed=0, fold=fold), outcome, 1)
+    reader.look()
+    assert (reader.settled, reader.ranking, [row["id"] for row in reader.unscored]) == ([0, 1, 2], [0], [1])
+    pooled = [Outcome(state=State.SCORED, score=score, also={"auc": 2 * score}) for score in scores.values()]
+    expected = Outcome.pool(pooled)
+    for row in reader.losses([0, 2]):
+        assert (row["score"], row["count"], json.loads(row["also"])) == (0.5, 4, {"auc": 1.0})
+        assert row["deviation"] == pytest.approx(expected.deviation)
+    assert reader.outcome(2) == reader.history()[0].outcome == expected
+    assert reader.history()[1].outcome.state is State.DIVERGED

@@ -90,15 +90,11 @@ def _owner(file: IO[str]) -> str:
 
 def _lives(name: str) -> bool | None:
     """Return whether a named owner is running; None for one on another host."""
-    found = re.fullmatch(r"process (\d+) on (.+)", name)
+    found = re.fullmatch(r"process (\d{1,9}) on (.+)", name)
     if found is None:
         return False
     if found[2] != socket.gethostname():
         return None
-    try:
-        os.kill(int(found[1]), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+    import psutil
+
+    return psutil.pid_exists(int(found[1]))

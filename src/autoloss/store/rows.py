@@ -176,7 +176,7 @@ class Pool:
         rest = {"curve": "[]", "seconds": 0.0}
         pooled = Outcome.pool([outcome_from_row({**dict(zip(names, row, strict=True)), **rest}) for row in self._rows])
         values = {name: getattr(pooled, name) for name in ("score", "deviation", "step", "reason")}
-        return to_json({**values, "state": pooled.state.value, "also": dict(pooled.also)})
+        return to_json({**values, "state": pooled.state.value, "also": to_json(dict(pooled.also))})
 
 
 def read_figures(text: str) -> dict[str, float]:

@@ -32,12 +32,12 @@ GROUP BY candidate, fidelity;
 
 CREATE TEMP VIEW outcome AS
 SELECT
-    candidate, fidelity, count, pooled ->> 'deviation' AS deviation,
-    iif(pooled IS NULL, state, pooled ->> 'state') AS state,
-    iif(pooled IS NULL, score, pooled ->> 'score') AS score,
-    iif(pooled IS NULL, also, pooled ->> 'also') AS also,
-    iif(pooled IS NULL, step, pooled ->> 'step') AS step,
-    iif(pooled IS NULL, reason, pooled ->> 'reason') AS reason
+    candidate, fidelity, count, json_extract(pooled, '$.deviation') AS deviation,
+    iif(pooled IS NULL, state, json_extract(pooled, '$.state')) AS state,
+    iif(pooled IS NULL, score, json_extract(pooled, '$.score')) AS score,
+    iif(pooled IS NULL, also, json_extract(pooled, '$.also')) AS also,
+    iif(pooled IS NULL, step, json_extract(pooled, '$.step')) AS step,
+    iif(pooled IS NULL, reason, json_extract(pooled, '$.reason')) AS reason
 FROM pooled;
 
 -- Candidates that were trained themselves, and to an end: every pair of seed and fold.
