@@ -1,1 +1,1 @@
-"""What follows a search: confirm, compare, score and retrain."""
+"""The steps after a search: confirm, compare, score and retrain."""

@@ -1,4 +1,4 @@
-"""What ends a search: the best candidates on new training seeds, then compared with the baselines on the test split."""
+"""The end of a search: train the best candidates on new seeds, and compare them with the baselines on the test split."""
 
 from __future__ import annotations
 

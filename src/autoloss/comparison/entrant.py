@@ -1,4 +1,4 @@
-"""Who takes part in a comparison, and on which training seeds."""
+"""The losses that take part in a comparison, and their training seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the best loss that was found better than the best baseline? One judgement, which every report repeats."""
+"""The judgement whether the best loss found is better than the best baseline; every report repeats it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _find_finalists(rows: Iterable[Row], settings: FinalSettings) -> list[Row]:
 def confirmed_rows(
     entrants: Sequence[Entrant], seed: int, settings: FinalSettings, recorded: Mapping[Train, Outcome]
 ) -> list[Row]:
-    """Return what confirming came to so far, the best first; the arguments are those of `follow_race`."""
+    """Return the confirmed rows so far, the best first; the arguments are those of `follow_race`."""
     return follow_race(entrants, seed, settings, recorded).rows
 
 

@@ -21,7 +21,7 @@ class Record(Protocol):
         ...
 
     def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
-        """Record what a training came to."""
+        """Record the outcome of a training."""
         ...
 
 

@@ -79,7 +79,7 @@ class Retrainer:
         execution: How; None where the task runs in a way of its own, and then a killed training starts anew.
         checkpoint_seconds: How often the state of a training is written.
         observe: Called with the pace of the training under way, each step.
-        say: Called with a sentence about what is trained next, and what it came to.
+        say: Called with a sentence before and after each training.
     """
 
     directory: Path

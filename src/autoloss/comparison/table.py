@@ -1,4 +1,4 @@
-"""What trainings came to, side by side: one row for each loss, with its mean and spread over the training seeds."""
+"""Outcomes of trainings side by side: one row for each loss, with its mean and spread over the training seeds."""
 
 from __future__ import annotations
 

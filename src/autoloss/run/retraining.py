@@ -80,8 +80,8 @@ def retrain(
         device: As in `Execution`, likewise `precision` and `channels_last`; the task's own when left out.
         checkpoint_seconds: How often the state of a training is kept; 120 when left out.
         operators: Those of a run that was started with objects.
-        observe: Told the pace of the training under way, each step.
-        say: Told what is trained next, and what it came to.
+        observe: Called with the pace of the running training at each step.
+        say: Called with a sentence before and after each training.
 
     Raises:
         RequestError: Something asked for does not exist or does not fit, or the folder holds another retraining.

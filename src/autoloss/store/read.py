@@ -33,7 +33,7 @@ _KEPT = "EXISTS (SELECT 1 FROM json_each(c.kinds) WHERE value <> 'fresh')"
 
 @final
 class Reader:
-    """What is known of a run, look by look.
+    """The state of a run as of the last look at its store.
 
     Numbers are those of candidates. A candidate is settled when it has an outcome, its own or a shared one; candidates that are
     still in training may lie between those that are settled.
@@ -44,7 +44,7 @@ class Reader:
 
     Args:
         directory: The run's folder.
-        thorough: Also read what was rejected and why, which tables of the best do not need.
+        thorough: Also read the rejected formulas and their reasons, which tables of the best do not need.
 
     Raises:
         RequestError: There is no run in the directory, or it was stopped before it began.
@@ -139,7 +139,7 @@ class Reader:
 
     @property
     def damaged(self) -> Sequence[str]:
-        """What could not be read, each row once, in words."""
+        """Messages that name the damaged rows, each once."""
         return list(self._damaged)
 
     @property
@@ -292,7 +292,7 @@ class Reader:
 
 
 def _find_fault(table: str, row: Row) -> str | None:
-    """Return why a row that is what was written means nothing, or None."""
+    """Return why a row with a valid checksum holds invalid values, or None."""
     column, values = ALLOWED.get(table, (NUMBER, ()))
     if values and row[column] not in values:
         return f"its {column} is {row[column]!r}"

@@ -38,7 +38,7 @@ class TaskReference:
 
 @dataclass(frozen=True, slots=True)
 class StartVerdict:
-    """What the rejection protocol says of a loss that a search was to start from.
+    """Verdict of the rejection protocol on a loss that a search was to start from.
 
     Args:
         label: The loss as the user wrote it.
@@ -55,7 +55,7 @@ class StartVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared on the test split.
+    """The losses compared on the test split.
 
     Args:
         seeds: The number of training seeds.

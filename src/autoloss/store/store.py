@@ -1,4 +1,4 @@
-"""What a run has recorded on disk: settings, candidates and trainings, appended and never changed.
+"""The record of a run on disk: settings, candidates and trainings, appended and never changed.
 
 A row is written in one transaction and synced before anything follows from it. What is in the store is therefore finished,
 and what is finished is in the store. One process writes; readers (`autoloss.store.read`) disturb nobody.
@@ -119,7 +119,7 @@ class Store:
         return {row["name"]: row["value"] for row in self.database.read("setting")}
 
     def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
-        """Append a candidate and the sample of what was rejected for it: (branch, attempt) → (formula, reason)."""
+        """Append a candidate and a sample of the formulas rejected for it: (branch, attempt) → (formula, reason)."""
         root = candidate.id
         if candidate.source is not None:
             query = "SELECT root FROM main.candidate WHERE id = ?"
@@ -167,7 +167,7 @@ class Store:
         return found
 
     def rejected(self) -> dict[int, dict[tuple[str, int], tuple[str, str]]]:
-        """Read the sample of what was rejected: candidate → (branch, attempt) → (formula, reason)."""
+        """Read the sample of rejected formulas: candidate → (branch, attempt) → (formula, reason)."""
         found: dict[int, dict[tuple[str, int], tuple[str, str]]] = {}
         for row in self.database.read("rejected"):
             found.setdefault(row["candidate"], {})[row["branch"], row["attempt"]] = row["formula"], row["reason"]
