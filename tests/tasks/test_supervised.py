@@ -250,6 +250,13 @@ def test_predictions_and_metrics_that_are_no_numbers_have_reasons_of_their_own()
         assert made.train(criterion, Training(seed=0)) == Diverged(48, "the metric is not finite")
 
 
+def test_short_trainings_measure_the_further_metrics_that_a_run_shows():
+    plain = task(also={"own": accuracy, "other": accuracy})
+    short, shown = (trained(made, fidelity=0.5) for made in (plain, plain.measuring(["own"])))
+    assert (short.also, list(shown.also), shown.score) == ({}, ["own"], short.score)
+    assert set(trained(plain).also) == {"own", "other"}
+
+
 def test_a_further_metric_that_is_undefined_is_left_out():
     outcome = trained(task(also={"undefined": lambda prediction, target: math.nan, "own": accuracy}))
     assert outcome.also == {"own": outcome.score}

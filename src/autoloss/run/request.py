@@ -119,7 +119,7 @@ def make_request(
         }
     )
     return Request(
-        task=loaded,
+        task=loaded.measuring(also) if also else loaded,
         reference=reference,
         configuration=configuration,
         operators=table,
@@ -152,7 +152,7 @@ def restore_request(
                 "Resume it with its own task, or start a new run."
             )
     return Request(
-        task=loaded,
+        task=loaded.measuring(settings.also) if settings.also else loaded,
         reference=settings.task,
         configuration=settings.configuration,
         operators=operator_table(settings.configuration.space.operators, operators),

@@ -36,6 +36,9 @@ class FrozenTask(Task):
     def branches(self) -> Mapping[str, Branch]:
         return {name: branch for name, branch in self._task.branches.items() if name not in self._losses}
 
+    def measuring(self, names: Sequence[str]) -> Task:
+        return FrozenTask(self._task.measuring(names), self._losses)
+
     def samples(self, count: int, seed: int) -> Mapping[str, Sequence[Sample]]:
         samples = self._task.samples(count, seed)
         return {name: samples[name] for name in self.branches}

@@ -131,6 +131,7 @@ class SupervisedTask(TrainerTask):
         self._metric = check_metric(_find_metric(branch) if metric is None else metric, "metric")
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
+        self._shown: Sequence[str] = ()
         self._fit = trainer
         self.folds = data.folds
         self._splits = read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
@@ -184,6 +185,11 @@ class SupervisedTask(TrainerTask):
 
     def diagnose(self) -> Sequence[str]:
         return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
+
+    def measuring(self, names: Sequence[str]) -> SupervisedTask:
+        other = copy.copy(self)
+        other._shown = tuple(names)
+        return other
 
     def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
         """Return the same task with another metric; the one that it had is reported with the score.
@@ -304,7 +310,7 @@ class SupervisedTask(TrainerTask):
         self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
     ) -> Figures | str:
         # A short training is there to compare losses by the score; further metrics may take longer than the training.
-        also = self._also if fidelity == 1 else {}
+        also = {name: further for name, further in self._also.items() if fidelity == 1 or name in self._shown}
         totals = MetricTotals([self._metric, *also.values()])
         examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
         for inputs, target in split.batches(split.indices[examples].split(batch_size)):

@@ -119,6 +119,13 @@ class Task(ABC):
         """Return the score of the untrained network of a proxy training with this seed, or None where it is unknown."""
         return None
 
+    def measuring(self, names: Sequence[str]) -> Task:
+        """Return the task with further metrics that a run shows, and so measures in short trainings too.
+
+        By default the task itself, whose `train` measures what it does.
+        """
+        return self
+
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         """Return the settings of a schedule as plain values; they are stored with a retraining."""
         return {}
