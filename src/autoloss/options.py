@@ -15,7 +15,7 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -38,7 +38,13 @@ DESCRIPTIONS: Mapping[Any, str] = {
     type(None): "none",
     collections.abc.Callable: "a function",
 }
-BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
+BOUNDS = (
+    (Ge, "ge", "at least"),
+    (Gt, "gt", "above"),
+    (Le, "le", "at most"),
+    (Lt, "lt", "below"),
+    (MultipleOf, "multiple_of", "a multiple of"),
+)
 
 Declared = TypeVar("Declared")
 
@@ -91,6 +97,20 @@ def declare(prefix: str = "", kind: str = "option") -> Callable[[type[Declared]]
         return made
 
     return decorate
+
+
+def check(options: Any, claims: Mapping[str, tuple[bool, str]]) -> None:
+    """Check what concerns several options of a declared class, in its `__post_init__`.
+
+    Args:
+        claims: Name of an option → whether its value fits, and what is expected.
+
+    Raises:
+        RequestError: A value does not fit.
+    """
+    for name, (holds, expected) in claims.items():
+        if not holds:
+            raise RequestError(f"{name} is {quote(getattr(options, name))}; expected {expected}.")
 
 
 @functools.cache

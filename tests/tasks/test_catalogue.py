@@ -57,7 +57,7 @@ def test_listing_and_refusing_import_no_torch(request_: str):
         ("digits-seg", None, {"epohcs": 1}, "no option of the task digits-seg named 'epohcs'. Did you mean 'epochs'"),
         ("digits-seg", None, {"epochs": 0}, "epochs is 0"),
         ("digits-seg", None, {"valid": 0}, "valid is 0; expected .* at least 1"),
-        ("digits-seg", None, {"size": 33}, "multiple of 16"),
+        ("digits-seg", None, {"size": 33}, "size is 33; expected .* multiple of 16"),
     ],
 )
 def test_what_is_unknown_or_out_of_range_is_named(

@@ -140,8 +140,8 @@ def test_box_crops_follow_the_order_of_images_and_boxes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CropSettings(size=(250, 192)), "size of crops"),
-        (lambda: CropSettings(stride=5), "stride of crops is 5"),
+        (lambda: CropSettings(size=(250, 192)), "crops.size is"),
+        (lambda: CropSettings(stride=5), "stride is 5"),
         (lambda: CropSettings(sigma=0), "sigma"),
         (lambda: Augmentation(flip=2), "flip"),
         (lambda: Augmentation(scale=(2.0, 1.0)), "scale"),

@@ -80,7 +80,7 @@ def test_values_of_figures_out_of_range_are_refused():
         get("figures-pose", valid=0)
     with pytest.raises(RequestError, match="no pose metric named 'mpa'"):
         PoseTask(small_baseline, draw_people("train", 1), draw_people("valid", 1), metric="mpa")
-    with pytest.raises(RequestError, match="The height of scenes"):
+    with pytest.raises(RequestError, match="height is"):
         FigureSettings(height=(90, 20))
 
 
@@ -250,7 +250,7 @@ def test_retraining_sees_what_the_search_held_out_and_is_not_measured_on_it(fold
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"height": 100}, "size of crops"),
+        ({"height": 100}, "size is"),
         ({"share": 0.0}, "share is 0.0"),
         ({"scale": "0.5"}, "scale is .* 2 values"),
         ({"rotation": -1.0}, "rotation"),

@@ -20,6 +20,7 @@ from autoloss.tasks.detection.networks.faster_rcnn import DetectorSettings, Fast
 from autoloss.tasks.detection.networks.pyramids import small_levels
 from autoloss.tasks.detection.task import MASK_METRICS, METRICS, DetectionTask
 from autoloss.tasks.factory import TaskFactory, make_recipe
+from autoloss.tasks.scenes import SceneOptions
 
 CHANNELS = 48
 MASK_WIDTH = 24
@@ -38,25 +39,18 @@ SMALL_MASK = MaskHead(layers=RegionLayers(build=small_mask_layers, roi_size=7, r
 
 
 @declare()
-class SceneOptions:
-    """Options of the tasks on scenes of digits."""
+class DigitOptions(SceneOptions):
+    """Options of digits-det and digits-ins."""
 
     unit: AreaUnit = "pixels"
     """Unit of areas: square pixels, or the area of the target box."""
     size: int = 96
     """Side of a scene in pixels, a multiple of 32."""
     train: Count = 1024
-    """Number of training scenes."""
     valid: Count = 128
-    """Number of validation scenes."""
     test: Count = 256
-    """Number of test scenes."""
-    seed: Natural = 0
-    """Seed of the scenes."""
     epochs: Count = 3
-    """Epochs of the proxy. This and the next six options are fields of its `Recipe`."""
     batch_size: Count = 8
-    """Scenes per optimizer step."""
     optimizer: Literal["sgd", "adam"] = "adam"
     """A step of Adam does not depend on the scale of a loss, in which found losses differ by orders of magnitude between branches:
     with SGD a loss that trains to AP50 0.48 came to 0.22."""
@@ -72,18 +66,14 @@ class SceneOptions:
 
 
 def build_task(
-    name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings], metric: str, options: SceneOptions
+    name: str, heads: Sequence[Head], metrics: Mapping[str, PrecisionSettings], metric: str, options: DigitOptions
 ) -> DetectionTask:
     """Compose the scenes and build the task."""
     masks = MASKS in [target for head in heads for target in head.targets]
     scenery = BoxSceneSettings(size=options.size)
-    data: dict[str, Any] = {
-        split: compose_box_scenes(split, getattr(options, split), options.seed, scenery, masks=masks)
-        for split in ("train", "valid", "test")
-    }
     return DetectionTask(
         functools.partial(small_network, options.size, heads),
-        **data,
+        **options.compose(functools.partial(compose_box_scenes, scenery=scenery, masks=masks)),
         classes=CLASSES,
         metric=metric,
         recipe=make_recipe(options),
@@ -95,7 +85,7 @@ def build_task(
 
 
 def _make_factory(name: str, *parts: Any) -> TaskFactory:
-    return TaskFactory(name=name, options=SceneOptions, build=functools.partial(build_task, name, *parts))
+    return TaskFactory(name=name, options=DigitOptions, build=functools.partial(build_task, name, *parts))
 
 
 digits_det = _make_factory("digits-det", HEADS, METRICS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 
 FAULTS_SHOWN = 20
@@ -46,7 +48,12 @@ def report_faults(name: str, faults: Sequence[Fault], inspected: str = "") -> Re
 
 
 def missing_file(file: Path, expected: str) -> Fault:
-    return Fault(file, "there is no such file", expected, "Add it, or remove its name from the list of the split.")
+    return Fault(
+        file,
+        "there is no such file",
+        expected,
+        "Add it, correct the path, or remove its name from the list of the split.",
+    )
 
 
 def undecodable_file(file: Path, error: Exception, expected: str) -> Fault:
@@ -54,3 +61,25 @@ def undecodable_file(file: Path, error: Exception, expected: str) -> Fault:
     # Pillow repeats the path.
     reason = reason.replace(f" {str(file)!r}", "")
     return Fault(file, f"cannot be decoded ({reason})", expected, "Copy it again from its source, or leave it out.")
+
+
+def read_json(file: Path, expected: str) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        FaultyFile: It is missing or cannot be decoded.
+    """
+    if not file.is_file():
+        raise FaultyFile(missing_file(file, expected))
+    try:
+        return parse_json(file.read_bytes())
+    except ValueError as error:
+        raise FaultyFile(undecodable_file(file, error, expected)) from None
+
+
+REMEDY = "Correct it in the file, or remove it."
+
+
+def name_problems(file: Path, place: str, problems: Iterable[tuple[str, str]]) -> list[Fault]:
+    """Return the problems of a place in a file, each as (found, expected), as faults."""
+    return [Fault(file, f"{place} {found}", expected, REMEDY) for found, expected in problems]

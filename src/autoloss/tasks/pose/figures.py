@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from autoloss.options import Count, Natural, Positive, declare
 from autoloss.tasks.factory import TaskFactory, make_recipe
@@ -11,6 +12,7 @@ from autoloss.tasks.pose.data.crops import Augmentation, CropSettings
 from autoloss.tasks.pose.data.figures import FigureSettings, compose_figures
 from autoloss.tasks.pose.networks.simple_baseline import small_baseline
 from autoloss.tasks.pose.task import Inference, PoseTask
+from autoloss.tasks.scenes import SceneOptions
 
 CROPS = CropSettings(size=(64, 64), stride=4, sigma=1.0, padding=1.15)
 """The sigma of the paper's 64×48 cells, in proportion to 16×16."""
@@ -18,25 +20,19 @@ MIRRORED_ONLY = Augmentation(flip=0.5, rotation=0.0, scale=(1.0, 1.0))
 
 
 @declare()
-class FigureOptions:
+class FigureOptions(SceneOptions):
     """Options of figures-pose."""
 
     size: int = 128
-    """Side of a scene in pixels."""
     train: Count = 640
     """Number of training scenes, with one or two figures each."""
     valid: Count = 128
-    """Number of validation scenes."""
     test: Count = 256
-    """Number of test scenes."""
-    seed: Natural = 0
-    """Seed of the scenes."""
     epochs: Count = 8
     """Epochs of Adam with a cosine schedule, as in Appendix A."""
     batch_size: Count = 8
-    """Persons per optimizer step."""
     optimizer: Literal["sgd", "adam"] = "adam"
-    """Optimizer of the `Recipe`."""
+    """sgd or adam."""
     learning_rate: Positive = 3e-3
     """Initial learning rate, after the warm-up."""
     warmup_steps: Natural = 20
@@ -46,13 +42,9 @@ class FigureOptions:
 def build_task(metric: str, options: FigureOptions) -> PoseTask:
     """Compose the scenes and make the task."""
     scenery = FigureSettings(size=options.size)
-    data: dict[str, Any] = {
-        split: compose_figures(split, getattr(options, split), options.seed, scenery)
-        for split in ("train", "valid", "test")
-    }
     return PoseTask(
         small_baseline,
-        **data,
+        **options.compose(functools.partial(compose_figures, settings=scenery)),
         metric=metric,
         recipe=make_recipe(options, weight_decay=0.0, schedule="cosine", minimum_learning_rate=0.0),
         crops=CROPS,

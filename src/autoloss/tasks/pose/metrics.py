@@ -14,18 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from autoloss.errors import RequestError
+from autoloss.tasks.coco_metrics import measure_coco
 from autoloss.tasks.pose.data.coco import PERSON, list_annotations
 from autoloss.tasks.pose.data.people import People, list_joints
 from autoloss.tasks.pose.heatmaps import decode_heatmaps
 from autoloss.tasks.pose.skeleton import SIGMAS
-
-try:
-    from faster_coco_eval import COCO, COCOeval_faster
-except ImportError as error:
-    raise RequestError(
-        f"faster-coco-eval cannot be imported ({error}); the AP of poses needs it. Run: pip install autoloss[vision]"
-    ) from None
 
 Array = NDArray[Any]
 
@@ -43,8 +36,6 @@ COCO_METRICS = {
 """Name of a metric → its name in faster-coco-eval."""
 METRICS = (*COCO_METRICS, "oks")
 """COCO's, and the mean OKS, which also tells poses apart that are all below COCO's least threshold."""
-ABSENT = -1
-"""Value of faster-coco-eval where there is no person of that size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +115,13 @@ def evaluate_poses(poses: Sequence[Poses], people: Sequence[People]) -> dict[str
     annotations = [{"id": number, **row} for number, row in enumerate(rows, start=1)]
     if not annotations:
         return dict.fromkeys(METRICS, math.nan)
-    truth = _make_dataset(
-        {
-            "images": [{"id": number} for number in range(1, len(people) + 1)],
-            "categories": [PERSON],
-            "annotations": annotations,
-        }
-    )
-    evaluation = COCOeval_faster(truth, truth.loadRes(list(_list_results(poses))), "keypoints", print_function=_ignore)
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    figures: Mapping[str, Any] = evaluation.stats_as_dict
-    found = {name: float(figures[theirs]) for name, theirs in COCO_METRICS.items()}
-    defined = {name: value if value > ABSENT else math.nan for name, value in found.items()}
-    return {**defined, "oks": _average_similarity(poses, people)}
+    truth = {
+        "images": [{"id": number} for number in range(1, len(people) + 1)],
+        "categories": [PERSON],
+        "annotations": annotations,
+    }
+    found = measure_coco(truth, _list_results(poses), "keypoints", COCO_METRICS)
+    return {**found, "oks": _average_similarity(poses, people)}
 
 
 def _average_similarity(poses: Sequence[Poses], people: Sequence[People]) -> float:
@@ -155,11 +138,3 @@ def _list_results(poses: Sequence[Poses]) -> Iterator[dict[str, Any]]:
         for joints, score in zip(those.joints, those.scores, strict=True):
             keypoints = list_joints(joints, np.ones(len(joints), int))
             yield {"image_id": image, "category_id": PERSON["id"], "keypoints": keypoints, "score": float(score)}
-
-
-def _make_dataset(dataset: dict[str, Any]) -> Any:
-    return COCO(dataset, print_function=_ignore)
-
-
-def _ignore(*_: object) -> None:
-    """Discard what the library prints."""

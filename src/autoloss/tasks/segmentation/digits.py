@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
-from autoloss.options import Amount, Count, Natural, Positive, declare
+from autoloss.options import Amount, Count, Positive, declare
 from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.factory import TaskFactory, make_recipe
+from autoloss.tasks.scenes import SceneOptions
 from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS, make_metrics
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
@@ -18,26 +18,20 @@ PAPER_TOLERANCE, PAPER_SIZE = 5, 128
 
 
 @declare()
-class DigitsOptions:
+class DigitsOptions(SceneOptions):
     """Options of digits-seg; the boundary metrics train on the `edge` (bf1) or the `band` (biou) of each digit."""
 
     size: int = 32
     """Side of a scene in pixels, a multiple of 16."""
     train: Count = 2048
-    """Number of training scenes."""
     valid: Count = 256
-    """Number of validation scenes."""
     test: Count = 512
-    """Number of test scenes."""
-    seed: Natural = 0
-    """Seed of the scenes."""
     tail: float = 1.0
     """Exponent of the class frequencies: how much rarer each digit is than the one before. With a long tail, as in real scenes,
     losses differ more: mIoU weights rare classes like frequent ones, cross entropy does not."""
     epochs: Count = 2
     """Epochs of SGD with momentum 0.9 and the schedule poly, as in Appendix A."""
     batch_size: Count = 16
-    """Scenes per optimizer step."""
     learning_rate: Positive = 0.8
     """Initial learning rate."""
     weight_decay: Amount = 2e-3
@@ -47,16 +41,12 @@ class DigitsOptions:
 def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
     """Compose the scenes and make the task."""
     scenery = SceneSettings(size=options.size, tail=options.tail)
-    data: dict[str, Any] = {
-        split: compose_scenes(split, getattr(options, split), options.seed, scenery)
-        for split in ("train", "valid", "test")
-    }
     tolerance = max(1, round(PAPER_TOLERANCE * options.size / PAPER_SIZE))
     # As on VOC, boundary metrics ignore the background.
     six = make_metrics(tolerance=tolerance, left_out=0)
     return SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES),
-        **data,
+        **options.compose(functools.partial(compose_scenes, scenery=scenery)),
         metric=six[metric],
         also=six,
         recipe=make_recipe(options),

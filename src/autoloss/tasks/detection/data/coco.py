@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from autoloss.conversion import parse_json
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import IDENTITIES_SHOWN, BoxedImages, Boxes
 from autoloss.tasks.detection.data.outlines import (
@@ -26,7 +25,7 @@ from autoloss.tasks.detection.data.outlines import (
     to_run_lengths,
 )
 from autoloss.tasks.detection.masks import mask_areas
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
+from autoloss.tasks.files.faults import REMEDY, Fault, FaultyFile, name_problems, read_json, report_faults
 from autoloss.tasks.files.layout import find_directory, leads_outside
 
 NAME = "COCO"
@@ -34,9 +33,9 @@ LAYOUT = """\
   annotations/instances_train2017.json, instances_val2017.json
   train2017/000000000009.jpg, …
   val2017/000000000139.jpg, …"""
+A_BOX = "a box of four numbers: left, top, width, height"
 GROUPS = ("images", "annotations", "categories")
 AN_INSTANCES_FILE = "COCO instances: an object with the lists images, annotations and categories"
-REMEDY = "Correct it in the file, or remove it."
 
 
 def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> BoxedImages:
@@ -84,7 +83,7 @@ def load_instances(
         elif seen[identity] > 1:
             problems.append(("has the id of another", "ids that differ"))
         place = f"annotation {identity}" if identity is not None else f"annotation number {number + 1}, without an id,"
-        faults += [Fault(file, f"{place} {found}", expected, REMEDY) for found, expected in problems]
+        faults += name_problems(file, place, problems)
         if not problems:
             of_image[annotation["image_id"]].append(annotation)
     if faults:
@@ -135,12 +134,7 @@ def read_annotations(
     Raises:
         RequestError: It is missing, is no such file, or is damaged.
     """
-    if not file.is_file():
-        raise FaultyFile(missing_file(file, expected))
-    try:
-        content = parse_json(file.read_bytes())
-    except ValueError as error:
-        raise FaultyFile(undecodable_file(file, error, expected)) from None
+    content = read_json(file, expected)
     lacking = [name for name in GROUPS if not isinstance(content, dict) or not isinstance(content.get(name), list)]
     if lacking:
         raise FaultyFile(Fault(file, f"lacks {' and '.join(lacking)}", expected, remedy))
@@ -199,6 +193,11 @@ def _is_valid(name: str, value: Any) -> bool:
             return isinstance(value, str)
 
 
+def is_box(box: Any) -> TypeGuard[list[float]]:
+    """Return whether a value is a box of four numbers."""
+    return isinstance(box, list) and len(box) == 4 and all(map(is_finite, box))
+
+
 def _find_problems(
     annotation: Any, images: Mapping[int, Mapping[str, Any]], labels: Mapping[int, int]
 ) -> Iterator[Problem]:
@@ -215,11 +214,8 @@ def _find_problems(
     if not is_finite(annotation.get("area", 0)):
         yield f"has the area {quote(annotation['area'])}", "a number of pixels"
     box = annotation.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(is_finite(side) for side in box):
-        yield (
-            ("has no box" if box is None else f"has the box {quote(box)}"),
-            "a box of four numbers: left, top, width, height",
-        )
+    if not is_box(box):
+        yield "has no box" if box is None else f"has the box {quote(box)}", A_BOX
         return
     left, top, width, height = box
     if min(width, height) < 0:

@@ -7,15 +7,16 @@ to a factor of two, stretched and placed with little overlap; pieces of digits a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError
+from autoloss.options import Amount, Count, Natural, check, declare
 from autoloss.tasks.segmentation.data.digits import SHARES, load_split
 
 CLASSES = 10
@@ -27,48 +28,40 @@ Example = tuple[Tensor, dict[str, Tensor]]
 """An image (channels, H, W), and `boxes` (G, 4) in pixels with `labels` (G,) from 1; `masks` (G, H, W) where asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("scenes.")
 class BoxSceneSettings:
-    """Settings of the scenes.
+    """Settings of the scenes."""
 
-    Args:
-        size: Side of a scene in pixels, a multiple of 32.
-        digits: Minimum and maximum number of digits in a scene.
-        side: Minimum and maximum side of a digit's square in pixels; its box, that of the ink, is narrower.
-        stretch: Maximum factor by which the aspect ratio of a digit is changed.
-        pieces: Maximum number of pieces of digits in a scene.
-        overlap: Maximum share of another digit's square that a digit may cover.
-        noise: Standard deviation of the noise, where ink is 1.
-        ink: Grey value above which a pixel belongs to the digit.
-
-    Raises:
-        RequestError: A value is outside its range.
-    """
-
-    size: int = 96
-    digits: tuple[int, int] = (2, 7)
-    side: tuple[int, int] = (18, 36)
+    size: Annotated[int, Field(ge=32, multiple_of=32)] = 96
+    """Side of a scene in pixels, a multiple of 32."""
+    digits: tuple[Count, Count] = (2, 7)
+    """Minimum and maximum number of digits in a scene."""
+    side: tuple[Annotated[int, Field(ge=8)], int] = (18, 36)
+    """Minimum and maximum side of a digit's square in pixels; its box, that of the ink, is narrower."""
     stretch: float = 1.25
-    pieces: int = 3
+    """Maximum factor by which the aspect ratio of a digit is changed."""
+    pieces: Natural = 3
+    """Maximum number of pieces of digits in a scene."""
     overlap: float = 0.1
-    noise: float = 0.06
+    """Maximum share of another digit's square that a digit may cover."""
+    noise: Amount = 0.06
+    """Standard deviation of the noise, where ink is 1."""
     ink: float = 0.3
+    """Grey value above which a pixel belongs to the digit."""
 
     def __post_init__(self) -> None:
-        if self.size < 32 or self.size % 32:
-            raise RequestError(f"A scene's size is {self.size} pixels; it needs to be a multiple of 32.")
-        if not 1 <= self.digits[0] <= self.digits[1]:
-            raise RequestError(
-                f"From {self.digits[0]} to {self.digits[1]} digits cannot be drawn; expected 1 ≤ minimum ≤ maximum."
-            )
-        if not 8 <= self.side[0] <= self.side[1] <= self.size:
-            raise RequestError(
-                f"Digits of {self.side[0]} to {self.side[1]} pixels do not fit; expected 8 ≤ minimum ≤ maximum ≤ {self.size}."
-            )
+        fits = self.side[0] <= self.side[1] <= self.size
+        check(self, {"digits": (self.digits[0] <= self.digits[1], "the minimum first")})
+        check(self, {"side": (fits, f"the minimum first, and at most {self.size}")})
 
 
 def compose_box_scenes(
-    split: str, count: int, seed: int, scenery: BoxSceneSettings = BoxSceneSettings(), *, masks: bool = False
+    split: str,
+    count: int,
+    seed: int,
+    scenery: BoxSceneSettings = BoxSceneSettings(),  # noqa: B008 - frozen
+    *,
+    masks: bool = False,
 ) -> list[Example]:
     """Compose scenes: images (1, H, W) in [0, 1], 1 for ink, with at least one digit each.
 

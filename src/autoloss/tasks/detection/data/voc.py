@@ -14,7 +14,16 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
+from autoloss.tasks.detection.data.outlines import LARGEST
+from autoloss.tasks.files.faults import (
+    REMEDY,
+    Fault,
+    FaultyFile,
+    missing_file,
+    name_problems,
+    report_faults,
+    undecodable_file,
+)
 from autoloss.tasks.files.layout import find_directory, find_root, read_names
 
 NAME = "VOC"
@@ -27,11 +36,8 @@ LAYOUT = """\
   VOCdevkit/VOC2007/JPEGImages/000005.jpg, …
   VOCdevkit/VOC2007/Annotations/000005.xml, …
   VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt, …"""
-LARGEST = 1e7
-"""Upper limit of coordinates: 32 bits would round larger ones, or make them infinite."""
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 AN_ANNOTATION = "an annotation of VOC in XML"
-REMEDY = "Correct it in the file, or remove it."
 
 
 def load_voc(directory: Path | str, year: int, split: str) -> BoxedImages:
@@ -82,10 +88,7 @@ def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
         return None
     objects = root.findall("object")
     for number, one in enumerate(objects, start=1):
-        faults += [
-            Fault(file, f"object {number} {found}", expected, REMEDY)
-            for found, expected in _find_problems(one, width, height)
-        ]
+        faults += name_problems(file, f"object {number}", _find_problems(one, width, height))
     if len(faults) > before:
         return None
     sides = np.array([[_parse_number(one, f"bndbox/{side}") or 0.0 for side in SIDES] for one in objects]).reshape(

@@ -1,13 +1,11 @@
-"""COCO's metrics for final evaluation, by faster-coco-eval, which reproduces pycocotools faster (Section 4.2)."""
+"""COCO's metrics of boxes and masks for final evaluation (Section 4.2)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from faster_coco_eval import COCO, COCOeval_faster
-
+from autoloss.tasks.coco_metrics import measure_coco
 from autoloss.tasks.detection.metrics.average_precision import Array, Detections, GroundTruth, Shape
 
 METRICS = {
@@ -20,28 +18,18 @@ METRICS = {
 }
 """Name of a metric → its name in faster-coco-eval."""
 IOU_TYPES: Mapping[Shape, Literal["bbox", "segm"]] = {"boxes": "bbox", "masks": "segm"}
-ABSENT = -1
-"""Value of faster-coco-eval where there is no object of that size."""
 
 
 def evaluate_coco(
     detections: Sequence[Detections], truths: Sequence[GroundTruth], classes: Sequence[int], shape: Shape = "boxes"
 ) -> dict[str, float]:
     """Return AP@[.5:.95], AP50, AP75 and the AP of small, medium and large objects; NaN where there is no object of that size."""
-    truth = _make_dataset(
-        {
-            "images": [{"id": number, **_size(one)} for number, one in enumerate(truths, start=1)],
-            "categories": [{"id": int(label), "name": str(label)} for label in classes],
-            "annotations": list(_annotations(truths)),
-        }
-    )
-    results = list(_results(detections, shape))
-    evaluation = COCOeval_faster(truth, truth.loadRes(results), IOU_TYPES[shape], print_function=_ignore_output)
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    figures: Mapping[str, Any] = evaluation.stats_as_dict
-    return {name: float(figures[theirs]) if figures[theirs] > ABSENT else math.nan for name, theirs in METRICS.items()}
+    truth = {
+        "images": [{"id": number, **_size(one)} for number, one in enumerate(truths, start=1)],
+        "categories": [{"id": int(label), "name": str(label)} for label in classes],
+        "annotations": _annotations(truths),
+    }
+    return measure_coco(truth, _results(detections, shape), IOU_TYPES[shape], METRICS)
 
 
 def _annotations(truths: Sequence[GroundTruth]) -> Iterator[dict[str, Any]]:
@@ -77,11 +65,3 @@ def _results(detections: Sequence[Detections], shape: Shape) -> Iterator[dict[st
 def _corner_and_size(box: Array) -> list[float]:
     left, top, right, bottom = (float(side) for side in box)
     return [left, top, right - left, bottom - top]
-
-
-def _make_dataset(dataset: dict[str, Any]) -> Any:
-    return COCO(dataset, print_function=_ignore_output)
-
-
-def _ignore_output(*_: object) -> None:
-    """Discard what the library prints."""

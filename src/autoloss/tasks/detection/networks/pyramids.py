@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torchvision.models import resnet
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.ops import FrozenBatchNorm2d
 
-from autoloss.errors import RequestError, unknown
-from autoloss.training.weights import load_state_dict
-
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+from autoloss.tasks.resnet import build_resnet, make_block
 
 
 def last_levels(name: str, channels: int = 256, weights: str = "none") -> BackboneWithFPN:
@@ -41,23 +37,9 @@ def _pyramid(name: str, channels: int, weights: str, layers: dict[str, str]) -> 
 
 
 def _resnet(name: str, weights: str) -> Any:
-    if name not in RESNETS:
-        raise unknown("backbone", name, RESNETS)
     fresh = weights == "none"
-    body = getattr(resnet, name)(
-        weights="DEFAULT" if weights == "imagenet" else None, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d
-    )
-    if fresh:
-        return body
-    if weights != "imagenet":
-        try:
-            body.load_state_dict(load_state_dict(weights))
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise RequestError(
-                f"{weights} holds no weights of a {name} ({reason}); give the path of its state dict."
-            ) from None
-    for part in (body.conv1, body.layer1):
+    body = build_resnet(name, weights, norm_layer=nn.BatchNorm2d if fresh else FrozenBatchNorm2d)
+    for part in () if fresh else (body.conv1, body.layer1):
         part.requires_grad_(False)
     return body
 
@@ -70,18 +52,12 @@ class SmallBody(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.layer1 = _stage(1, width, 2)
-        self.layer2 = _stage(width, 2 * width, 2)
-        self.layer3 = nn.Sequential(_stage(2 * width, 4 * width, 2), _stage(4 * width, 4 * width, 1))
-        self.layer4 = nn.Sequential(_stage(4 * width, 6 * width, 2), _stage(6 * width, 6 * width, 1))
+        self.layer1 = make_block(1, width, 2)
+        self.layer2 = make_block(width, 2 * width, 2)
+        self.layer3 = nn.Sequential(make_block(2 * width, 4 * width, 2), make_block(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(make_block(4 * width, 6 * width, 2), make_block(6 * width, 6 * width, 1))
 
 
 def small_levels(channels: int = 64, width: int = 16) -> BackboneWithFPN:
     """Return a small body with the last two levels of its pyramid and a pooled one, as in Appendix A's proxy."""
     return BackboneWithFPN(SmallBody(width), {"layer3": "0", "layer4": "1"}, [4 * width, 6 * width], channels)
-
-
-def _stage(channels: int, into: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, into, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(into), nn.ReLU(inplace=True)
-    )

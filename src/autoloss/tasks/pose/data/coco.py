@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from autoloss.conversion import parse_json
 from autoloss.errors import quote
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
-from autoloss.tasks.detection.data.coco import LARGEST, NAME, load_instances, read_annotations
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, report_faults, undecodable_file
+from autoloss.tasks.detection.data.coco import A_BOX, NAME, is_box, load_instances, read_annotations
+from autoloss.tasks.detection.data.outlines import is_finite
+from autoloss.tasks.files.faults import Fault, FaultyFile, name_problems, read_json, report_faults
 from autoloss.tasks.files.layout import find_directory
 from autoloss.tasks.pose.data.people import PIXEL_CENTRE, People, PeopleImages, PersonBoxes, list_joints
 from autoloss.tasks.pose.skeleton import BONES, JOINTS
@@ -33,7 +33,6 @@ LAYOUT = """\
   val2017/000000000139.jpg, …"""
 A_KEYPOINTS_FILE = "COCO keypoints: an object with the lists images, annotations and categories"
 A_DETECTIONS_FILE = "COCO results: a list of objects with image_id, category_id, bbox and score"
-REMEDY = "Correct it in the file, or remove it."
 NUMBERS = 3 * len(JOINTS)
 THE_NUMBERS = f"{NUMBERS} numbers: x, y and visibility (0, 1 or 2) of {len(JOINTS)} joints"
 PERSON = {"id": 1, "name": "person", "keypoints": list(JOINTS), "skeleton": [[a + 1, b + 1] for a, b in BONES]}
@@ -106,8 +105,7 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
         if annotation["category_id"] not in persons:
             counted["annotations are of a category without keypoints; they are left out"] += 1
         elif problems := list(_find_problems(annotation)):
-            where = f"annotation {annotation['id']}"
-            faults += [Fault(file, f"{where} {found}", expected, REMEDY) for found, expected in problems]
+            faults += name_problems(file, f"annotation {annotation['id']}", problems)
         else:
             found = np.array(annotation.get("keypoints") or [0] * NUMBERS, np.float64).reshape(-1, 3)
             joints[annotation["id"]] = found
@@ -133,12 +131,7 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Perso
         RequestError: The file cannot be read, or detections are faulty; the first twenty are listed.
     """
     file = Path(file)
-    if not file.is_file():
-        raise FaultyFile(replace(missing_file(file, A_DETECTIONS_FILE), remedy="Add it, or correct the path."))
-    try:
-        content = parse_json(file.read_bytes())
-    except ValueError as error:
-        raise FaultyFile(undecodable_file(file, error, A_DETECTIONS_FILE)) from None
+    content = read_json(file, A_DETECTIONS_FILE)
     if not isinstance(content, list):
         raise FaultyFile(Fault(file, f"holds a {type(content).__name__}", A_DETECTIONS_FILE, "Check the path."))
     faults: list[Fault] = []
@@ -146,7 +139,7 @@ def load_detections(file: Path | str, split: KeypointFiles) -> tuple[tuple[Perso
     of_image: dict[int, list[tuple[list[float], float]]] = {identity: [] for identity in split.image_ids}
     for number, row in enumerate(content, start=1):
         if problems := list(_find_detection_problems(row, of_image)):
-            faults += [Fault(file, f"detection number {number} {found}", wanted, REMEDY) for found, wanted in problems]
+            faults += name_problems(file, f"detection number {number}", problems)
         elif row.get("category_id", PERSON["id"]) not in split.persons:
             counted["detections are of other categories; they are left out"] += 1
         elif not all(row["bbox"][2:]):
@@ -239,7 +232,7 @@ def _find_problems(annotation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(numbers, list) or len(numbers) != NUMBERS:
         count = f"{len(numbers)} numbers of keypoints" if isinstance(numbers, list) else "no keypoints"
         yield f"has {count}", THE_NUMBERS
-    elif not all(isinstance(number, int | float) and abs(number) < LARGEST for number in numbers):
+    elif not all(map(is_finite, numbers)):
         yield "has keypoints with what is no number of pixels", THE_NUMBERS
     elif strange := [seen for seen in numbers[2::3] if seen not in (0, 1, 2)]:
         yield f"has a keypoint of visibility {quote(strange[0])}", THE_NUMBERS
@@ -255,10 +248,5 @@ def _find_detection_problems(row: Any, images: Mapping[int, object]) -> Iterator
         yield f"is of image {quote(image)}, which is not in the file of keypoints", "an image of this split"
     if not isinstance(score, int | float) or not math.isfinite(score):
         yield f"has the score {quote(score)}", "a finite number"
-    if (
-        not isinstance(box, list)
-        or len(box) != 4
-        or not all(isinstance(side, int | float) and abs(side) < LARGEST for side in box)
-        or min(box[2:]) < 0
-    ):
-        yield f"has the box {quote(box)}", "a box of four numbers: left, top, width, height"
+    if not is_box(box) or min(box[2:]) < 0:
+        yield f"has the box {quote(box)}", A_BOX

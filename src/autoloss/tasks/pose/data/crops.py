@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from autoloss.errors import RequestError
+from autoloss.options import Count, Positive, Share, check, declare
 from autoloss.tasks.pose.data.people import PeopleImages
 from autoloss.tasks.pose.heatmaps import draw_heatmaps
 from autoloss.tasks.pose.skeleton import MIRRORED
@@ -28,42 +30,28 @@ Example = tuple[Tensor, Mapping[str, Tensor]]
 """A normalised crop (3, H, W), and the context of `HeatmapBranch` for this person."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Side = Annotated[int, Field(ge=32, multiple_of=32)]
+
+
+@declare("crops.")
 class CropSettings:
-    """Sizes of crops and heatmaps; the defaults are the paper's.
+    """Sizes of crops and heatmaps; the defaults are the paper's."""
 
-    Args:
-        size: Height and width of a crop in pixels.
-        stride: Pixels of the crop per cell of a heatmap, along each side.
-        sigma: Standard deviation of a target in cells.
-        padding: Factor on the sides of a person's box.
-        mean: Mean of each colour, for normalisation.
-        deviation: Standard deviation of each colour.
-
-    Raises:
-        RequestError: A value is outside its range.
-    """
-
-    size: tuple[int, int] = (256, 192)
-    stride: int = 4
-    sigma: float = 2.0
-    padding: float = 1.25
+    size: tuple[Side, Side] = (256, 192)
+    """Height and width of a crop in pixels."""
+    stride: Count = 4
+    """Pixels of the crop per cell of a heatmap, along each side."""
+    sigma: Positive = 2.0
+    """Standard deviation of a target in cells."""
+    padding: Positive = 1.25
+    """Factor on the sides of a person's box."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Mean of each colour, for normalisation."""
     deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """Standard deviation of each colour."""
 
     def __post_init__(self) -> None:
-        for name, holds, expected in (
-            ("size", all(side >= 32 and side % 32 == 0 for side in self.size), "multiples of 32"),
-            (
-                "stride",
-                self.stride >= 1 and all(side % self.stride == 0 for side in self.size),
-                "a divisor of the size",
-            ),
-            ("sigma", 0 < self.sigma < math.inf, "above 0"),
-            ("padding", 0 < self.padding < math.inf, "above 0"),
-        ):
-            if not holds:
-                raise RequestError(f"The {name} of crops is {getattr(self, name)}; it needs to be {expected}.")
+        check(self, {"stride": (all(side % self.stride == 0 for side in self.size), "a divisor of the size")})
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -89,39 +77,25 @@ class Placement:
 UPRIGHT = Placement()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("augmentation.")
 class Augmentation:
-    """What is drawn for each training example; the defaults are the paper's.
+    """What is drawn for each training example; the defaults are the paper's."""
 
-    Args:
-        flip: Probability that a crop is mirrored, with left and right joints swapped.
-        rotation: Largest angle in degrees, to either side.
-        scale: Smallest and largest factor on the side of the crop.
+    flip: Share = 0.5
+    """Probability that a crop is mirrored, with left and right joints swapped."""
+    rotation: Annotated[float, Field(ge=0, le=180)] = 40.0
+    """Largest angle in degrees, to either side."""
+    scale: tuple[Positive, Positive] = (0.5, 1.5)
+    """Smallest and largest factor on the side of the crop."""
 
-    Raises:
-        RequestError: A value is outside its range.
-    """
-
-    flip: float = 0.5
-    rotation: float = 40.0
-    scale: tuple[float, float] = (0.5, 1.5)
+    def __post_init__(self) -> None:
+        check(self, {"scale": (self.scale[0] <= self.scale[1], "the smaller factor first")})
 
     def draw(self) -> Placement:
         """Draw from torch's global generator."""
         flip, turn, share = torch.rand(3).tolist()
         low, high = self.scale
         return Placement(low + share * (high - low), (2 * turn - 1) * self.rotation, flip < self.flip)
-
-    def __post_init__(self) -> None:
-        for name, holds, expected in (
-            ("flip", 0 <= self.flip <= 1, "in [0, 1]"),
-            ("rotation", 0 <= self.rotation <= 180, "in [0, 180]"),
-            ("scale", 0 < self.scale[0] <= self.scale[1] < math.inf, "above 0, the smaller first"),
-        ):
-            if not holds:
-                raise RequestError(
-                    f"The {name} of the augmentation is {getattr(self, name)}; it needs to be {expected}."
-                )
 
 
 def frame_box(box: NDArray[np.floating], settings: CropSettings, placement: Placement = UPRIGHT) -> Matrix:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from pydantic import Field
 from torch import Tensor
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import unknown
+from autoloss.options import Count, Natural, Share, check, declare
 from autoloss.tasks.pose.data.people import People, PeopleImages
 from autoloss.tasks.pose.skeleton import JOINTS
 from autoloss.tasks.segmentation.data.digits import SHARES
@@ -38,40 +40,27 @@ FACE = slice(0, 3)
 """Joints that are seen from the front only: nose and eyes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("scenes.")
 class FigureSettings:
-    """Settings of the scenes.
+    """Settings of the scenes."""
 
-    Args:
-        size: Side of a scene in pixels.
-        figures: Smallest and largest number of figures.
-        height: Smallest and largest height of an upright figure in pixels.
-        behind: Largest number of pieces of clutter behind the figures.
-        before: Largest number in front of them.
-        noise: Standard deviation of the noise, where white is 1.
-
-    Raises:
-        RequestError: A value is outside its range.
-    """
-
-    size: int = 128
-    figures: tuple[int, int] = (1, 2)
-    height: tuple[int, int] = (48, 112)
-    behind: int = 3
-    before: int = 1
-    noise: float = 0.03
+    size: Annotated[int, Field(ge=32, le=4096)] = 128
+    """Side of a scene in pixels."""
+    figures: tuple[Count, Annotated[int, Field(le=20)]] = (1, 2)
+    """Smallest and largest number of figures."""
+    height: tuple[Annotated[int, Field(ge=16)], int] = (48, 112)
+    """Smallest and largest height of an upright figure in pixels."""
+    behind: Natural = 3
+    """Largest number of pieces of clutter behind the figures."""
+    before: Natural = 1
+    """Largest number in front of them."""
+    noise: Share = 0.03
+    """Standard deviation of the noise, where white is 1."""
 
     def __post_init__(self) -> None:
-        for name, holds, expected in (
-            ("size", 32 <= self.size <= 4096, "from 32 to 4096 pixels"),
-            ("figures", 1 <= self.figures[0] <= self.figures[1] <= 20, "1 ≤ smallest ≤ largest ≤ 20"),
-            ("height", 16 <= self.height[0] <= self.height[1], "at least 16 pixels, the smallest first"),
-            ("behind", self.behind >= 0, "at least 0"),
-            ("before", self.before >= 0, "at least 0"),
-            ("noise", 0 <= self.noise <= 1, "in [0, 1]"),
-        ):
-            if not holds:
-                raise RequestError(f"The {name} of scenes with figures is {getattr(self, name)}; expected {expected}.")
+        for name in ("figures", "height"):
+            least, most = getattr(self, name)
+            check(self, {name: (least <= most, "the smallest first")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +73,12 @@ class Scenes:
         return self.pixels[index].float() / 255
 
 
-def compose_figures(split: str, count: int, seed: int, settings: FigureSettings = FigureSettings()) -> PeopleImages:
+def compose_figures(
+    split: str,
+    count: int,
+    seed: int,
+    settings: FigureSettings = FigureSettings(),  # noqa: B008 - frozen
+) -> PeopleImages:
     """Compose scenes with at least one figure each.
 
     Args:

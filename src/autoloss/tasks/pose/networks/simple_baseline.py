@@ -6,15 +6,12 @@ Source: Xiao et al., 2018, Simple Baselines for Human Pose Estimation and Tracki
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, unknown
 from autoloss.tasks.pose.skeleton import JOINTS
-from autoloss.training.weights import load_state_dict
+from autoloss.tasks.resnet import build_resnet, make_block
 
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 DEVIATION = 0.001
 """Standard deviation of the initial weights after the backbone."""
 
@@ -58,20 +55,7 @@ def simple_baseline(name: str = "resnet50", weights: str = "none") -> SimpleBase
     Raises:
         RequestError: There is no such ResNet, or the weights are not available or do not fit.
     """
-    if name not in RESNETS:
-        raise unknown("backbone", name, RESNETS)
-    # Imported here: the network of the drawn figures does not need it.
-    from torchvision.models import resnet
-
-    body: Any = getattr(resnet, name)(weights="DEFAULT" if weights == "imagenet" else None)
-    if weights not in ("none", "imagenet"):
-        try:
-            body.load_state_dict(load_state_dict(weights))
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise RequestError(
-                f"{weights} holds no weights of a {name} ({reason}); give the path of its state dict."
-            ) from None
+    body = build_resnet(name, weights)
     channels: int = body.fc.in_features
     parts = (body.conv1, body.bn1, body.relu, body.maxpool, body.layer1, body.layer2, body.layer3, body.layer4)
     return SimpleBaseline(nn.Sequential(*parts), channels)
@@ -80,11 +64,5 @@ def simple_baseline(name: str = "resnet50", weights: str = "none") -> SimpleBase
 def small_baseline(width: int = 32) -> SimpleBaseline:
     """Build the same at a size that one core trains in seconds: four strided stages, two deconvolutions, stride 4."""
     widths = (width, width, 2 * width, 3 * width)
-    stages = [_stage(before, after) for before, after in zip((3, *widths), widths, strict=False)]
+    stages = [make_block(before, after) for before, after in zip((3, *widths), widths, strict=False)]
     return SimpleBaseline(nn.Sequential(*stages), widths[-1], (2 * width, 2 * width))
-
-
-def _stage(channels: int, into: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, into, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(into), nn.ReLU(inplace=True)
-    )

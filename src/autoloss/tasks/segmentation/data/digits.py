@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import unknown
+from autoloss.options import Amount, Share, check, declare
 
 CLASSES = 11
 """Background, then the digits: digit d is class d + 1."""
@@ -26,46 +28,37 @@ CELL = 16
 """Side of a cell in pixels; a digit stays within its cell."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare("scenes.")
 class SceneSettings:
-    """Settings of the scenes.
+    """Settings of the scenes."""
 
-    Args:
-        size: Side of a scene in pixels, a multiple of 16.
-        smallest: Minimum side of a digit in pixels.
-        largest: Maximum side of a digit in pixels.
-        digits: Share of cells with a digit.
-        clutter: Share of cells with a piece of a digit.
-        noise: Standard deviation of the noise, where ink is 1.
-        ink: Grey value above which a pixel belongs to the digit.
-        tail: Exponent of the class frequencies: digit d occurs in proportion to (d + 1)^(−tail).
-
-    Raises:
-        RequestError: A value is outside its range.
-    """
-
-    size: int = 32
-    smallest: int = 14
-    largest: int = 16
-    digits: float = 0.75
-    clutter: float = 0.15
-    noise: float = 0.06
+    size: Annotated[int, Field(ge=CELL, multiple_of=CELL)] = 32
+    """Side of a scene in pixels, a multiple of 16."""
+    smallest: Annotated[int, Field(ge=4)] = 14
+    """Minimum side of a digit in pixels."""
+    largest: Annotated[int, Field(le=CELL)] = 16
+    """Maximum side of a digit in pixels."""
+    digits: Share = 0.75
+    """Share of cells with a digit."""
+    clutter: Share = 0.15
+    """Share of cells with a piece of a digit."""
+    noise: Amount = 0.06
+    """Standard deviation of the noise, where ink is 1."""
     ink: float = 0.3
+    """Grey value above which a pixel belongs to the digit."""
     tail: float = 0.0
+    """Exponent of the class frequencies: digit d occurs in proportion to (d + 1)^(−tail)."""
 
     def __post_init__(self) -> None:
-        if self.size < CELL or self.size % CELL:
-            raise RequestError(f"A scene's size is {self.size} pixels; it needs to be a multiple of {CELL}.")
-        if not 4 <= self.smallest <= self.largest <= CELL:
-            raise RequestError(
-                f"Digits of {self.smallest} to {self.largest} pixels do not fit; expected 4 ≤ smallest ≤ largest ≤ {CELL}."
-            )
-        if min(self.digits, self.clutter) < 0 or self.digits + self.clutter > 1:
-            raise RequestError(f"Shares of {self.digits} digits and {self.clutter} clutter do not fit into 1.")
+        check(self, {"largest": (self.smallest <= self.largest, "at least the smallest side")})
+        check(self, {"clutter": (self.digits + self.clutter <= 1, "at most 1 with the share of digits")})
 
 
 def compose_scenes(
-    split: str, count: int, seed: int, scenery: SceneSettings = SceneSettings()
+    split: str,
+    count: int,
+    seed: int,
+    scenery: SceneSettings = SceneSettings(),  # noqa: B008 - frozen
 ) -> tuple[Tensor, Tensor]:
     """Compose scenes.
 

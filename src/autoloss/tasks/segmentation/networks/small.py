@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from autoloss.tasks.resnet import make_block
+
 
 class SmallSegmenter(nn.Module):
     """Logits at three scales are added (as in FCN-8s), then upsampled by 2 with a pixel shuffle.
@@ -19,9 +21,9 @@ class SmallSegmenter(nn.Module):
 
     def __init__(self, classes: int, width: int = 16) -> None:
         super().__init__()
-        self.fine = _block(1, width, stride=2)
-        self.middle = nn.Sequential(_block(width, 2 * width, stride=2), _block(2 * width, 2 * width, stride=1))
-        self.coarse = _block(2 * width, 4 * width, stride=2)
+        self.fine = make_block(1, width, stride=2)
+        self.middle = nn.Sequential(make_block(width, 2 * width, stride=2), make_block(2 * width, 2 * width, stride=1))
+        self.coarse = make_block(2 * width, 4 * width, stride=2)
         self.votes = nn.ModuleList(nn.Conv2d(channels * width, 4 * classes, kernel_size=1) for channels in (1, 2, 4))
 
     def forward(self, image: Tensor) -> Tensor:
@@ -35,11 +37,3 @@ class SmallSegmenter(nn.Module):
         logits = of_middle + F.interpolate(of_coarse, scale_factor=2)
         logits = of_fine + F.interpolate(logits, scale_factor=2)
         return F.pixel_shuffle(logits, 2)
-
-
-def _block(channels: int, into: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, into, kernel_size=3, stride=stride, padding=1, bias=False),
-        nn.BatchNorm2d(into),
-        nn.ReLU(inplace=True),
-    )
