@@ -23,6 +23,7 @@ class Everything(TwoHeadsTask):
     name = "everything"
     baselines = ({"kind": "baseline/focal"}, {"place": "baseline/l1"}, {"kind": "a", "place": "b"})
     splits = ("valid", "test", "other")
+    folds = 3
     schedules = ("proxy", "full", "long")
     also = ("kind", "place", "other")
     tunes_learning_rate = True
@@ -60,10 +61,11 @@ def test_every_member_of_task_is_forwarded():
         "recipe",
         "pictures",
         "diagnose",
+        "measuring",
     }
 
 
-FORWARDED = ("name", "splits", "schedules", "also", "tunes_learning_rate", "shortens", "execution")
+FORWARDED = ("name", "splits", "folds", "schedules", "also", "tunes_learning_rate", "shortens", "execution")
 
 
 @pytest.mark.parametrize("member", FORWARDED)
@@ -78,6 +80,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.untrained(7) == 7.25
     assert wrapper.recipe("long") == {"recipe of": "long"}
     assert wrapper.diagnose() == ("a doubt",)
+    assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)
     assert [picture.image[0, 0].item() for picture in pictures] == [7, 7, 7]
 

@@ -34,7 +34,7 @@ class RejectionBatch:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the test of one attempt came to.
+    """The result of testing one attempt.
 
     Args:
         number: j, its number among the attempts at this branch of this candidate.

@@ -1,4 +1,4 @@
-"""What a run came to, read from its store; reading needs no torch and disturbs nobody."""
+"""The results of a run, read from its store; reading needs no torch and locks nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 LOOKED_AT = 100
-"""Losses behind the best that take the places of those that learned nothing."""
+"""Number of losses behind the best that may take the places of those that learned nothing."""
 NOTHING_GAINED = 0.1
-"""Of what the best of a run gained over the untrained network: a training that gained less came to nothing."""
+"""Share of the best loss's gain over the untrained network below which a training counts as having learned nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class NeverTrained:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A run and what it came to.
+    """A run and its results.
 
     Args:
         reader: What was read of the run.
