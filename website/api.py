@@ -17,7 +17,13 @@ INTRODUCTION = """\
 `import autoloss` gives these names; each is loaded when it is first used. [The tutorial](../tutorial.md) shows them at work.
 """
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Search": ("autoloss.run.", "autoloss.settings.", "autoloss.comparison."),
+    "Search": (
+        "autoloss.run.",
+        "autoloss.settings.",
+        "autoloss.evaluation.",
+        "autoloss.comparison.",
+        "autoloss.report.",
+    ),
     "Losses": ("autoloss.space.", "autoloss.formulas."),
     "Tasks": ("autoloss.tasks.", "autoloss.training."),
     "Named losses": ("autoloss.zoo.",),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoloss import tasks, zoo
     from autoloss.errors import OwnedError, RequestError, RunError
+    from autoloss.evaluation.machines import Machines
     from autoloss.formulas.simplify import simplify
     from autoloss.proposing.archive import AgeingPopulation, Archive
     from autoloss.proposing.evolution import Evolution
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from autoloss.proposing.records import Candidate, Outcome
     from autoloss.proposing.view import View
     from autoloss.rejection.engines import correlation_score
+    from autoloss.report.take_home import export
+    from autoloss.run.check import TaskCheck, check
     from autoloss.run.replay import Replay, replay
-    from autoloss.run.results import Search
+    from autoloss.run.results import Search, open_run
     from autoloss.run.retraining import retrain
+    from autoloss.run.scoring import compare, score
     from autoloss.run.search import resume, search
     from autoloss.settings import Configuration
     from autoloss.space.activated import ActivatedBranch
@@ -51,9 +55,13 @@ _HOMES = {
     "autoloss.proposing.records": ("Candidate", "Outcome"),
     "autoloss.proposing.view": ("View",),
     "autoloss.rejection.engines": ("correlation_score",),
+    "autoloss.evaluation.machines": ("Machines",),
+    "autoloss.report.take_home": ("export",),
+    "autoloss.run.check": ("TaskCheck", "check"),
+    "autoloss.run.scoring": ("compare", "score"),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),
     "autoloss.run.replay": ("Replay", "replay"),
-    "autoloss.run.results": ("Search",),
+    "autoloss.run.results": ("Search", "open_run"),
     "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
     "autoloss.settings": ("Configuration",),
@@ -93,6 +101,7 @@ __all__ = [
     "FullSchedule",
     "Kind",
     "Loss",
+    "Machines",
     "Operator",
     "Outcome",
     "OwnedError",
@@ -109,18 +118,24 @@ __all__ = [
     "Stopped",
     "SupervisedTask",
     "Task",
+    "TaskCheck",
     "Training",
     "View",
     "bind",
+    "check",
     "check_training",
+    "compare",
     "correlation_score",
+    "export",
     "fit",
     "initial_expression",
     "offspring",
+    "open_run",
     "parse",
     "replay",
     "resume",
     "retrain",
+    "score",
     "search",
     "seed_generators",
     "shuffle_batches",

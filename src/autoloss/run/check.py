@@ -181,21 +181,25 @@ def check(
     seed: int = 0,
     rates: bool | None = None,
 ) -> TaskCheck:
-    """Try a task's data, its samples, its standard loss and a training.
+    """Check a task before a search: its data, its samples, its standard loss and a training.
 
     Args:
         task: As for `autoloss.search`, likewise `metric`, `options` and `settings`.
         evaluations: The budget whose time is estimated.
         workers: Their number, for the estimate.
         seed: Decides the samples.
-        rates: Train the standard loss at each of `LEARNING_RATES` as well; None does so where a training takes seconds.
+        rates: Train the standard loss at each learning rate of a small grid as well; None does so where a training takes seconds.
+
+    Returns:
+        What was found, with the estimated time of a search; `lines()` describes it.
 
     Raises:
         RequestError: Files of the data are faulty, the task cannot be made, or its samples can gain nothing.
         RunError: The task's own code fails.
 
+    >>> import autoloss
     >>> options, settings = {"data": "iris", "steps": 20}, {"rejection.engine": "reference", "rejection.steps": 20}
-    >>> found = check("tabular", options=options, settings=settings)
+    >>> found = autoloss.check("tabular", options=options, settings=settings)
     >>> found.branches[0].loss, found.branches[0].initial < found.branches[0].best
     ('baseline/ce', True)
     """

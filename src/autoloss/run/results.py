@@ -22,6 +22,7 @@ from autoloss.store.run_settings import RunSettings
 if TYPE_CHECKING:
     from autoloss.settings import Configuration
     from autoloss.space.branch import Branch
+    from autoloss.space.form import BranchForm
     from autoloss.space.loss import Loss
     from autoloss.space.operators import Operator
 
@@ -46,7 +47,7 @@ class FoundLoss:
         fidelity: Share of the schedule at which it has that score.
         confirmed: Mean over new training seeds on the valid split, or None when it was not trained again.
         fresh_seeds: The number of those seeds; close finalists have more than the others.
-        leaves: Branch → names of its leaves.
+        forms: Branch → what the run stores of it.
         operators: The run's own, as objects or by reference.
     """
 
@@ -56,7 +57,7 @@ class FoundLoss:
     also: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     confirmed: float | None = None
     fresh_seeds: int = 0
-    leaves: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False, compare=False)
+    forms: Mapping[str, BranchForm] = field(default_factory=dict, repr=False, compare=False)
     fidelity: float = 1.0
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
     deviation: float | None = None
@@ -67,7 +68,8 @@ class FoundLoss:
         from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
 
-        return Loss.parse(self.formula, self.leaves, operator_table(self.operators))
+        leaves = {name: form.leaves for name, form in self.forms.items()}
+        return Loss.parse(self.formula, leaves, operator_table(self.operators))
 
     @property
     def size(self) -> int:
@@ -198,7 +200,7 @@ class Search:
     def losses(self, numbers: Sequence[int]) -> list[FoundLoss]:
         """Return losses with an outcome by their numbers."""
         again = {row.entrant.loss: row for row in self.confirmed if row.mean is not None}
-        leaves, operators = self.settings.leaves, self.operators
+        forms, operators = self.settings.branches, self.operators
         found = []
         for row in self.reader.losses(numbers):
             score = float("-inf") if row["score"] is None else row["score"]
@@ -212,7 +214,7 @@ class Search:
                     also=read_figures(row["also"]),
                     confirmed=mean,
                     fresh_seeds=count,
-                    leaves=leaves,
+                    forms=forms,
                     fidelity=row["fidelity"],
                     operators=operators,
                     deviation=row["deviation"],
@@ -242,11 +244,24 @@ def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | Non
 
 
 def open_run(directory: str | Path) -> Search:
-    """Read a run as far as it is, without disturbing who drives it.
+    """Read a run, finished or still running; it is not locked, and whoever drives it is not disturbed.
+
+    Args:
+        directory: Folder of the run.
+
+    Returns:
+        The run as far as it is.
 
     Raises:
         RequestError: There is no run in the directory.
         StoreError: A row is damaged.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="iris")
+    >>> autoloss.open_run("iris").best == found.best
+    True
     """
     return Search(read_once(directory))
 

@@ -49,23 +49,32 @@ def score(
     also: Sequence[str] = (),
     workers: int = 2,
 ) -> list[Row]:
-    """Train a task with given losses.
+    """Train a task with given losses and measure each.
 
     The first training uses the seed and the learning rate of a search with the same `seed` and settings, so it repeats a score of
     that search exactly.
 
     Args:
+        task: As for `autoloss.search`, likewise `metric`, `options`, `frozen` and `operators`.
         losses: Formulas, names of the zoo, or files.
-        settings: Changes of those of a search of the task.
+        settings: As for a search of the task; only its learning rate and its limits matter.
         seeds: Trainings per loss.
-        frozen: Branch → the loss that it keeps, as for a search; likewise `operators`.
+        seed: Seed from which the training seeds are derived.
+        split: Split that is evaluated, `valid` or `test`.
         also: Further metrics that the task has to measure; each row holds all of them.
+        workers: Processes that train; 0 trains in this process.
 
     Returns:
         One row per loss, the best first.
 
     Raises:
         RequestError: A loss is none of these, or does not fit the task; or the task does not follow `search.learning_rate`.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> rows = autoloss.score(task, ["baseline/ce", "baseline/dice"], workers=0)
+    >>> rows[0].mean >= rows[1].mean
+    True
     """
     configuration = choose_settings(task, None, settings, seed=seed)
     request = make_request(
@@ -101,20 +110,34 @@ def compare(
     operators: Sequence[Operator] = (),
     say: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """Train a run's best losses and the baselines on new seeds, each at its best learning rate, and measure them on the test split.
+    """Compare the best losses of a run with the baselines on the test split.
 
-    What was trained before under the same seeds is not trained again.
+    Each is trained on new seeds, at its best learning rate. What was trained before under the same seeds is not trained again.
 
     Args:
+        directory: Folder of the run.
+        task: The task of a run that was started with an object.
         top: Number of the best losses; the judgement is about the first of them.
         seeds: Training seeds of each loss and baseline.
-        baselines: One of `BASELINES`.
+        workers: Processes that train; 0 trains in this process.
+        baselines: `usual`, those that a search ends with, or `all` that fit the task.
         operators: Those of a run that was started with objects.
         say: Called with a sentence where the task is not the one that the run began with.
+
+    Returns:
+        One row per loss, the best first.
 
     Raises:
         RequestError: There is no run, or none of its losses has a score.
         OwnedError: Another process drives the run.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> _ = autoloss.search(task, evaluations=2, workers=0, final=False, settings=quick, directory="iris")
+    >>> rows = autoloss.compare("iris", task, seeds=2, workers=0)
+    >>> rows[0].mean >= rows[-1].mean
+    True
     """
     if baselines not in BASELINES:
         raise unknown("choice of baselines", baselines, BASELINES)
