@@ -5,7 +5,7 @@ Each is held to the rejection protocol first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,9 @@ from autoloss.tasks.task import Task
 
 COMMENT = "#"
 ZOO = "zoo"
-"""Stands for all formulas of the zoo that fit."""
+"""All formulas of the zoo that fit."""
 FROM_RUN = 10
-"""So many of the best losses of another run are taken."""
+"""Number of the best losses of another run that are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,59 +59,53 @@ def parse_starting_losses(
         RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice; or a run
             has other branches.
     """
-    groups = list(_groups(start, task, operators))
-    found: dict[str, StartingLoss] = {}
-    for group in groups:
-        if group.source:
-            continue
-        for place, loss in group.losses:
-            if loss.formula in found:
-                label = found[loss.formula].label
-                raise RequestError(f"{place}{loss.label} is the loss {label} once more; give each once.")
-            found[loss.formula] = loss
-    room, said = max(0, most - len(found)), []
-    chosen: dict[str, StartingLoss] = {}
-    for group in groups:
-        if not group.source:
-            chosen |= {loss.formula: loss for _, loss in group.losses}
-            continue
-        new = {loss.formula: loss for _, loss in group.losses if loss.formula not in {**found, **chosen}}
-        taken = dict(list(new.items())[:room])
-        chosen, room = chosen | taken, room - len(taken)
-        if len(taken) < len(new):
-            said.append(
-                f"{len(new) - len(taken)} of the {len(new)} losses of {group.source} are left out: the search starts from "
-                f"evolution.initial = {most} losses at most."
+    found = [entry for text in start for entry in _read(text, task, operators)]
+    given: dict[str, StartingLoss] = {}
+    for source, place, loss in found:
+        if not source and loss.formula in given:
+            raise RequestError(
+                f"{place}{loss.label} is the loss {given[loss.formula].label} once more; give each once."
             )
-    return tuple(chosen.values()), tuple(said)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Losses that were given together, each with where it stands, for messages.
-
-    Args:
-        source: The zoo or the run that they come from; nothing for losses that were given one by one.
-    """
-
-    losses: Sequence[tuple[str, StartingLoss]]
-    source: str = ""
-
-
-def _groups(start: Sequence[str], task: Task, operators: Mapping[str, Operator]) -> Iterator[_Group]:
-    for text in start:
-        path = Path(text)
-        is_path = len(text) < 1000
-        if is_path and path.is_file():
-            yield _Group([(place, _resolve(label, task, operators, place)) for place, label in _lines(path)])
+        if not source:
+            given[loss.formula] = loss
+    room = max(0, most - len(given))
+    chosen: dict[str, StartingLoss] = {}
+    offered: dict[str, set[str]] = {}
+    for source, _, loss in found:
+        if source and (loss.formula in given or loss.formula in chosen):
             continue
-        for part in [text] if is_path and path.is_dir() else map(str.strip, _separated(text)):
-            if part == ZOO:
-                yield _Group([("", loss) for loss in _take_zoo(task, operators)], "the zoo")
-            elif len(part) < 1000 and Path(part).is_dir():
-                yield _Group([("", loss) for loss in _take_run(part, task, operators)], part)
-            else:
-                yield _Group([("", _resolve(part, task, operators))])
+        if source:
+            offered.setdefault(source, set()).add(loss.formula)
+            if len(chosen.keys() - given.keys()) >= room:
+                continue
+        chosen[loss.formula] = loss
+    left_out = {source: len(formulas - chosen.keys()) for source, formulas in offered.items()}
+    return tuple(chosen.values()), tuple(
+        f"{count} of the {len(offered[source])} losses of {source} are left out: the search starts from evolution.initial = "
+        f"{most} losses at most."
+        for source, count in left_out.items()
+        if count
+    )
+
+
+def _read(text: str, task: Task, operators: Mapping[str, Operator]) -> Iterator[tuple[str, str, StartingLoss]]:
+    """Yield the losses that a text stands for: the zoo or run that they come from if any, their place in a file, the loss."""
+    if _is(Path.is_file, text):
+        for place, label in _lines(Path(text)):
+            yield "", place, _resolve(label, task, operators, place)
+        return
+    for part in [text] if _is(Path.is_dir, text) else map(str.strip, _separated(text)):
+        if part == ZOO:
+            yield from (("the zoo", "", loss) for loss in _take_zoo(task, operators))
+        elif _is(Path.is_dir, part):
+            yield from ((part, "", loss) for loss in _take_run(part, task, operators))
+        else:
+            yield "", "", _resolve(part, task, operators)
+
+
+def _is(kind: Callable[[Path], bool], text: str) -> bool:
+    """Check what a path is; the system refuses to look at a long one."""
+    return len(text) < 1000 and kind(Path(text))
 
 
 def _resolve(
