@@ -58,7 +58,7 @@ def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[
         forms, found = loss.forms, loss.loss
     else:
         used = branches or {MAIN: ActivatedBranch()}
-        forms = {name: BranchForm.from_branch(branch) for name, branch in used.items()}
+        forms = {name: branch.form() for name, branch in used.items()}
         trees = zoo.resolve(loss, used)[1] if isinstance(loss, str) else loss
         found = {name: tree for name, tree in trees.items() if isinstance(tree, Expression)}
         if len(found) < len(trees):
