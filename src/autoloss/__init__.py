@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from autoloss.proposing.records import Candidate, Outcome
     from autoloss.proposing.view import View
     from autoloss.rejection.engines import correlation_score
-    from autoloss.report.take_home import export
     from autoloss.run.check import TaskCheck, check
+    from autoloss.run.export import export
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search, open_run
     from autoloss.run.retraining import retrain
@@ -56,7 +56,7 @@ _HOMES = {
     "autoloss.proposing.view": ("View",),
     "autoloss.rejection.engines": ("correlation_score",),
     "autoloss.evaluation.machines": ("Machines",),
-    "autoloss.report.take_home": ("export",),
+    "autoloss.run.export": ("export",),
     "autoloss.run.check": ("TaskCheck", "check"),
     "autoloss.run.scoring": ("compare", "score"),
     "autoloss.errors": ("OwnedError", "RequestError", "RunError"),

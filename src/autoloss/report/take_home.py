@@ -2,86 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloss import zoo
-from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.lineage import promoted_from, promoted_to
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
+from autoloss.run.export import FORMATS, write_loss
 from autoloss.run.resolving import operator_table
-from autoloss.run.results import FoundLoss, Search, open_run
-from autoloss.space.activated import ActivatedBranch
-from autoloss.space.branch import Branch
-from autoloss.space.expression import Expression
-from autoloss.space.form import BranchForm
+from autoloss.run.results import Search, open_run
 from autoloss.space.loss import Loss
-from autoloss.space.loss_text import MAIN
-
-SUFFIXES = {".py": "python", ".tex": "latex", ".json": "json"}
-FORMATS = tuple(SUFFIXES.values())
-
-
-def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[str, Branch] | None = None) -> Path:
-    """Write a loss as a file for use elsewhere.
-
-    Args:
-        loss: A loss that was found, a loss, a formula, or a name of the zoo.
-        path: File to write; its suffix says what: `.py`, a file that imports torch alone, `.tex`, or `.json`.
-        branches: Those of the task, as `task.branches`; needed for a loss that is not of a run and of anything but a softmax over
-            classes.
-
-    Returns:
-        The path.
-
-    Raises:
-        RequestError: The suffix is unknown, the file exists, or the loss does not fit the branches.
-
-    >>> import autoloss
-    >>> path = autoloss.export("-y * log(p)", "cross_entropy.py")
-    >>> "class CrossEntropyLoss(nn.Module):" in path.read_text()
-    True
-    """
-    file = Path(path)
-    if file.suffix not in SUFFIXES:
-        raise unknown("format with the suffix", file.suffix, SUFFIXES)
-    if file.exists():
-        raise RequestError(f"{file} exists already, and nothing is overwritten. Name another file.", argument="path")
-    if isinstance(loss, FoundLoss):
-        forms, found = loss.forms, loss.loss
-    else:
-        used = branches or {MAIN: ActivatedBranch()}
-        forms = {name: branch.form() for name, branch in used.items()}
-        trees = zoo.resolve(loss, used)[1] if isinstance(loss, str) else loss
-        found = {name: tree for name, tree in trees.items() if isinstance(tree, Expression)}
-        if len(found) < len(trees):
-            raise RequestError(f"{loss} is written by hand, and only formulas can be exported.")
-        found = Loss(found)
-    write_text(file, _write(found, forms, SUFFIXES[file.suffix], file.stem.replace("_", " "), {}))
-    return file
-
-
-def _write(
-    loss: Loss,
-    forms: Mapping[str, BranchForm],
-    to: str,
-    title: str,
-    facts: Mapping[str, str],
-    number: int | None = None,
-    score: float | None = None,
-) -> str:
-    if to == "json":
-        values = to_json(loss, forms, id=number, score=score, facts=facts)
-        return json.dumps(values, indent=2, allow_nan=False) + "\n"
-    write = to_latex if to == "latex" else to_python
-    return write(loss, forms, title=title, facts=facts)
 
 
 def export_loss(directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None) -> str:
@@ -104,7 +38,7 @@ def export_loss(directory: Path, individual: int | None, to: str, say: Callable[
     facts = _collect_facts(found, row)
     if say is not None and "warning" in facts:
         say(f"Loss #{row['id']}: {facts['warning']}. Writing it anyway.")
-    return _write(loss, forms, to, f"Found loss {row['id']}", facts, row["id"], row["score"])
+    return write_loss(loss, forms, to, f"Found loss {row['id']}", facts, row["id"], row["score"])
 
 
 def _choose(found: Search, individual: int | None) -> Mapping[str, Any]:

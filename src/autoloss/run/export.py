@@ -1,0 +1,78 @@
+"""Losses as files for use elsewhere: Python that needs torch alone, LaTeX, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from autoloss import zoo
+from autoloss.atomic_files import write_text
+from autoloss.errors import RequestError, unknown
+from autoloss.formulas.export import to_json, to_latex, to_python
+from autoloss.run.results import FoundLoss
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch
+from autoloss.space.expression import Expression
+from autoloss.space.form import BranchForm
+from autoloss.space.loss import Loss
+from autoloss.space.loss_text import MAIN
+
+SUFFIXES = {".py": "python", ".tex": "latex", ".json": "json"}
+FORMATS = tuple(SUFFIXES.values())
+
+
+def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[str, Branch] | None = None) -> Path:
+    """Write a loss as a file for use elsewhere.
+
+    Args:
+        loss: A loss that was found, a loss, a formula, or a name of the zoo.
+        path: File to write; its suffix says what: `.py`, a file that imports torch alone, `.tex`, or `.json`.
+        branches: Those of the task, as `task.branches`; needed for a loss that is not of a run and of anything but a softmax over
+            classes.
+
+    Returns:
+        The path.
+
+    Raises:
+        RequestError: The suffix is unknown, the file exists, or the loss does not fit the branches.
+
+    >>> import autoloss
+    >>> path = autoloss.export("-y * log(p)", "cross_entropy.py")
+    >>> "class CrossEntropyLoss(nn.Module):" in path.read_text()
+    True
+    """
+    file = Path(path)
+    if file.suffix not in SUFFIXES:
+        raise unknown("format with the suffix", file.suffix, SUFFIXES)
+    if file.exists():
+        raise RequestError(f"{file} exists already, and nothing is overwritten. Name another file.", argument="path")
+    if isinstance(loss, FoundLoss):
+        forms, found = loss.forms, loss.loss
+    else:
+        used = branches or {MAIN: ActivatedBranch()}
+        forms = {name: branch.form() for name, branch in used.items()}
+        trees = zoo.resolve(loss, used)[1] if isinstance(loss, str) else loss
+        found = {name: tree for name, tree in trees.items() if isinstance(tree, Expression)}
+        if len(found) < len(trees):
+            raise RequestError(f"{loss} is written by hand, and only formulas can be exported.")
+        found = Loss(found)
+    write_text(file, write_loss(found, forms, SUFFIXES[file.suffix], file.stem.replace("_", " "), {}))
+    return file
+
+
+def write_loss(
+    loss: Loss,
+    forms: Mapping[str, BranchForm],
+    to: str,
+    title: str,
+    facts: Mapping[str, str],
+    number: int | None = None,
+    score: float | None = None,
+) -> str:
+    """Return a loss as text in one of `FORMATS`; `number` and `score` are those of a loss of a run."""
+    if to == "json":
+        values = to_json(loss, forms, id=number, score=score, facts=facts)
+        return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    write = to_latex if to == "latex" else to_python
+    return write(loss, forms, title=title, facts=facts)
