@@ -1,4 +1,4 @@
-"""A hand-written loss with the interface of `Loss`."""
+"""A hand-written loss with the interface of `Loss`, and the module that both are for a training loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from autoloss.errors import RequestError
 from autoloss.space.activated import ActivatedBranch, fitting
 from autoloss.space.branch import Branch, BranchLoss
 from autoloss.space.options import Activation, Divisor, Encoding
@@ -34,16 +35,21 @@ class HandWritten:
         target: Encoding = "one_hot",
         tolerance: int = 5,
         divisor: Divisor = "all",
-    ) -> HandWrittenModule:
+    ) -> LossModule:
         """Return the loss as an `nn.Module`; the arguments are those of `Loss.criterion`."""
         branch = ActivatedBranch(
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
         )
-        return HandWrittenModule(self.name, self.make(branch), branch)
+        return LossModule(self.name, self.make(branch), branch)
 
 
-class HandWrittenModule(nn.Module):
-    """A hand-written loss as a module like those of torch: (raw prediction, target) → scalar."""
+class LossModule(nn.Module):
+    """A loss as a module like those of torch: (raw prediction, target) → scalar.
+
+    Args:
+        name: The formula of a tree, or the name of a hand-written loss.
+        loss: The loss on the branch.
+    """
 
     def __init__(self, name: str, loss: BranchLoss, branch: ActivatedBranch) -> None:
         super().__init__()
@@ -52,8 +58,23 @@ class HandWrittenModule(nn.Module):
         self._loss = loss
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss; the arguments are those of `LossModule.forward`."""
-        return self._loss(prediction, {"target": fitting(target, prediction)})
+        """Compute the loss.
+
+        Args:
+            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
+            target: Class indices without the channel dimension, or values of the prediction's shape.
+
+        Raises:
+            RequestError: Shapes do not fit, a class index is out of range, or the target holds values although
+                `ignore_index` is set.
+        """
+        fitted = fitting(target, prediction)
+        if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
+            raise RequestError(
+                f"A target of integers with the prediction's shape {tuple(target.shape)} holds values, so no index can be "
+                "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
+            )
+        return self._loss(prediction, {"target": fitted})
 
     def extra_repr(self) -> str:
         return f"{self.name}, activation={self.branch.activation!r}"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from autoloss.errors import RequestError, quote, unknown
-from autoloss.space.activated import ActivatedBranch, fitting
+from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
-from autoloss.space.handwritten import HandWritten, HandWrittenModule
+from autoloss.space.handwritten import HandWritten, LossModule
 from autoloss.space.loss_text import MAIN, join_branches
 from autoloss.space.one_hot import LEAST, OneHotTree, find_one_hot_tree
 from autoloss.space.operators import OPERATORS, Operator, upcast
@@ -145,39 +145,8 @@ class Loss(Mapping[str, Expression]):
         branch = ActivatedBranch(
             activation=activation, ignore_index=ignore_index, encoding=target, tolerance=tolerance, divide_by=divisor
         )
-        return LossModule(next(iter(self.values())), branch)
-
-
-class LossModule(nn.Module):
-    """A loss as a module like those of torch: (raw prediction, target) → scalar."""
-
-    def __init__(self, expression: Expression, branch: ActivatedBranch) -> None:
-        super().__init__()
-        self.expression = expression
-        self.branch = branch
-        self._loss = bind({MAIN: expression}, {MAIN: branch})[MAIN]
-
-    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            prediction: Raw, (N, C, H, W), (N, C, D, H, W), (N, C, L), (N, C) or (N,).
-            target: Class indices without the channel dimension, or values of the prediction's shape.
-
-        Raises:
-            RequestError: Shapes do not fit, a class index is out of range, or the target holds values although
-                `ignore_index` is set.
-        """
-        fitted = fitting(target, prediction)
-        if self.branch.ignore_index is not None and fitted.dtype != target.dtype and fitted.is_floating_point():
-            raise RequestError(
-                f"A target of integers with the prediction's shape {tuple(target.shape)} holds values, so no index can be "
-                "ignored. Drop the channel dimension to give class indices, or leave ignore_index out."
-            )
-        return self._loss(prediction, {"target": fitted})
-
-    def extra_repr(self) -> str:
-        return f"{self.expression}, activation={self.branch.activation!r}"
+        (tree,) = self.values()
+        return LossModule(str(tree), bind({MAIN: tree}, {MAIN: branch})[MAIN], branch)
 
 
 def plain_sum(output: Tensor, mask: Tensor | None) -> Tensor:
@@ -247,7 +216,7 @@ def _bind_branch(name: str, loss: Expression | BranchLoss | Loss | HandWritten, 
     if isinstance(loss, Loss) and len(loss) == 1:
         loss = next(iter(loss.values()))
     if not isinstance(loss, Expression):
-        if isinstance(loss, LossModule | HandWrittenModule) or not callable(loss):
+        if isinstance(loss, LossModule) or not callable(loss):
             raise RequestError(
                 f"The loss of the branch {name} is {_describe(loss)}; expected a tree (autoloss.parse), a Loss of one branch, or "
                 "a function (raw prediction, context) → scalar."
@@ -311,6 +280,6 @@ def _differentiate(loss: TreeLoss, logits: Tensor, target: Tensor) -> tuple[Tens
 def _describe(found: object) -> str:
     if isinstance(found, Loss):
         return f"a Loss of the branches {', '.join(found)}"
-    if isinstance(found, LossModule | HandWrittenModule):
+    if isinstance(found, LossModule):
         return "a criterion, which takes a target instead of a context"
     return f"a {type(found).__name__}, {quote(found)}"
