@@ -25,7 +25,7 @@ from typing import Any
 import autoloss
 from autoloss.comparison.baselines import baselines, tune_learning_rates
 from autoloss.comparison.entrant import TEST, Entrant, training_seeds
-from autoloss.comparison.record import compare_losses
+from autoloss.comparison.record import Record, compare_losses
 from autoloss.comparison.table import Measurements, Row
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher
@@ -36,7 +36,6 @@ from autoloss.proposing.records import Outcome
 from autoloss.settings import Configuration
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
-from autoloss.training.training import Training
 from digits import FEW
 from output import Figure, emit, parse_arguments
 from searches import ARMS, EVOLUTION, make_search_parser, searched, tell
@@ -105,20 +104,17 @@ def _task(spec: str, quick: bool) -> tuple[autoloss.Task, str]:
     return autoloss.tasks.get(name, metric=rest[0], **{**(QUICK.get(name, {}) if quick else {}), **options}), rest[0]
 
 
-class Told:
-    """A store whose trainings are printed as they end."""
+class Told(Record):
+    """A record whose trainings are printed as they end."""
 
     def __init__(self, store: Store, name: str) -> None:
-        self._store = store
+        super().__init__(store)
         self._name = name
 
-    def trainings(self) -> dict[Train, Outcome]:
-        return self._store.trainings()
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
-        self._store.add_training(loss, training, outcome)
+    def add(self, job: Train, outcome: Outcome) -> None:
+        super().add(job, outcome)
         result = outcome.state.value if outcome.score is None else f"{outcome.score:.4f}"
-        tell(f"{self._name}, {training.split}, {loss} × {training.learning_rate:g}: {result}")
+        tell(f"{self._name}, {job.training.split}, {job.loss} × {job.training.learning_rate:g}: {result}")
 
 
 def _tested(

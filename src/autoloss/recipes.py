@@ -31,6 +31,11 @@ class Published:
     target: str | None = None
     name: str | None = None
 
+    @property
+    def label(self) -> str:
+        """The loss and, where it was found, what for."""
+        return self.loss if self.target is None else f"{self.loss} for {self.target}"
+
 
 @dataclass(frozen=True, slots=True)
 class PaperRecipe:

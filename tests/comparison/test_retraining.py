@@ -18,7 +18,7 @@ import autoloss
 from autoloss import recipes
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.retrain import FILE, Pace, PublishedRow, Retraining, choose_baselines
+from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import State
 from autoloss.report.retrained import as_csv, markdown, retraining_table, write
@@ -286,8 +286,8 @@ def test_a_folder_has_one_owner(run, done):
         ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
         ({"split": "tset"}, "Did you mean 'test'"),
         ({"training_seeds": 0}, "expected at least 1"),
-        ({"learning_rate": 0.0}, "factor on the learning rate is 0; it needs to be above 0 and finite"),
-        ({"learning_rate": float("inf")}, "factor on the learning rate is inf"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a number, above 0"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf; expected"),
         ({"precision": "float8"}, "no precision named 'float8'"),
         ({"device": "gpu"}, "There is no device 'gpu'"),
         ({"options": {"epochs": "3"}}, "A task object takes neither options nor a recipe; found epochs"),
@@ -307,13 +307,14 @@ def test_a_training_that_raises_ends_with_its_name_and_keeps_the_others(run, tmp
 
     task = small_task()
     task._also["accuracy"] = broken
-    with pytest.raises(RunError, match=r"Training #\d+, seed 1, failed: OSError: the disk is gone"):
+    with pytest.raises(RunError, match=r"Training #\d+, seed 1 fails: OSError: the disk is gone"):
         retrain(run, task=task, out=tmp_path, training_seeds=1)
 
 
 def test_a_task_of_ones_own_is_trained_without_checkpoints(run, tmp_path, monkeypatch):
     """What cannot be kept midway is trained whole; what it cannot be told is refused."""
-    monkeypatch.setattr(retraining, "FULL", "proxy")
+    for module in ("run.retraining", "comparison.retrain"):
+        monkeypatch.setattr(f"autoloss.{module}.FULL", "proxy")
     found = retrain(run, task=QuickTask(diverging=1), out=tmp_path, training_seeds=1, split="valid", against=["ce"])
     assert {outcome.state for row in found.rows for outcome in row.outcomes} == {State.DIVERGED}
     assert "diverged: a hash said so" in markdown(found)
@@ -346,8 +347,7 @@ def test_the_papers_rows_stand_beside():
         TaskReference("voc-seg", {"metric": "miou", "loaders": "2"}), recipe.name, {"data": "d"}
     )
     assert name == TaskReference("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
-    rows = [PublishedRow.of(row) for row in published]
-    found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", (), [], rows)
+    found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", (), [], published)
     assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in markdown(found)
     assert "found for bf1,published,bf1,0.713,," in as_csv(found)
     assert retraining_table(found).row_count == 5

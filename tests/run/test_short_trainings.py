@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from autoloss.proposing.history import as_text
 from autoloss.recipes import DEFAULT
 from autoloss.run.notes import FEW_LOSSES, describe_budget, describe_prospects
 from autoloss.run.prepare import adapt as adapt_evaluator
-from autoloss.run.prepare import check_learning_rate
+from autoloss.run.prepare import prepare
+from autoloss.run.request import make_request
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.tasks.data import Data
@@ -289,9 +291,10 @@ class TestAdapting:
         assert adapt(Shortening(steps=None))[0].search.rungs == (0.125, 1.0)
 
     def test_a_learning_rate_that_the_task_does_not_follow(self):
+        request = make_request(QuickTask(), Configuration().changed({"search.learning_rate": 2.0}))
         with pytest.raises(RequestError, match=r"search.learning_rate is 2, and the task quick trains at 1 only"):
-            check_learning_rate(QuickTask(), 2.0, "search.learning_rate", "settings")
-        check_learning_rate(rows(40), 2.0, "search.learning_rate", "settings")
+            prepare(request, samples=False)
+        prepare(replace(request, task=rows(40)), samples=False)
 
     def test_a_budget_that_is_smaller_than_the_first_draws(self):
         short = Configuration().changed({"evaluations": 2, "search.rungs": (0.125, 1.0)})

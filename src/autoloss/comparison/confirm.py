@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from autoloss.comparison.baselines import baselines, count_tuning_trainings, tune_learning_rates
 from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
 from autoloss.comparison.racing import follow_race
-from autoloss.comparison.record import Counted, Record, compare_losses, run_trainings
+from autoloss.comparison.record import Record, compare_losses, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import Configuration, FinalSettings
@@ -38,7 +38,7 @@ def confirm_and_compare(
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
-    record = Counted(store, count_trainings(settings, len(best), task), observe)
+    record = Record(store, count_trainings(settings, len(best), task), observe)
     if settings.confirm_seeds:
         best = _confirm(best, seed, settings, dispatcher, record, say)
     if not settings.compare or not settings.compare_seeds:
@@ -52,7 +52,7 @@ def confirm_and_compare(
         f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
-    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record=record)
+    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record)
 
 
 def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
@@ -79,7 +79,7 @@ def _confirm(
     count = settings.confirm_seeds
     say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
     compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
-    race = follow_race(best, seed, settings, record.trainings())
+    race = follow_race(best, seed, settings, record.outcomes)
     if race.missing:
         finalists = min(settings.finalists, len(best))
         say(
@@ -98,26 +98,22 @@ def compare_with_baselines(
     seed_count: int,
     store: Store,
     dispatcher: Dispatcher,
+    record: Record,
     *,
     every: bool = False,
-    record: Record | None = None,
 ) -> list[Row]:
-    """Compare losses with the baselines on the test split.
-
-    The learning rates of losses and baselines are tuned on the same grid.
-
-    Every training is recorded in the store, and so is the list of entrants.
+    """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 
     Args:
+        store: Keeps the list of entrants.
+        record: Keeps every training.
         every: With all baselines, not only those that end a search.
-        record: Where trainings are recorded; the store when None.
 
     Returns:
         One row per entrant, the best first.
     """
-    kept = store if record is None else record
     plain = baselines(task, every=every)
-    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, kept)
+    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, record)
     found, rivals = tuned[: len(best)], tuned[len(best) :]
     # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
     own = [rival for rival in plain[:1] if rival not in rivals]
@@ -125,4 +121,4 @@ def compare_with_baselines(
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
     store.change_setting("comparison", comparison)
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
-    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, kept))
+    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, record))

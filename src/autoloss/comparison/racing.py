@@ -72,13 +72,6 @@ def _find_finalists(rows: Iterable[Row], settings: FinalSettings) -> list[Row]:
     return sort_by_mean([row for row in rows if row.mean is not None])[: settings.finalists]
 
 
-def confirmed_rows(
-    entrants: Sequence[Entrant], seed: int, settings: FinalSettings, recorded: Mapping[Train, Outcome]
-) -> list[Row]:
-    """Return the confirmed rows so far, the best first; the arguments are those of `follow_race`."""
-    return follow_race(entrants, seed, settings, recorded).rows
-
-
 def find_contenders(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that may be the best, the one with the highest mean first.
 

@@ -3,75 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.table import Row, collect_rows
 from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
-from autoloss.training.training import Training
+from autoloss.store.store import Store
 
 
-class Record(Protocol):
-    """Where trainings beside a search are recorded: a run's store, or memory."""
-
-    def trainings(self) -> dict[Train, Outcome]:
-        """Return all that is recorded."""
-        ...
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
-        """Record the outcome of a training."""
-        ...
-
-
-class Memory:
-    """A record that ends with the process."""
-
-    def __init__(self) -> None:
-        self._outcomes: dict[Train, Outcome] = {}
-
-    def trainings(self) -> dict[Train, Outcome]:
-        return dict(self._outcomes)
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
-        self._outcomes[Train(loss, training)] = outcome
-
-
-class Counted:
-    """A record that tells how many trainings are recorded, each time that one is added.
+class Record:
+    """Trainings beside a search, recorded in a run's store or, without one, in memory.
 
     Args:
         expected: Trainings at the end, those that are recorded already included.
-        observe: Called with (recorded, expected); `expected` grows where more are recorded.
+        observe: Called with (recorded, expected) now and after each training; `expected` grows where more are recorded.
+
+    Attributes:
+        outcomes: All that is recorded.
     """
 
-    def __init__(self, record: Record, expected: int, observe: Callable[[int, int], None]) -> None:
-        self._record = record
-        self._expected = expected
-        self._observe = observe
-        self._count = len(record.trainings())
-        observe(self._count, max(expected, self._count))
+    def __init__(
+        self,
+        store: Store | None = None,
+        expected: int = 0,
+        observe: Callable[[int, int], None] = lambda recorded, expected: None,
+    ) -> None:
+        self.outcomes: dict[Train, Outcome] = {} if store is None else store.trainings()
+        self._store, self._expected, self._observe = store, expected, observe
+        self._tell()
 
-    def trainings(self) -> dict[Train, Outcome]:
-        return self._record.trainings()
+    def add(self, job: Train, outcome: Outcome) -> None:
+        """Record the outcome of a training."""
+        if self._store is not None:
+            self._store.add_training(job.loss, job.training, outcome)
+        self.outcomes[job] = outcome
+        self._tell()
 
-    def add_training(self, loss: str, training: Training, outcome: Outcome) -> None:
-        self._record.add_training(loss, training, outcome)
-        self._count += 1
-        self._observe(self._count, max(self._expected, self._count))
+    def _tell(self) -> None:
+        count = len(self.outcomes)
+        self._observe(count, max(self._expected, count))
 
 
 def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record) -> Mapping[Train, Outcome]:
     """Run the trainings that are not recorded, record each as it ends, and return all that is recorded."""
-    recorded = record.trainings()
-    missing = [job for job in dict.fromkeys(jobs) if job not in recorded]
+    missing = [job for job in dict.fromkeys(jobs) if job not in record.outcomes]
     for done in run_jobs(missing, dispatcher):
         # Rejection tests that a search left under way end here as well; nobody needs them any more.
         if isinstance(done.job, Train) and isinstance(done.result, Outcome):
-            record.add_training(done.job.loss, done.job.training, done.result)
-            recorded[done.job] = done.result
-    return recorded
+            record.add(done.job, done.result)
+    return record.outcomes
 
 
 def compare_losses(

@@ -11,35 +11,34 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoloss import recipes, zoo
+from autoloss import zoo
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.table import Measurements, Row, collect_rows, sort_by_mean
 from autoloss.conversion import parse_json
-from autoloss.errors import RequestError, RunError, unknown
-from autoloss.evaluation.evaluator import to_record
+from autoloss.errors import RequestError, unknown
+from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
-from autoloss.space.loss import bind, scale_criterion
-from autoloss.space.operators import Operator
+from autoloss.recipes import Published
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints
 from autoloss.training.execution import Execution
-from autoloss.training.threads import one_thread
 from autoloss.training.training import Training
-from autoloss.workers.process_state import restored_state
 
 FILE = "retraining.sqlite"
 """The store in the folder of a retraining."""
 SETTINGS = "retraining"
 """The setting that all its trainings share."""
+FULL = "full"
+"""The schedule of all trainings."""
 SCORE = "score"
 """The column of the task's own metric where its name is not known."""
 ALL = "all"
@@ -73,21 +72,17 @@ class Retrainer:
     Args:
         directory: Holds the store, and a folder for each training.
         settings: What all trainings of the directory share; one with others is refused.
-        operators: Those that a formula may hold, by name.
-        split: What is measured.
-        schedule: What is trained.
-        execution: How; None where the task runs in a way of its own, and then a killed training starts anew.
+        split: Split that is evaluated.
+        execution: None where the task runs in a way of its own, and then a killed training starts anew.
         checkpoint_seconds: How often the state of a training is written.
         observe: Called with the pace of the training under way, each step.
         say: Called with a sentence before and after each training.
     """
 
     directory: Path
-    task: Task
+    evaluator: Evaluator
     settings: Mapping[str, Any]
-    operators: Mapping[str, Operator]
     split: str
-    schedule: str
     execution: Execution | None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     observe: Callable[[Pace], None] | None = None
@@ -105,17 +100,14 @@ class Retrainer:
             RunError: A training failed.
         """
         for entrant in entrants:
-            zoo.resolve(entrant.loss, self.task.branches, self.operators)
+            zoo.resolve(entrant.loss, self.evaluator.task.branches, self.evaluator.operators)
         # One seed of every loss before the next: who stops early can compare.
         plan = [(entrant, number) for number in range(len(seeds)) for entrant in entrants]
         with distribution.process_group((self.execution or Execution()).device), _open(self.directory) as store:
             # The first process reads and writes, and tells the others.
             finished = distribution.run_on_first(lambda: self._read(store))
             for position, (entrant, number) in enumerate(plan, start=1):
-                label, job = (
-                    f"{entrant.label}, seed {number + 1}",
-                    entrant.job(seeds[number], self.split, self.schedule),
-                )
+                label, job = f"{entrant.label}, seed {number + 1}", entrant.job(seeds[number], self.split, FULL)
                 if job in finished:
                     continue
                 self.say(f"Training {position} of {len(plan)}: {label}.")
@@ -125,7 +117,7 @@ class Retrainer:
                     delete_checkpoints(self._folder(entrant, number))
                 self.say(f"{label}: {outcome.reason if outcome.score is None else f'{outcome.score:.4f}'}.")
             recorded = distribution.run_on_first(lambda: self._read(store))
-        return sort_by_mean(collect_rows(entrants, seeds, self.split, recorded, self.schedule))
+        return sort_by_mean(collect_rows(entrants, seeds, self.split, recorded, FULL))
 
     def _read(self, store: Store | None) -> dict[Train, Outcome]:
         """Read the finished trainings, and refuse those of another retraining."""
@@ -144,36 +136,24 @@ class Retrainer:
         return self.directory / name / f"seed-{number + 1}"
 
     def _train(self, job: Train, folder: Path, label: str) -> Outcome:
-        losses = zoo.resolve(job.loss, self.task.branches, self.operators)[1]
-        criterion = scale_criterion(bind(losses, self.task.branches), job.training.scale)
         execution = self.execution
         if execution is not None:
-            due = Interval(self.checkpoint_seconds)
-            execution = replace(
-                execution, checkpoints=Checkpoints(directory=folder, is_due=due, metadata={"loss": job.loss})
-            )
-        observe = self._observer(label, job.training)
-        try:
-            with restored_state(), one_thread():
-                return to_record(self.task.train(criterion, job.training, execution, observe))
-        except (RequestError, RunError):
-            raise
-        except Exception as error:
-            raise RunError(
-                f"Training {label}, failed: {type(error).__name__}: {error}. Finished trainings are kept; the same command goes on "
-                "from there."
-            ) from error
+            due = _Interval(self.checkpoint_seconds)
+            checkpoints = Checkpoints(directory=folder, is_due=due, metadata={"loss": job.loss})
+            execution = replace(execution, checkpoints=checkpoints)
+        with explain_failures(f"Training {label}", "Finished trainings are kept; the same command resumes."):
+            return self.evaluator.train(job.loss, job.training, execution, self._observer(label, job.training))
 
     def _observer(self, label: str, training: Training) -> Callable[[int, float], None] | None:
         observe = self.observe
         if observe is None or distribution.rank():
             return None
-        steps = self.task.steps(training)
+        steps = self.evaluator.task.steps(training)
         return lambda step, loss: observe(Pace(label, step, steps, loss))
 
 
-class Interval:
-    """Says whether so many seconds have passed since it last said so."""
+class _Interval:
+    """True at most once in so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -265,24 +245,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRow:
-    """A published row of results in the unit of the table.
-
-    Args:
-        figures: Metric → value, in the metric's own unit.
-    """
-
-    label: str
-    figures: Mapping[str, float]
-
-    @classmethod
-    def of(cls, row: recipes.Published) -> PublishedRow:
-        """Return a row of a recipe, whose figures are percent."""
-        label = row.loss if row.target is None else f"{row.loss} for {row.target}"
-        return cls(label, {metric: percent / 100 for metric, percent in row.figures.items()})
-
-
-@dataclass(frozen=True, slots=True)
 class Retraining:
     """Losses that were trained with the full schedule, the best first.
 
@@ -290,7 +252,7 @@ class Retraining:
         settings: What all trainings share: task, options, schedule, split, recipe, precision.
         metric: The name of the score's column.
         seeds: The training seeds, in the order of the outcomes of each row.
-        published: The paper's rows, if a recipe of it was asked for.
+        published: The paper's rows, in percent, if a recipe of it was asked for.
     """
 
     directory: Path
@@ -298,7 +260,7 @@ class Retraining:
     metric: str
     seeds: tuple[int, ...]
     rows: Sequence[Row]
-    published: Sequence[PublishedRow] = field(default=())
+    published: Sequence[Published] = ()
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -311,6 +273,10 @@ class Retraining:
         """Return one column of a row; its mean and standard deviation are over the seeds."""
         return row.score if figure == self.metric else row.figure(figure)
 
+    def shares(self, row: Published) -> dict[str, float]:
+        """Return the published figures of a row in the unit of the columns."""
+        return {metric: percent / 100 for metric, percent in row.figures.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
@@ -318,17 +284,13 @@ class Retraining:
             "settings": dict(self.settings),
             "metric": self.metric,
             "rows": [self._row_to_dict(row) for row in self.rows],
-            "published": [{"label": row.label, "figures": dict(row.figures)} for row in self.published],
+            "published": [{"label": row.label, "figures": self.shares(row)} for row in self.published],
         }
 
     def _row_to_dict(self, row: Row) -> dict[str, Any]:
         columns = {figure: self.column(row, figure) for figure in self.figures}
         return {
-            "label": row.entrant.label,
-            "loss": row.entrant.loss,
-            "baseline": row.entrant.baseline,
-            "learning_rate": row.entrant.learning_rate,
-            "scale": row.entrant.scale,
+            **asdict(row.entrant),
             "seeds": list(self.seeds),
             "reasons": list(row.reasons),
             "figures": {

@@ -18,12 +18,12 @@ from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
 from autoloss.rejection.protocol import Verdict, measure_reference
 from autoloss.settings import Configuration
-from autoloss.space.branch import BranchLoss, Sample
+from autoloss.space.branch import BranchLoss, Criterion, Sample
 from autoloss.space.expression import Expression
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.diagnosis import find_doubtful_predictions
-from autoloss.tasks.task import Task
+from autoloss.tasks.task import Picture, Task
 from autoloss.training.execution import Execution
 from autoloss.training.loop import thin_curve
 from autoloss.training.threads import one_thread
@@ -151,9 +151,16 @@ class Evaluator:
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Outcome:
+        return to_record(self.task.train(self._bind(loss, training), training, execution, observe))
+
+    def draw_pictures(self, loss: str, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
+        """Train with a loss; return the first images of the split with the network's predictions, as `Task.pictures` does."""
+        with isolate():
+            return self.task.pictures(self._bind(loss, training), training, count)
+
+    def _bind(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
         losses = zoo.resolve(loss, self.task.branches, self.operators)[1]
-        criterion = scale_criterion(bind(losses, self.task.branches), training.scale)
-        return to_record(self.task.train(criterion, training, execution, observe))
+        return scale_criterion(bind(losses, self.task.branches), training.scale)
 
     def make_training(self, fidelity: float = 1.0) -> Training:
         """Return the training of a search: all have the same seed, which leaves less noise in selection."""

@@ -54,7 +54,7 @@ def as_csv(found: Retraining) -> str:
                 cells = [column.mean, column.deviation, len(column.finite)]
                 writer.writerow([row.entrant.label, "trained", name, *("" if cell is None else cell for cell in cells)])
     for published in found.published:
-        for name, value in published.figures.items():
+        for name, value in found.shares(published).items():
             writer.writerow([published.label, "published", name, value, "", ""])
     return text.getvalue()
 
@@ -87,7 +87,7 @@ def notes(found: Retraining) -> list[str]:
 def _cells(found: Retraining) -> list[list[str]]:
     ours = [[row.entrant.label, count_seeds(row), *_figures(found, row)] for row in found.rows]
     theirs = [
-        [f"{row.label} (published)", "", *(figure(row.figures.get(name)) for name in found.figures)]
+        [f"{row.label} (published)", "", *(figure(found.shares(row).get(name)) for name in found.figures)]
         for row in found.published
     ]
     return [*ours, *theirs]

@@ -32,28 +32,19 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
         RequestError: The samples do not serve, or the task does not follow the learning rate.
     """
     task, configuration = request.task, request.configuration
-    check_learning_rate(task, configuration.search.learning_rate, "search.learning_rate", "settings")
+    _check_learning_rate(task, configuration.search.learning_rate)
     found = request.samples
     if found is None:
         found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
     return Evaluator(task, found, configuration, request.operators)
 
 
-def check_learning_rate(task: Task, rate: float, name: str, argument: str) -> None:
-    """Refuse a factor on the learning rate that a task does not follow.
-
-    Args:
-        name: What a message calls the factor.
-        argument: Argument of the caller that holds it.
-
-    Raises:
-        RequestError: It is not 1, and the task trains at 1 only.
-    """
+def _check_learning_rate(task: Task, rate: float) -> None:
     if rate != 1 and not task.tunes_learning_rate:
         raise RequestError(
-            f"{name} is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
+            f"search.learning_rate is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
             "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
-            argument=argument,
+            argument="settings",
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autoloss import recipes
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.judgement import Judgement, judge_comparison
-from autoloss.comparison.racing import confirmed_rows
+from autoloss.comparison.racing import follow_race
 from autoloss.comparison.table import Row, collect_rows, sort_by_mean
 from autoloss.proposing.records import Individual, State
 from autoloss.store.read import Reader, read_once
@@ -149,7 +149,7 @@ class Search:
     def confirmed(self) -> Sequence[Row]:
         """The finalists, trained again on new seeds of the valid split; the one with the highest mean first."""
         seed, final = self.configuration.seed, self.configuration.final
-        return confirmed_rows(self.finalists, seed, final, self.reader.trainings)
+        return follow_race(self.finalists, seed, final, self.reader.trainings).rows
 
     @cached_property
     def comparison(self) -> Sequence[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from autoloss.comparison import entrant
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.retrain import (
     CHECKPOINT_SECONDS,
+    FULL,
     SCORE,
     Pace,
-    PublishedRow,
     Retrainer,
     Retraining,
     Say,
@@ -23,7 +22,8 @@ from autoloss.comparison.retrain import (
     choose_execution,
 )
 from autoloss.errors import RequestError, unknown
-from autoloss.run.prepare import check_learning_rate
+from autoloss.run.prepare import prepare
+from autoloss.run.request import Request
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
@@ -35,8 +35,6 @@ from autoloss.training.execution import Execution
 
 RETRAINING = "retraining"
 """Purpose of the training seeds, and the name of the folder in a run's."""
-FULL = "full"
-"""The schedule."""
 SEEDS = 3
 
 
@@ -98,21 +96,21 @@ def retrain(
         raise RequestError(f"{count} trainings per loss were asked for; expected at least 1.")
     if split not in loaded.splits:
         raise unknown("split", split, loaded.splits)
+    operators_by_name = operator_table(found.operators, operators)
+    configuration = found.configuration.changed(
+        {"search.learning_rate": 1.0 if learning_rate is None else learning_rate}
+    )
+    request = Request(task=loaded, reference=name, configuration=configuration, operators=operators_by_name)
     retrainer = Retrainer(
         directory=Path(out) if out is not None else Path(directory) / RETRAINING,
-        task=loaded,
+        evaluator=prepare(request, samples=False),
         settings=_settings(loaded, name, split, execution or Execution()),
-        operators=operator_table(found.operators, operators),
         split=split,
-        schedule=FULL,
         execution=execution,
         checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,
         observe=observe,
         say=say or (lambda text: None),
     )
-    if learning_rate is not None and not 0 < learning_rate < math.inf:
-        raise RequestError(f"The factor on the learning rate is {learning_rate:g}; it needs to be above 0 and finite.")
-    check_learning_rate(loaded, learning_rate or 1, "The factor on the learning rate", "learning_rate")
     if learning_rate is None and name.name != found.settings.task.name:
         learning_rate = 1.0
     entrants = _choose_learning_rates(
@@ -120,8 +118,7 @@ def retrain(
     )
     seeds = entrant.training_seeds(found.configuration.seed, RETRAINING, count)
     rows = retrainer.train(entrants, seeds)
-    beside = [PublishedRow.of(row) for row in published]
-    return Retraining(retrainer.directory, retrainer.settings, _metric(name), seeds, rows, beside)
+    return Retraining(retrainer.directory, retrainer.settings, _metric(name), seeds, rows, published)
 
 
 def asked(

@@ -10,7 +10,7 @@ from typing import Any
 from autoloss import zoo
 from autoloss.comparison.confirm import compare_with_baselines
 from autoloss.comparison.entrant import TEST, Entrant
-from autoloss.comparison.record import Memory, compare_losses
+from autoloss.comparison.record import Record, compare_losses
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Dispatcher
@@ -95,7 +95,7 @@ def score(
     training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
     with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as pool:
         dispatcher = Dispatcher(pool, request.configuration.limits)
-        return sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Memory()))
+        return sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Record()))
 
 
 @importable_files()
@@ -161,5 +161,13 @@ def compare(
             dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
             entrants = [Entrant(f"#{loss.id}", loss.formula, configuration.search.learning_rate) for loss in best]
-            every = baselines == "all"
-            return compare_with_baselines(entrants, request.task, configuration, seeds, store, dispatcher, every=every)
+            return compare_with_baselines(
+                entrants,
+                request.task,
+                configuration,
+                seeds,
+                store,
+                dispatcher,
+                Record(store),
+                every=baselines == "all",
+            )

@@ -10,7 +10,7 @@ import base64
 import colorsys
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -88,17 +88,30 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
         RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
     """
     from autoloss.comparison.baselines import baselines
-    from autoloss.comparison.pictures import train_pictures
-    from autoloss.run.resolving import load_task
+    from autoloss.run.prepare import prepare
+    from autoloss.run.request import Request
+    from autoloss.run.resolving import load_task, operator_table
+    from autoloss.training.training import Diverged
 
-    task = load_task(search.settings.task)
+    reference, operators = search.settings.task, operator_table(search.operators)
+    task = load_task(reference)
     if set(task.standard) != set(task.branches):
         raise RequestError(f"The task {task.name} has no standard loss, so there is nothing to compare scenes with.")
     standard = "; ".join(task.standard.values())
     seed = training_seeds(search.configuration.seed, COMPARISON, 1)[0]
     entrants = {"the found loss": Entrant(f"#{search.best.id}", formula), standard: baselines(task)[0]}
     losses = {name: find_learning_rate(search, entrant) for name, entrant in entrants.items()}
-    drawn = train_pictures(task, losses, seed, TEST, COUNT, say)
+    request = Request(task=task, reference=reference, configuration=search.configuration, operators=operators)
+    evaluator, drawn = prepare(request, samples=False), []
+    for name, entrant in losses.items():
+        say(f"Training once with {name}, for the pictures of the report.")
+        pictures = evaluator.draw_pictures(entrant.loss, entrant.job(seed, TEST).training, COUNT)
+        if not isinstance(pictures, Sequence):
+            ended = "diverged" if isinstance(pictures, Diverged) else "was stopped"
+            raise RequestError(
+                f"The training with {name} {ended} at step {pictures.step}: {pictures.reason}. Write the report without scenes."
+            )
+        drawn.append(pictures)
     scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
     found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))
     # A folder that cannot be written stays as it is.
