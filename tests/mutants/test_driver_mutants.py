@@ -166,13 +166,13 @@ MUTANTS = {
     ),
     "attempts keyed without their candidate": Mutant(
         "autoloss.proposing.attempts:draw_attempt",
-        {'"attempt", plan.candidate, branch, number': '"attempt", branch, number'},
+        {'"attempt", candidate, branch, number': '"attempt", branch, number'},
         replayed,
         "differs in loss",
     ),
     "parents keyed by what is known so far": Mutant(
-        "autoloss.proposing.view:View.scored",
-        {"found[: bisect_right(found, last)]": "list(found)"},
+        "autoloss.proposing.view:View.__init__",
+        {"k - ledger.lag + 1": "k"},
         replayed,
     ),
     "trainings keyed by their driver": Mutant(
