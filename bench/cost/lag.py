@@ -1,13 +1,13 @@
-"""What `lag` costs: how busy workers are, and how good the losses are that a search finds (a bench figure).
+"""Cost of `lag`: the busy share of workers, and the quality of the losses that a search finds (a bench figure).
 
 python bench/cost/lag.py --out results/lag.json                      both parts, about half an hour on one idle core
-python bench/cost/lag.py --part quality --work /tmp/lag.jsonl        can be taken up again: what is in the file is not done again
+python bench/cost/lag.py --part quality --work lag.jsonl             resumes: searches in the file are not repeated
 
-Child k sees outcomes up to child k − lag. A large lag keeps many workers busy; a small one lets every child learn from all before
-it. The first part is a simulation: the pipeline and its history are the real ones, trainings last as long as measured ones did,
-and the clock is virtual. The second part runs real searches of a table; searches with one seed share their first K children, so
-lags are compared pairwise over seeds. Where most candidates are trained shortly, those that are promoted have a lag of their own
-(`search.promoted_lag`), and the first part tries several.
+Candidate k sees outcomes up to candidate k − lag. A large lag keeps many workers busy; a small one lets every candidate learn
+from all before it. The first part is a simulation: the pipeline and its history are the real ones, trainings last as long as
+measured ones did, and the clock is virtual. The second part runs real searches of a table; searches with one seed share their
+first K candidates, so lags are compared pairwise over seeds. Where most candidates are trained shortly, those that are promoted
+have a lag of their own (`search.promoted_lag`), and the first part tries several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -34,14 +33,12 @@ from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Job, Train
-from autoloss.proposing.records import Candidate, Outcome
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
-from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
 from output import Figure, emit, make_parser, parse_arguments
 from searches import tell
-from synthetic import BRANCHES, Answers
+from synthetic import BRANCHES, Answers, Nowhere
 from virtual import VirtualWorkers
 
 LAGS = (1, 4, 8, 32)
@@ -83,19 +80,6 @@ FIGURES = {
 }
 CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
 """So many of a search's best are trained on new training seeds of valid; the best of them, its winner, on as many of test."""
-
-
-@dataclass(slots=True)
-class Nowhere:
-    """Takes what a run would store."""
-
-    children: int = 0
-
-    def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None:
-        self.children += 1
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None:
-        pass
 
 
 class Remembered:

@@ -18,7 +18,7 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.evaluation.machines import job_key
 from autoloss.proposing.history import History, as_text
-from autoloss.proposing.records import Candidate, Outcome, State
+from autoloss.proposing.records import State
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
@@ -30,6 +30,7 @@ from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
 from autoloss.workers.pool import InlineWorkers, Workers
 from output import emit, keep_rows, make_parser, parse_arguments
 from searches import tell
+from synthetic import Nowhere
 
 Measure = Callable[[argparse.Namespace], list[dict[str, Any]]]
 """Takes the sizes on the command line and returns rows of a table of faults."""
@@ -96,14 +97,6 @@ def _sample(generator: torch.Generator) -> Sample:
     towards = torch.randn(ROWS, CLASSES, 1, 1, generator=generator)
     target = (prediction[:, :, 0, 0].argmax(1) + 1) % CLASSES
     return Sample(prediction, {"target": target, "towards": towards})
-
-
-class Nowhere:
-    """A store that keeps nothing: the history is compared in memory."""
-
-    def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
-
-    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None: ...
 
 
 def searched(

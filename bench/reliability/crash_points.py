@@ -1,6 +1,6 @@
 """Named points at which a driver can be ended by SIGKILL, to show that a kill there loses nothing.
 
-`AUTOLOSS_CRASH=child-committed:3` ends a process in which `install` was called when it passes that point for the third time.
+`AUTOLOSS_CRASH=candidate-committed:3` ends a process in which `install` was called when it passes that point for the third time.
 The product knows nothing of this: each point is before or after a call of one of its functions, which `install` wraps.
 """
 
@@ -37,8 +37,8 @@ POINTS: Mapping[str, str] = {
     **_transaction("layout", "the empty tables"),
     **_transaction("settings", "the settings of a new run"),
     "restored": "the history is read back from the store",
-    "child-complete": "a candidate is settled and not yet written",
-    **_transaction("child", "a candidate, before it is trained"),
+    "candidate-complete": "a candidate is settled and not yet written",
+    **_transaction("candidate", "a candidate, before it is trained"),
     "training-queued": "a candidate's training is queued",
     "outcome-received": "a training has ended and is not yet written",
     **_transaction("outcome", "the outcome of a candidate's training"),
@@ -54,7 +54,7 @@ POINTS: Mapping[str, str] = {
 
 BEFORE: Mapping[str, str] = {
     "samples-written": "autoloss.store.samples:commit_file",
-    "child-complete": "autoloss.store.store:Store.add_candidate",
+    "candidate-complete": "autoloss.store.store:Store.add_candidate",
     "search-ended": "autoloss.run.search:confirm_and_compare",
     "best-confirmed": "autoloss.comparison.confirm:follow_race",
 }
@@ -106,7 +106,7 @@ class CrashPoints:
         for name, place in (
             ("settings", "write_settings"),
             ("setting", "change_setting"),
-            ("child", "add_candidate"),
+            ("candidate", "add_candidate"),
             ("outcome", "add_training"),
         ):
             _wrap(f"autoloss.store.store:Store.{place}", functools.partial(self._append, name))

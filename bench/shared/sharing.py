@@ -40,14 +40,22 @@ FRESH = training_seeds(0, CONFIRMATION, 2)
 """Training seeds on which losses are confirmed; no search trains with them, and all share them."""
 
 
-PROPOSING = ("search/*.py", "rejection/**/*.py", "run/adapting.py")
-"""The code that decides which losses are trained; a search that was done with another is done again, from the same trainings."""
+PROPOSING = ("proposing/*.py", "rejection/**/*.py", "evaluation/rejection_tester.py", "run/prepare.py")
+"""Code that decides which losses are trained; a search that was done with other code is done again, from the same trainings."""
 
 
 @cache
 def digest_code() -> str:
+    """Return a digest of that code.
+
+    Raises:
+        FileNotFoundError: A pattern matches no file, so a change of that code would go unnoticed.
+    """
     folder = Path(autoloss.__file__).parent
-    files = sorted(path for pattern in PROPOSING for path in folder.glob(pattern))
+    matches = {pattern: sorted(folder.glob(pattern)) for pattern in PROPOSING}
+    if empty := [pattern for pattern, paths in matches.items() if not paths]:
+        raise FileNotFoundError(f"No file of the package matches {', '.join(empty)}; correct PROPOSING.")
+    files = [path for paths in matches.values() for path in paths]
     return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
 
 
@@ -75,7 +83,7 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a search came to: the improvements in order, and where it ended."""
+    """Result of a search: the improvements in order, and where it ended."""
 
     equivalents: float
     minutes: float

@@ -7,18 +7,20 @@ in twenty diverges. Equal losses get equal answers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import Outcome, State
+from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.settings import Configuration
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
 from autoloss.training.loop import CURVE_POINTS
+from autoloss.training.training import Training
 
 PASSING = 1 / 11
 """Of the trees that hold a prediction and a target."""
@@ -29,7 +31,7 @@ BRANCHES = ("main",)
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What workers would say, had losses the qualities that a hash gives them."""
+    """Answers of workers to jobs, with verdicts and scores from a hash of the loss."""
 
     configuration: Configuration
 
@@ -74,6 +76,14 @@ class Answers:
 
     def _digest(self, purpose: str, text: str) -> bytes:
         return hashlib.blake2b(f"{self.configuration.seed} {purpose} {text}".encode(), digest_size=16).digest()
+
+
+class Nowhere:
+    """A record of a run that keeps nothing: the history is compared in memory."""
+
+    def add_candidate(self, candidate: Candidate, rejected: Mapping[tuple[str, int], tuple[str, str]]) -> None: ...
+
+    def add_training(self, loss: str, training: Training, outcome: Outcome, candidate: int | None) -> None: ...
 
 
 def _share(digest: bytes) -> float:

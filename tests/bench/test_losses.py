@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import lossbench
+import sharing
 from efficiency import add_earlier
 from losstable import LossRow, append_row, read_rows, write_table
 from output import make_pool
@@ -231,3 +232,14 @@ def test_tasks_of_an_earlier_document_count_beside_those_of_this_run():
     both = compare_arms([dear, again], "paper", "all", "random", "equivalents")
     assert [row["task"] for row in both["tasks"]] == ["b", "a"]
     assert both["ratio"] == pytest.approx(4)
+
+
+def test_a_search_is_done_again_when_the_code_that_proposes_changes(monkeypatch):
+    # What the cached function wraps: patterns that match nothing would leave a cached search in force for ever.
+    digest = sharing.digest_code.__wrapped__
+    whole = digest()
+    monkeypatch.setattr(sharing, "PROPOSING", sharing.PROPOSING[1:])
+    assert digest() != whole
+    monkeypatch.setattr(sharing, "PROPOSING", ("a/room/that/is/gone/*.py",))
+    with pytest.raises(FileNotFoundError, match="a/room/that/is/gone"):
+        digest()

@@ -110,7 +110,7 @@ class TestOneHistory:
 
     def test_a_run_that_was_killed_and_resumed_gives_it(self, run, tmp_path):
         kind, found = run
-        point = {"default": "outcome-told:8", "guided": "child-committed:11"}[kind]
+        point = {"default": "outcome-told:8", "guided": "candidate-committed:11"}[kind]
         script = (
             "from pathlib import Path\nimport crash_points\nfrom tests.run.test_short_trainings import searched\n"
             f"crash_points.install()\nsearched(Path({str(tmp_path / 'run')!r}), {kind!r})\n"
