@@ -336,7 +336,7 @@ def test_retrain_prints_what_it_wrote(tabular_directory, capsys):
         (["--baselines", "lovazs"], "no loss in the zoo named 'lovazs'"),
         (["--recipe", "voc"], "no recipe of a retraining named 'voc'"),
         (["--precision", "half"], "no precision named 'half'"),
-        (["999"], "#999 is no loss with a score of its own"),
+        (["999"], "no loss #999 with an outcome"),
         (["--out", "/dev/null/x"], "cannot be made"),
     ],
     ids=str,

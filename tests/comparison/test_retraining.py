@@ -282,7 +282,7 @@ def test_a_folder_has_one_owner(run, done):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"individual": 999}, "#999 is no loss with a score of its own"),
+        ({"individual": 999}, "no loss #999 with an outcome"),
         ({"against": ["lovas"]}, "no loss in the zoo named 'lovas'"),
         ({"split": "tset"}, "Did you mean 'test'"),
         ({"training_seeds": 0}, "expected at least 1"),

@@ -22,7 +22,7 @@ LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
 TUNING_SEEDS = 2
 CLOSE = 2
-"""So many of the rates that are best on the first seed are trained on the further ones."""
+"""Number of learning rates, the best on the first seed, that are trained on the further seeds."""
 DICE = "baseline/dice"
 OF_CLASSES = ("baseline/wce", "baseline/lovasz")
 OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")

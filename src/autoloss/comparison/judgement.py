@@ -14,7 +14,7 @@ SIGNIFICANT = 0.05
 
 
 class Standing(Enum):
-    """How the best loss found stands to the best baseline."""
+    """The best loss found compared with the best baseline."""
 
     BEATS = "beats the best baseline"
     AHEAD = "ahead, but not significantly"
@@ -50,6 +50,7 @@ class Judgement:
 
     @property
     def is_win(self) -> bool:
+        """True if the loss found is better than the best baseline, significantly."""
         return self.standing is Standing.BEATS
 
     @property

@@ -22,7 +22,7 @@ MOST = 2
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """How far confirming is.
+    """Progress of the confirmation.
 
     Args:
         rows: The entrants with their outcomes so far, by their mean; then those with a training without a score.

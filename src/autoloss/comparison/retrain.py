@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -219,12 +219,8 @@ def _open(directory: Path) -> Iterator[Store | None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"{directory} cannot be made: {error.strerror}. Give another directory.") from None
-    owner = Ownership(directory)
-    try:
-        with Store(directory, write=True, file=FILE) as store:
-            yield store
-    finally:
-        owner.close()
+    with closing(Ownership(directory)), Store(directory, write=True, file=FILE) as store:
+        yield store
 
 
 def _refuse_another(directory: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ class Measurements:
 
     @property
     def finite(self) -> list[float]:
+        """The values that were measured."""
         return [value for value in self.values if value is not None]
 
     @property
@@ -60,6 +61,7 @@ class Row:
 
     @property
     def score(self) -> Measurements:
+        """The task's metric."""
         return Measurements(tuple(outcome.score for outcome in self.outcomes))
 
     def figure(self, name: str) -> Measurements:
@@ -68,18 +70,17 @@ class Row:
 
     @property
     def scores(self) -> tuple[float | None, ...]:
+        """The scores by seed; None for a training without one."""
         return self.score.values
 
     @property
     def mean(self) -> float | None:
+        """The mean score; None when a training has none."""
         return self.score.mean
 
     @property
-    def deviation(self) -> float | None:
-        return self.score.deviation
-
-    @property
     def interval(self) -> float | None:
+        """Half the width of the 95 % confidence interval of the mean score."""
         return self.score.interval
 
     @property
@@ -95,7 +96,7 @@ class Row:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why trainings have no score, each reason once."""
+        """The reasons for missing scores, each once."""
         found = (f"{outcome.state.value}: {outcome.reason}" for outcome in self.outcomes if outcome.reason)
         return tuple(dict.fromkeys(found))
 
@@ -108,7 +109,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """How the scores of two losses differ over the same seeds.
+    """Difference of the scores of two losses over the same seeds.
 
     Args:
         difference: Mean of the first minus mean of the second.

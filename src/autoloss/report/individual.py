@@ -40,7 +40,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
             raise RequestError(f"{search.directory} has no loss yet.")
         raise RequestError(f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far.")
     candidate, outcome = steps[0].candidate, search.reader.outcome(number)
-    origin, larger = promoted_from(search, candidate), promoted_to(search, number)
+    origin, larger = promoted_from(search, number), promoted_to(search, number)
     return {
         "id": candidate.id,
         **describe_formula(simplify_formulas(search, [candidate.loss])[candidate.loss]),

@@ -6,8 +6,9 @@ drawn again, and its mutations are reported if the tree is the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from autoloss.numbers import figure
 from autoloss.proposing.records import PROMOTED, Candidate
@@ -50,21 +51,20 @@ class Counterpart:
         return f"#{self.id}, {score} {at_share(self.fidelity)}"
 
 
-def promoted_from(search: Search, candidate: Candidate) -> Counterpart | None:
+def promoted_from(search: Search, number: int) -> Counterpart | None:
     """Return what a candidate is the promotion of, or None."""
-    if candidate.parent is None or not candidate.promoted:
-        return None
-    for row in search.reader.losses([candidate.parent]):
-        return Counterpart(row["id"], row["fidelity"], row["score"])
-    return None
+    ((candidate, _), *_) = search.reader.lineage(number)
+    parent = [candidate.parent] if candidate.promoted and candidate.parent is not None else []
+    return _find_counterpart(search.reader.losses(parent))
 
 
 def promoted_to(search: Search, number: int) -> Counterpart | None:
     """Return the candidate that a loss was promoted to, or None."""
-    for row in search.reader.offspring(number):
-        if row["promoted"]:
-            return Counterpart(row["id"], row["fidelity"], row["score"])
-    return None
+    return _find_counterpart(row for row in search.reader.offspring(number) if row["promoted"])
+
+
+def _find_counterpart(rows: Iterable[Mapping[str, Any]]) -> Counterpart | None:
+    return next((Counterpart(row["id"], row["fidelity"], row["score"]) for row in rows), None)
 
 
 def lineage(search: Search, number: int) -> list[Step]:

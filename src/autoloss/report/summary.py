@@ -134,14 +134,13 @@ def comparison_rows(rows: Sequence[Row], judgement: Judgement | None = None) -> 
     Args:
         judgement: Its p-values replace those against the first baseline.
     """
-    entrant = ("label", "loss", "learning_rate", "scale", "baseline")
     return [
-        {name: getattr(row.entrant, name) for name in entrant}
+        asdict(row.entrant)
         | {
             "scores": list(row.scores),
             "reasons": list(row.reasons),
             "mean": row.mean,
-            "sd": row.deviation,
+            "sd": row.score.deviation,
             "interval": row.interval,
             "p_value": p_value_of(row, judgement),
             "also": row.also,

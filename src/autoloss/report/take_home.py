@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.lineage import promoted_from, promoted_to
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import FORMATS, write_loss
-from autoloss.run.resolving import operator_table
-from autoloss.run.results import Search, open_run
-from autoloss.space.loss import Loss
+from autoloss.run.results import FoundLoss, Search, open_run
 
 
 def export_loss(directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None) -> str:
@@ -32,49 +30,34 @@ def export_loss(directory: Path, individual: int | None, to: str, say: Callable[
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
     found = open_run(directory)
-    row = _choose(found, individual)
-    forms = found.settings.branches
-    loss = Loss.parse(row["loss"], found.settings.leaves, operator_table(found.operators))
-    facts = _collect_facts(found, row)
+    chosen = found.choose(individual)
+    facts = _collect_facts(found, chosen)
     if say is not None and "warning" in facts:
-        say(f"Loss #{row['id']}: {facts['warning']}. Writing it anyway.")
-    return write_loss(loss, forms, to, f"Found loss {row['id']}", facts, row["id"], row["score"])
+        say(f"Loss #{chosen.id}: {facts['warning']}. Writing it anyway.")
+    score = chosen.score if math.isfinite(chosen.score) else None
+    return write_loss(chosen.loss, chosen.forms, to, f"Found loss {chosen.id}", facts, chosen.id, score)
 
 
-def _choose(found: Search, individual: int | None) -> Mapping[str, Any]:
-    """Return id, loss, fidelity and score of the loss that is asked for, or of the best."""
-    if individual is None:
-        if not found.top(1):
-            raise RequestError(f"No loss of the run in {found.directory} has a score yet; name one by its number.")
-        individual = found.best.id
-    for row in found.reader.losses([individual]):
-        return row
-    raise RequestError(
-        f"There is no loss #{individual} with an outcome in {found.directory}; it has {found.reader.count}, counted from 0."
-    )
-
-
-def _collect_facts(found: Search, row: Mapping[str, Any]) -> dict[str, str]:
-    number, fidelity, searched = row["id"], row["fidelity"], found.configuration.search.learning_rate
+def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
+    number, fidelity, searched = chosen.id, chosen.fidelity, found.configuration.search.learning_rate
     compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     short = "" if fidelity == 1 else f" {at_share(fidelity)}"
-    ((candidate, _), *_) = found.reader.lineage(number)
-    promotions = {"promoted from": promoted_from(found, candidate), "promoted to": promoted_to(found, number)}
+    promotions = {"promoted from": promoted_from(found, number), "promoted to": promoted_to(found, number)}
     facts = {
         "warning": _warn(found.reader.outcome(number), found.settings.untrained),
         "task": found.settings.title,
         "metric": str(found.settings.task.options.get("metric", "the task's own")),
-        f"score of the proxy training{short}, valid split": figure(row["score"]),
+        f"score of the proxy training{short}, valid split": figure(chosen.score),
         **{name: str(other or "") for name, other in promotions.items()},
-        "mean over new training seeds, valid split": figure(found.losses([number])[0].confirmed),
+        "mean over new training seeds, valid split": figure(chosen.confirmed),
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
         "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
         "judgement": found.judgement.standing.value if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
-        "factor": describe_factors(row["loss"]),
-        "on this task": simplify_formulas(found, [row["loss"]])[row["loss"]].identity,
+        "factor": describe_factors(chosen.formula),
+        "on this task": simplify_formulas(found, [chosen.formula])[chosen.formula].identity,
     }
     return {name: text for name, text in facts.items() if text not in ("", "–")}
 

@@ -14,6 +14,7 @@ from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seed
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.table import Row, collect_rows, sort_by_mean
+from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 100
 """Number of losses behind the best that may take the places of those that learned nothing."""
+LISTED = 10
+"""Number of losses that a message lists."""
 NOTHING_GAINED = 0.1
 """Share of the best loss's gain over the untrained network below which a training counts as having learned nothing."""
 
@@ -186,6 +189,19 @@ class Search:
         for found in self.best_first(1):
             return found
         raise LookupError(f"No loss of the run in {self.directory} has a score.")
+
+    def choose(self, number: int | None) -> FoundLoss:
+        """Return the loss of this number, or the best if omitted.
+
+        Raises:
+            RequestError: It has no outcome, or no loss has a score.
+        """
+        if number is None and not self.top(1):
+            raise RequestError(f"No loss of the run in {self.directory} has a score yet; name one by its number.")
+        for found in [self.best] if number is None else self.losses([number]):
+            return found
+        listed = ", ".join(f"#{found.id}" for found in self.top(LISTED)) or "none has a score yet"
+        raise RequestError(f"There is no loss #{number} with an outcome in {self.directory}. The best are: {listed}.")
 
     def best_first(self, count: int) -> list[FoundLoss]:
         """Return the losses as new training seeds rank them, then those that were not trained on new seeds, by score."""

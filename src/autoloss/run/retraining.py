@@ -25,7 +25,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.run.prepare import prepare
 from autoloss.run.request import Request
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
-from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
+from autoloss.run.results import Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
@@ -87,7 +87,7 @@ def retrain(
         RunError: A training failed.
     """
     found = open_run(directory)
-    loss = _chosen(found, individual)
+    loss = found.choose(individual)
     name, published = asked(found.settings.task, recipe, options or {})
     loaded = _loaded(name, task, recipe, options)
     execution = choose_execution(loaded, device, precision, channels_last)
@@ -147,21 +147,6 @@ def asked(
     )
     frozen = run.frozen if chosen.task == run.name else {}
     return refer_to_task(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
-
-
-def _chosen(found: Search, individual: int | None) -> FoundLoss:
-    ranked = found.top(found.reader.count)
-    if not ranked:
-        raise RequestError(f"No loss of the run in {found.directory} has a score yet; nothing can be retrained.")
-    if individual is None:
-        return found.best
-    for loss in ranked:
-        if loss.id == individual:
-            return loss
-    listed = ", ".join(f"#{loss.id}" for loss in ranked[:10])
-    raise RequestError(
-        f"#{individual} is no loss with a score of its own in {found.directory}. The best that are: {listed}."
-    )
 
 
 def _choose_learning_rates(

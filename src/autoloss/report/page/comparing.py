@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +9,9 @@ from operator import attrgetter
 
 from autoloss import __version__
 from autoloss.numbers import figure
-from autoloss.report.page.charts import Chart, Layer, Point, axis, steps
+from autoloss.report.page.charts import Chart, Layer, axis, steps
 from autoloss.report.page.contents import TIME
-from autoloss.report.shares import list_charges
+from autoloss.report.page.figures import follow_best, list_scores
 from autoloss.report.summary import Summary, summarize
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, setting_names
@@ -82,7 +80,9 @@ def _draw(searches: Sequence[Search], names: Sequence[str]) -> Chart | None:
     common = set.intersection(*shares)
     if not common:
         return None
-    lines = {name: _follow_best(search, max(common)) for name, search in zip(names, searches, strict=True)}
+    lines = {
+        name: follow_best(*list_scores(search, max(common)))[0] for name, search in zip(names, searches, strict=True)
+    }
     x = axis(0, max(line[-1][0] for line in lines.values()), "training equivalents", widen=False)
     scores = [score for line in lines.values() for _, score in line]
     y = axis(min(scores), max(scores), "score on the valid split")
@@ -92,12 +92,3 @@ def _draw(searches: Sequence[Search], names: Sequence[str]) -> Chart | None:
     ]
     ends = "; ".join(f"{name} ends at {figure(line[-1][1])}" for name, line in lines.items())
     return Chart("Best score so far", f"Best score so far of {len(lines)} runs: {ends}.", x, y, tuple(layers))
-
-
-def _follow_best(search: Search, share: float) -> list[Point]:
-    best, line, at = -math.inf, [], 0.0
-    for at, row in zip(itertools.accumulate(list_charges(search)), search.reader.ended, strict=True):
-        if row["fidelity"] == share and row["score"] is not None:
-            best = max(best, row["score"])
-            line.append((at, best))
-    return [*line, (at, best)]

@@ -171,8 +171,7 @@ def _interval(row: Row) -> tuple[float, float]:
 def _draw_curves(search: Search, number: int) -> list[Chart]:
     if charts := figures.training_curves(search, search.reader.trainings, number):
         return charts
-    ((candidate, _), *_) = search.reader.lineage(number)
-    origin = promoted_from(search, candidate)
+    origin = promoted_from(search, number)
     charts = []
     for one in [number] if origin is None else [number, origin.id]:
         outcome = search.reader.outcome(one)

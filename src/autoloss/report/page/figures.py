@@ -42,30 +42,28 @@ def over_time(search: Search, baseline: float | None) -> list[Chart]:
     Args:
         baseline: Mean of the standard loss on the valid split, trained whole, where it is known.
     """
-    ended, short = search.reader.ended, trains_short(search)
-    spent = [0.0, *itertools.accumulate(list_charges(search))]
-    unit = "training equivalents" if short else "trainings with a score"
-    x = axis(0, spent[-1], unit, widen=False)
-    charts = []
-    for share in sorted({row["fidelity"] for row in ended}, reverse=True):
-        scores = [(at, row["score"]) for at, row in zip(spent[1:], ended, strict=True) if row["fidelity"] == share]
-        scored = [(at, score) for at, score in scores if score is not None]
+    short, charts = trains_short(search), []
+    for share in sorted({row["fidelity"] for row in search.reader.ended}, reverse=True):
+        scored, end = list_scores(search, share)
+        x = axis(0, end, "training equivalents" if short else "trainings with a score", widen=False)
         if scored:
-            chart = _over_time(scored, spent[-1], x, baseline if share == 1 else None)
+            chart = _over_time(scored, end, x, baseline if share == 1 else None)
             title = f"Trained {at_share(share)}" + " of the schedule" * (share != 1)
             charts.append(replace(chart, title=title, description=f"{title}: {chart.description}") if short else chart)
     return charts
 
 
-def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | None) -> Chart:
-    """Draw trainings at one share.
+def list_scores(search: Search, share: float) -> tuple[list[Point], float]:
+    """Return (training equivalents so far, score) of the trainings at a share, and the training equivalents in all."""
+    spent = [0.0, *itertools.accumulate(list_charges(search))]
+    ended = [(at, row) for at, row in zip(spent[1:], search.reader.ended, strict=True) if row["fidelity"] == share]
+    return [(at, row["score"]) for at, row in ended if row["score"] is not None], spent[-1]
 
-    Args:
-        scored: (Training equivalents so far, score) of each.
-        end: Training equivalents in all.
-    """
+
+def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | None) -> Chart:
+    """Draw trainings at one share; `scored` and `end` are those of `list_scores`."""
     scores = [score for _, score in scored]
-    best, top = _follow_best(scored, end)
+    best, top = follow_best(scored, end)
     y = axis(min(_typical_low(scores), math.inf if baseline is None else baseline), max(scores), SCORE)
     layers = [Layer("line", steps(best, x, y), 1, "best so far")]
     description = f"Scores of {counted(len(scores))} training{'s' * (len(scores) != 1)} in their order. "
@@ -112,7 +110,7 @@ def _draw_scores(
     return Chart(title, description, x, y, (Layer("dots", dots(points, x, y), 4, name), *layers), note)
 
 
-def _follow_best(scored: Sequence[Point], end: float) -> tuple[list[Point], list[Point]]:
+def follow_best(scored: Sequence[Point], end: float) -> tuple[list[Point], list[Point]]:
     """Return, after each training and at the end, the best score so far and the mean of the best five so far."""
     best: list[Point] = []
     top: list[Point] = []
