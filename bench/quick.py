@@ -31,7 +31,7 @@ from output import NOT_RUN, Figure
 BENCH = Path(__file__).resolve().parent
 PAGE = BENCH.parent / "docs" / "results.md"
 LIMIT_SECONDS = 180.0
-"""Of one script. It takes up to 60 on two idle cores."""
+"""Limit for one script. It takes up to 60 on two idle cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a loss costs in training: forward and backward beside `F.cross_entropy` on the same tensors, eager and compiled.
+"""Cost of a loss in training: forward and backward beside `F.cross_entropy` on the same tensors, eager and compiled.
 
 Each pair times cross entropy and a loss directly after each other, in alternating order, so that other load affects both. A row
 is the median of the ratios over all pairs, with their interquartile range. Compiling is not counted, but shown.
@@ -26,9 +26,9 @@ from output import Figure, emit, make_parser, parse_arguments
 
 CLASSES = 21
 LOSSES = {"-y·log(p)": "baseline/ce", "gAcc": "seg/gacc", "mIoU": "seg/miou"}
-"""What a row is called → name in the zoo."""
+"""Label of a row → name in the zoo."""
 TARGETS = {"-y·log(p)": (1.1, 1.1), "gAcc": (None, 1.1), "mIoU": (3.0, 1.3)}
-"""Of the eager and of the compiled ratio."""
+"""Label of a row → targets of the eager and of the compiled ratio."""
 
 Step = Callable[[Tensor, Tensor], Tensor]
 

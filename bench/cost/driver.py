@@ -1,4 +1,4 @@
-"""What the driver costs: time and memory per trained candidate, and the share of the time in which its workers are busy.
+"""Cost of the driver: time and memory per trained candidate, and the share of the time in which its workers are busy.
 
 python bench/cost/driver.py --out results/driver.json
 
@@ -57,7 +57,6 @@ FIGURES = {
 }
 SETTINGS = {"evolution.lag": 8, "seed": 0, "evolution.idle_children": 10**6}
 SLOTS = 4
-TRIALS = 10
 
 
 class Instant(Workers):
@@ -231,10 +230,10 @@ def utilisation(evaluations: int, options: Mapping[str, Any], settings: Mapping[
     task = autoloss.tasks.get("digits-seg", **options)
     configuration = Configuration().changed({**settings, "evaluations": evaluations, "seed": 0})
     drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
-    workshop = Evaluator(task, drawn, configuration)
+    evaluator = Evaluator(task, drawn, configuration)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
         history = History(task.branches, configuration)
-        with Counted(ProcessWorkers(workshop.perform, 2)) as workers:
+        with Counted(ProcessWorkers(evaluator.perform, 2)) as workers:
             run_loop(history, store, Dispatcher(workers, configuration.limits))
             seconds = time.perf_counter() - (workers.began or 0.0)
         trainings = [outcome.seconds for outcome in store.outcomes().values()]
@@ -248,7 +247,7 @@ def utilisation(evaluations: int, options: Mapping[str, Any], settings: Mapping[
 
 
 def resident_megabytes() -> float:
-    """Return what this process holds in memory."""
+    """Return the memory that this process holds."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None

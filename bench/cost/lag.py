@@ -50,11 +50,11 @@ DIGITS = (
 )
 """Quantiles, in steps of 5 %, of the seconds of 100 proxy trainings of a search on digits-seg, two workers on two cores."""
 TRAININGS: Mapping[str, Sequence[float]] = {"seconds": DIGITS, "minutes": tuple(60 * seconds for seconds in DIGITS)}
-"""As they were, and with the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
+"""Measured seconds, and the same spread where a training takes minutes, as on photographs: testing takes no time beside it."""
 TESTING_SECONDS = 1.2e-3
-"""Of one attempt, on average over all that are drawn (bench/rejection/rejection.py: 100,000 a minute on two cores)."""
+"""Time of one attempt, on average over all that are drawn (bench/rejection/rejection.py: 100,000 a minute on two cores)."""
 START_SECONDS = 0.1
-"""Of a short training, beside its share of a whole one: on digits-seg an eighth of the steps took a seventh of the time."""
+"""Overhead of a short training beyond its share of a whole one: on digits-seg an eighth of the steps took a seventh of the time."""
 FIGURES = {
     **{
         f"busy share, {workers} workers, lag {lag}": Figure(
@@ -79,21 +79,21 @@ FIGURES = {
     },
 }
 CONFIRMED, CONFIRM_SEEDS, TEST_SEEDS = 5, 3, 5
-"""So many of a search's best are trained on new training seeds of valid; the best of them, its winner, on as many of test."""
+"""Best losses of a search that are trained again, and the new training seeds on valid; those of the winner on test."""
 
 
 class Remembered:
     """Does jobs, and a training that was done before not again: equal trainings have equal outcomes."""
 
-    def __init__(self, workshop: Evaluator, known: dict[Train, Any]) -> None:
-        self._workshop = workshop
+    def __init__(self, evaluator: Evaluator, known: dict[Train, Any]) -> None:
+        self._evaluator = evaluator
         self._known = known
 
     def __call__(self, job: Job) -> Any:
         if not isinstance(job, Train):
-            return self._workshop.perform(job)
+            return self._evaluator.perform(job)
         if job not in self._known:
-            self._known[job] = self._workshop.perform(job)
+            self._known[job] = self._evaluator.perform(job)
         return self._known[job]
 
 

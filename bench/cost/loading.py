@@ -1,4 +1,4 @@
-"""How much of a proxy training's time goes into loading images (Appendix A, 128², batch 8), and what forms of data cost.
+"""Share of loading in the time of a proxy training (Appendix A, 128², batch 8), and the cost of each form of data.
 
 Rows {source, images_per_second, milliseconds_per_image, share}: share is the speed of training with this loader in the same
 process relative to the network's forward and backward pass alone; 1 means that loading costs nothing.

@@ -1,4 +1,4 @@
-"""What reading a large run costs: each command that reads one, and the live page.
+"""Cost of reading a large run: each command that reads one, and the live page.
 
 python bench/cost/report.py --candidates 100000 --out results/report.json
 
@@ -55,7 +55,7 @@ FIGURES = {
     "megabytes of the report": Figure(("report_megabytes",), digits=2),
 }
 TRAINED, DIVERGED, MUTATED = 0.4, 0.05, 0.5
-"""Shares among the children of a search, about those of digits-seg."""
+"""Shares among the candidates of a search, about those of digits-seg."""
 CURVE_POINTS = 100
 
 

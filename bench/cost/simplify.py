@@ -1,4 +1,4 @@
-"""How long simplifying takes on trees as a search draws them, and how much it shortens them; times are processor times.
+"""Time of simplifying trees as a search draws them, and how much it shortens them; times are processor times.
 
 python bench/cost/simplify.py --out results/simplify.json
 """

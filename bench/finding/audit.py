@@ -1,4 +1,4 @@
-"""Whether a search finds better losses than random search and the baselines, all measured on the test split.
+"""Searches compared with random search and the baselines, all measured on the test split.
 
 python bench/finding/audit.py --out results/audit.json
 

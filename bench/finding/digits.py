@@ -1,4 +1,4 @@
-"""What a short search on digits-seg finds, for several seeds: the winner and tuned baselines on the test split.
+"""Short searches on digits-seg, for several seeds: the winner and tuned baselines on the test split.
 
 python bench/finding/digits.py --seeds 2 --out results/digits.json      searches and compares
 python bench/finding/digits.py --runs DIR DIR                           reads finished runs

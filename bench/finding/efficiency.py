@@ -1,4 +1,4 @@
-"""What a search finds for how many trainings: ways to search, to the level of random search and of the best hand-made loss.
+"""Efficiency of ways to search: trainings until the level of random search and of the best hand-made loss.
 
 python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 60    keeps each training and search; goes on
 python bench/finding/efficiency.py --work /tmp/efficiency.sqlite --minutes 0       figures of what is kept, without training
@@ -85,7 +85,7 @@ ARMS: Mapping[str, Callable[[autoloss.Task], Settings]] = {
 without niches, without the model, with the model for every mutation, at the recipe's learning rate, and from the standard loss or
 the losses of the zoo (`--start zoo`): arms with equal settings are one search."""
 FIRST = ("random", "paper", "all")
-"""What is measured unless other arms are asked for."""
+"""Arms that are measured by default."""
 LEVELS = ("random", "tuned")
 SEARCHES: Mapping[str, tuple[int, int]] = {
     "digits-seg-miou": (5, 3),
@@ -228,7 +228,7 @@ def _count_searches(task: str, seeds: int | None) -> tuple[int, int]:
 
 
 def _perform(work: Work) -> Trace | dict[str, Any] | None:
-    """Return what the work came to; None if the time was up before its end."""
+    """Return the result of the work; None if the time was up before its end."""
     task = PROBLEMS[work.task](work.quick)
     cache = Cache(work.path, f"{work.task}, few" if work.quick else work.task)
     try:

@@ -40,7 +40,7 @@ from searches import tell
 
 TASKS = ("digits-seg-miou", "tabular-f1", "worst-digit")
 SEED = 0
-"""Of the samples and of everything that is drawn."""
+"""Seed of the samples and of everything that is drawn."""
 TRAINING_SEEDS = (1, 2)
 SHARES = {"eighth": 0.125, "quarter": 0.25, "whole": 1.0}
 INITIAL, MUTATED, TOURNAMENT = 20, 0.5, 0.25
@@ -152,7 +152,7 @@ def _is_ready(number: int, table: Mapping[int, LossRow]) -> bool:
 
 @cache
 def make_runner(task: str, quick: bool) -> Evaluator:
-    """Return what draws and trains the losses of a task, at the scale of its standard loss."""
+    """Return the evaluator that draws and trains the losses of a task, at the scale of its standard loss."""
     made = PROBLEMS[task](quick)
     configuration = Configuration(seed=SEED).changed({"search.scale": True})
     samples = draw_samples(made, configuration.rejection.samples, SEED)

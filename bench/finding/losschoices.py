@@ -1,4 +1,4 @@
-"""What proposers and rungs would have chosen of the losses in a table, without training any of them again."""
+"""Choices of proposers and rungs among the losses in a table, without training any of them again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMN = {0.125: "eighth_1", 0.25: "quarter_1", 1.0: "whole_1"}
 
 
 def simulate_task(task: str, rows: Sequence[LossRow], repeats: int) -> dict[str, Any]:
-    """Return what the losses of one task say.
+    """Return the choices among the losses of one task.
 
     Args:
         repeats: Random orders of the losses that each figure is the mean of.

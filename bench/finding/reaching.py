@@ -1,4 +1,4 @@
-"""How far searches come for what they spend: levels, restricted means, interquartile means and their intervals."""
+"""Progress of searches over their spending: levels, restricted means, interquartile means and their intervals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _summarise_arm(
 
 
 def _summarise_way(traces: Sequence[Trace], level: float, budget: float) -> dict[str, Any]:
-    """Return what searches spend until a loss that is at the level; those that find none count with all they spent."""
+    """Return the spending of searches until a loss reaches the level; those that find none count with all they spent."""
     reached = [find_reaching(trace, level, budget) for trace in traces]
     spent = {
         "equivalents": [budget if each is None else each.equivalents for each in reached],
@@ -91,7 +91,7 @@ def find_reaching(trace: Trace, level: float, budget: float) -> Improvement | No
 
 
 def find_score(trace: Trace, spent: float, floor: float) -> float:
-    """Return what the best loss that was found for so many equivalents is confirmed with.
+    """Return the confirmed score of the best loss found within so many equivalents.
 
     Args:
         floor: The score while nothing is found, and of a loss that fails on the new seeds: that of the untrained network.

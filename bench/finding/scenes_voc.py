@@ -1,4 +1,4 @@
-"""What networks reach that are trained with the published segmentation losses: DeepLabv3+ from scratch, in VOC's files.
+"""Scores of DeepLabv3+ trained from scratch with the published segmentation losses, on files in VOC's format.
 
 Each of the six losses trains a network for its own metric, and cross entropy another; all six metrics are measured on `val`,
 before and after. `closed` is the share of the gap between the untrained network and 1 that was closed. The network starts from
@@ -41,7 +41,7 @@ OPTIONS = {
     "head_factor": 1.0,
     "weight_decay": 0.0,
 }
-"""What else differs from the paper's proxy."""
+"""Other differences from the paper's proxy."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Whether screened decisions are those of the engine's full run on every metric, and the engine's those of the reference.
+"""Agreement of screened decisions with the engine's full run on every metric, and of the engine with the reference.
 
 Two measurements. *Metrics*: on each place of `places.py`, the screened decision and the engine's own full run decide the same trees
 until enough passed, for several sample seeds; some of those that passed are decided by the reference as well. Each place is stored
@@ -45,7 +45,7 @@ from rejection import Memory, draws, scenes
 
 MEASURED = Path(__file__).parents[1] / "results" / "agreement_metrics.jsonl"
 SEEDS = (11, 12)
-"""Of the samples; other ones than those on which the screen's rule was chosen."""
+"""Seed of the samples; other ones than those on which the screen's rule was chosen."""
 CHECKED = 2
 """Losses that passed, at each place and seed, which the reference decides as well."""
 QUICK_PLACES = ("scenes from one class, worst IoU", "one-channel masks, F2", "rows, Kendall's τ")

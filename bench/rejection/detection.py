@@ -75,7 +75,7 @@ FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the samples are made and measured, where it differs from the task's own way."""
+    """Changes to the way in which the task makes and measures its samples."""
 
     deviations: tuple[float, float, float, float] | None = None
     nms: float | None = None

@@ -1,4 +1,4 @@
-"""How the parser handles mutated formulas: crashes, and the time of the slowest.
+"""Mutated formulas in the parser: crashes, and the time of the slowest.
 
 python bench/rejection/hostile.py --out results/hostile.json
 

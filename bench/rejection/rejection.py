@@ -1,4 +1,4 @@
-"""How fast losses are rejected: the compiled engine with its screen, and the reference, on the same candidates.
+"""Speed of rejection: the compiled engine with its screen, and the reference, on the same candidates.
 
 Three measurements, each process on one thread. *Simulated*: random trees that hold both roles, have a gradient and a new
 direction-aware key are decided by the reference and by the engine, one after the other, so that other load affects both; with
@@ -49,7 +49,7 @@ from output import Figure, emit, make_parser, make_pool, parse_arguments
 CLASSES, SIDE, SAMPLES, DISCS = 21, 32, 5, 8
 SEED = 0
 KEY_BYTES = 8
-"""Of a direction-aware key."""
+"""Size of a direction-aware key."""
 MUTATED = 0.5
 """Share of mutations of accepted losses among the candidates of the screen's measurement."""
 BRANCHES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -150,7 +150,7 @@ def make_engine(branch: Branch, samples: list[Sample]) -> CompiledEngine:
 
 
 class Memory:
-    """What was met before, by canonical text and by direction-aware key; the time of each stage beside."""
+    """Losses met before, by canonical text and by direction-aware key, and the time of each stage."""
 
     def __init__(self, engine: CompiledEngine) -> None:
         self.engine = engine
@@ -169,7 +169,7 @@ class Memory:
         self._last = time.process_time()
 
     def new(self, tree: Expression) -> Expression | None:
-        """Return what is to be simulated, or None when a tree is decided without."""
+        """Return the tree to simulate, or None where it is decided without a simulation."""
         self.lap("drawing")
         self.counts["drawn"] += 1
         holds = tree.holds(self.engine.branch.leaves_and_roles)
@@ -284,7 +284,7 @@ def measure_explored(pool: Executor, count: int, processes: int) -> dict[str, An
 
 @cache
 def _memory() -> Memory:
-    """Return what this process met so far."""
+    """Return the losses that this process has met."""
     return Memory(scenes())
 
 

@@ -1,4 +1,4 @@
-"""How the cost of rejecting a loss grows: with the size of images, their classes, the rows of a table, and the processes at work.
+"""Growth of the cost of rejecting a loss: with the size of images, their classes, the rows of a table, and the processes at work.
 
 Each cost is the least processor time of several repetitions, summed over three losses: an element-wise one, one with a mean, one
 with a pool. A slope is that of the logarithm of the cost over the logarithm of the size: 1 where twice the size costs twice the

@@ -1,4 +1,4 @@
-"""What a run survives: for each promise what was lost, what was repeated, and whether the history is equal.
+"""Faults that a run survives: for each promise, the work that was lost or repeated, and whether the history is equal.
 
 Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
 files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm.

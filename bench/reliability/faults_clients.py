@@ -25,9 +25,9 @@ from promise import Shown
 REQUEST_SECONDS = 1.0
 """In place of the usual time for a request, so that slow clients are many."""
 PATIENCE_SECONDS = 20.0
-"""How much longer a busy machine may take."""
+"""Extra time allowed on a busy machine."""
 LATE_SECONDS = 3.0
-"""How much later than that a slow client may be left."""
+"""Delay beyond that within which a slow client must be disconnected."""
 ALSO = 6
 """Connections beyond those that are served."""
 REFUSED = b"HTTP/1.1 421"
@@ -206,4 +206,4 @@ ATTACKS: dict[str, Attack] = {
     "leaves before the answer": _leave,
     **{kind: partial(_hosts, names) for kind, names in HOSTS.items()},
 }
-"""What a client does → a function that does it, and returns what it got that it should not."""
+"""Behaviour of a client → the function that does it, and returns what it got and should not."""

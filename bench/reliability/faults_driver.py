@@ -45,7 +45,7 @@ class Clean:
 
 @dataclass(slots=True)
 class Account:
-    """What was lost, and what was done again, over all kills."""
+    """Work that was lost or repeated, over all kills."""
 
     kills: int = 0
     lost: int = 0

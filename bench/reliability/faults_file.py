@@ -101,7 +101,7 @@ def _content(directory: Path, write: bool = False) -> tuple[Any, ...]:
 
 
 def _looked(directory: Path) -> tuple[Any, ...]:
-    """Return what `top`, the report and the live page show."""
+    """Return everything that `top`, the report and the live page show."""
     reader = read_once(directory, thorough=True)
     shown = (reader.history(), reader.losses(reader.settled), reader.ranking, reader.best_by_size, reader.running)
     counts = (reader.totals, reader.times_found(reader.ranking), reader.trained(), reader.operators)
@@ -132,7 +132,7 @@ def _is_earlier(found: tuple[Any, ...], whole: tuple[Any, ...]) -> bool:
 
 
 def synced(directory: Path) -> list[str]:
-    """Return what would not be on the disk when the power goes.
+    """Return the data that would not be on the disk after a power cut.
 
     No process can take the power away: looked at are SQLite's own promise and the order of calls on the file of samples.
     """

@@ -183,7 +183,7 @@ KINDS: dict[str, Callable[[Trial], None]] = {
     "made read-only": _lock,
     "under a clock that jumps": _jump,
 }
-"""What happens to the folder of a run while a search writes to it."""
+"""Events in the folder of a run while a search writes to it."""
 
 
 def folders(folder: Path, known: Clean, times: int, kinds: Collection[str] = tuple(KINDS)) -> Shown:

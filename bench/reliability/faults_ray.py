@@ -1,4 +1,4 @@
-"""What a search on a Ray cluster repeats when nodes are killed; the history stays the same.
+"""Work that a search on a Ray cluster repeats when nodes are killed; the history stays the same.
 
 python bench/reliability/faults_ray.py --out results/faults_ray.json        about ten minutes on two cores
 python bench/reliability/faults_ray.py --quick

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How long a driver took to leave; what it computed tells that from waiting for a busy machine."""
+    """Time until a driver left; its processor time tells that from waiting for a busy machine."""
 
     seconds: float
     processor_seconds: float
@@ -95,7 +95,7 @@ def _search(directory: Path) -> list[str]:
 
 
 def _race(words: Sequence[str], directory: Path, patience_seconds: float) -> tuple[list[str], Refusal | None]:
-    """Return what went wrong, and how long the driver that was kept out took to say so."""
+    """Return the violations, and the time in which the driver that was kept out said so."""
     go, start = directory.with_suffix(".go"), os.pipe()
     outputs = [directory.with_suffix(f".{number}") for number in range(2)]
     drivers = [forked(lambda: _begin(start, words), {toy.HOLD: str(go)}, output) for output in outputs]

@@ -1,4 +1,4 @@
-"""What real trainings that misbehave cost their search, and what a long search with faults costs its driver.
+"""Cost of misbehaving trainings for their search, and of a long search with faults for its driver.
 
 python bench/reliability/faults_trainings.py --out results/faults_trainings.json        about half an hour on two cores
 python bench/reliability/faults_trainings.py --quick
@@ -171,7 +171,7 @@ MISDEEDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "does not leave modes of torch": (enter_modes, HARMLESS),
     "forgets modules and built-in names": (forget_names, HARMLESS),
 }
-"""What a training does → a function that does it, and what becomes of the training."""
+"""Misdeed → the function that does it, and the fate of its training."""
 AT_THE_END = (change_settings, enter_modes, forget_names)
 """Its own training would suffer; the next one must not."""
 TASKS: Sequence[tuple[str, Mapping[str, Any], float]] = (
@@ -249,7 +249,7 @@ def _environment_of(process: str) -> bytes:
 
 
 def judge(kind: str, found: Mapping[str, Any], clean: Mapping[str, Any]) -> list[str]:
-    """Return what a search did wrong beside one whose trainings behave."""
+    """Return the errors of a search, compared with one whose trainings behave."""
     expected = MISDEEDS[kind][1]
     wrong = []
     if found["left"]:
@@ -288,11 +288,11 @@ SOAK_FAULTS = "worker-crash=0.004,hang=0.0005,hang-c=0.0005,freeze=0.0005,oom=0.
 
 
 TELL_EVERY = 100
-"""Children after which the soak says how far it is."""
+"""Candidates between two lines of progress."""
 
 
 class _EnoughError(Exception):
-    """So many children were asked for."""
+    """The number of candidates asked for is reached."""
 
 
 def soak(sizes: Namespace) -> list[dict[str, Any]]:
@@ -310,10 +310,10 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
     start, used, memory = time.monotonic(), time.process_time(), _resident_bytes()
     told = 0
 
-    def cost(children: int) -> dict[str, Any]:
+    def cost(candidates: int) -> dict[str, Any]:
         return {
             "megabytes": round((_resident_bytes() - memory) / 1e6),
-            "milliseconds_per_child": round(1000 * (time.process_time() - used) / max(children, 1), 2),
+            "milliseconds_per_child": round(1000 * (time.process_time() - used) / max(candidates, 1), 2),
             "injected": dict(pool.injected),
             "seconds": round(time.monotonic() - start),
         }
@@ -332,16 +332,23 @@ def soak(sizes: Namespace) -> list[dict[str, Any]]:
                 raise _EnoughError
             if done >= told + TELL_EVERY:
                 told = done
-                tell(f"{done} of {sizes.children} children: {cost(done)}")
+                tell(f"{done} of {sizes.children} candidates: {cost(done)}")
 
         with suppress(_EnoughError, KeyboardInterrupt):
             run_loop(history, store, dispatcher, stop_when_done)
-        children, figures = len(history.candidates), cost(len(history.candidates))
+        candidates, figures = len(history.candidates), cost(len(history.candidates))
         stored = sum(1 for _ in store.candidates())
     failed = sum(outcome.state is State.FAILED for outcome in history.outcomes.values())
-    lost = failed + children - stored
+    lost = failed + candidates - stored
     return [
-        row("a search with faults on", children, lost, pool.repeated + dispatcher.queue.losses.total(), None, **figures)
+        row(
+            "a search with faults on",
+            candidates,
+            lost,
+            pool.repeated + dispatcher.queue.losses.total(),
+            None,
+            **figures,
+        )
     ]
 
 

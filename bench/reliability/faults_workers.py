@@ -1,4 +1,4 @@
-"""What a killed, hanging, frozen or greedy worker costs: the attempts that are repeated; the history stays the same.
+"""Cost of killed, hanging, frozen and greedy workers: the attempts that are repeated; the history stays the same.
 
 python bench/reliability/faults_workers.py --out results/faults_workers.json        about a quarter of an hour on two cores
 python bench/reliability/faults_workers.py --quick

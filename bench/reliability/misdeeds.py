@@ -1,4 +1,4 @@
-"""What a training does to the process that it runs in, shared by the tests of workers and the searches with such trainings."""
+"""Misdeeds of a training in its process, shared by the tests of workers and the searches with such trainings."""
 
 from __future__ import annotations
 

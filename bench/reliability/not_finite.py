@@ -92,7 +92,7 @@ def search_spoiled(place: str, value: float, step: int, evaluations: int, folder
 
 
 def judge_outcomes(outcomes: Mapping[int, Outcome], best: int, place: str, step: int) -> list[str]:
-    """Return what is wrong with the outcomes of a search, each by its candidate.
+    """Return the errors in the outcomes of a search, each with its candidate.
 
     Args:
         best: The candidate that the search found best.

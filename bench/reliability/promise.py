@@ -1,4 +1,4 @@
-"""What a fault experiment shows of one promise."""
+"""Result of a fault experiment on one promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and when a figure was measured, without the name of the host."""
+"""Machine and date of a measurement, without the name of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all scripts share: arguments, processes, how a result is written, and which of its figures docs/results.md repeats."""
+"""Parts of every script: arguments, processes, writing of results, and the figures that docs/results.md repeats."""
 
 from __future__ import annotations
 

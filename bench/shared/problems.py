@@ -13,7 +13,7 @@ import autoloss
 FEW = {"train": 64, "valid": 16, "test": 16, "epochs": 1}
 """Options of digits-seg that make it so small."""
 STEPS = 100
-"""Likewise of a table."""
+"""Steps of a training on a table that make it so small."""
 FEW_OF_DETECTION = {"train": 16, "valid": 8, "test": 8, "epochs": 1}
 
 
@@ -42,7 +42,7 @@ def _measure_worst_recall(prediction: Tensor, target: Tensor) -> float:
 
 
 def make_segmentation(metric: str) -> Callable[[bool], autoloss.Task]:
-    """Return what makes digits-seg with a metric, with few steps if told so."""
+    """Return the function that makes digits-seg with a metric, with few steps if told so."""
     return lambda few: autoloss.tasks.get("digits-seg", metric=metric, **(FEW if few else {}))
 
 
@@ -61,4 +61,4 @@ PROBLEMS: Mapping[str, Callable[[bool], autoloss.Task]] = {
     "worst-digit": make_worst_digit,
     "digits-det": _make_detection,
 }
-"""Name → what makes the task, with few steps and examples if told so."""
+"""Name → the function that makes the task, with few steps and examples if told so."""

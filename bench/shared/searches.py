@@ -1,4 +1,4 @@
-"""What the scripts that search share: arguments, the arms that are compared, and searches that can be resumed."""
+"""Parts of the scripts that search: arguments, the arms that are compared, and searches that can be resumed."""
 
 from __future__ import annotations
 

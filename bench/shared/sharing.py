@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS searches (task TEXT, seed INTEGER, settings TEXT, tra
     WITHOUT ROWID;
 """
 WAIT_SECONDS = 120.0
-"""For another process that writes."""
+"""Time to wait for another process that writes."""
 FRESH = training_seeds(0, CONFIRMATION, 2)
 """Training seeds on which losses are confirmed; no search trains with them, and all share them."""
 
@@ -123,7 +123,7 @@ class Cache:
             return connection.execute(sql, values).fetchone()
 
     def find_training(self, job: Train) -> Outcome | None:
-        """Return what a training came to, with the seconds that it took."""
+        """Return the outcome of a training, with its seconds."""
         columns = "state, score, step, reason, seconds"
         sql = f"SELECT {columns} FROM trainings WHERE task = ? AND loss = ? AND training = ?"
         row = self._query(sql, (self._task, job.loss, _write_training(job.training)))

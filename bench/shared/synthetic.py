@@ -23,7 +23,7 @@ from autoloss.training.loop import CURVE_POINTS
 from autoloss.training.training import Training
 
 PASSING = 1 / 11
-"""Of the trees that hold a prediction and a target."""
+"""Share among the trees that hold a prediction and a target."""
 DIVERGING = 1 / 20
 ALPHABET = Alphabet(ActivatedBranch().leaves_and_roles)
 BRANCHES = ("main",)
