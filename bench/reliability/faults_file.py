@@ -18,7 +18,7 @@ from unittest import mock
 import autoloss
 import toy
 from autoloss.errors import RequestError, RunError
-from autoloss.run.progress import Progress
+from autoloss.run.progress import Finale, Progress
 from autoloss.run.results import open_run
 from autoloss.store import database
 from autoloss.store import samples as sample_files
@@ -255,9 +255,9 @@ def _run_full(kind: str, directory: Path, known: Clean, periods: int, result: Pa
         if said[-1] == "full":
             threading.Timer(0.3, room.relax).start()
 
-    def observe(progress: Progress) -> None:
+    def observe(progress: Progress | Finale) -> None:
         # As soon as the run goes on, until it was stopped often enough.
-        if progress.trained > said.count("full") == said.count("room") < periods:
+        if isinstance(progress, Progress) and progress.trained > said.count("full") == said.count("room") < periods:
             room.tighten()
 
     autoloss.search(
