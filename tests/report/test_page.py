@@ -421,7 +421,9 @@ def test_the_mathematics_of_any_tree_is_well_formed():
 def test_the_winner_and_the_best_baseline_are_on_the_axis_however_far_apart(tmp_path):
     directory = compared(searched(tmp_path / "run"), found=(0.9, 0.91, 0.92), standard=(0.1, 0.12, 0.11))
     found = gather_contents(Reader(directory))
-    ends = [found.axis.place(row.mean + sign * row.interval) for row in found.summary.comparison for sign in (-1, 1)]
+    ends = [
+        found.axis.place(row.mean + sign * row.interval) for row in found.summary.search.comparison for sign in (-1, 1)
+    ]
     assert all(0 < place < SIZE for place in ends)
 
 

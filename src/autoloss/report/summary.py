@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from autoloss.comparison.judgement import Judgement
@@ -13,7 +12,7 @@ from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
-from autoloss.run.results import FoundLoss, NeverTrained, Search
+from autoloss.run.results import FoundLoss, Search
 
 TOP = 10
 
@@ -54,36 +53,39 @@ class Summary:
     """Summary of a run.
 
     Args:
-        end: Why it ended.
-        shares: The run trains at several shares of the schedule, and each score is shown with its share.
         best: The loss that the verdict is about; None before the first score.
         top: The losses with the highest scores.
-        comparison: Losses found and baselines on the test split, the best first.
     """
 
-    directory: Path
-    title: str
-    options: str
-    end: str
-    shares: bool
+    search: Search
     state: State
     verdict: Verdict
-    judgement: Judgement
     best: ListedLoss | None
     top: Sequence[ListedLoss]
-    comparison: Sequence[Row]
-    never_trained: NeverTrained
+
+    @property
+    def task(self) -> str:
+        """The task with its options."""
+        settings = self.search.settings
+        options = ", ".join(f"{name} {value}" for name, value in settings.task.options.items())
+        return f"{settings.title} ({options})" if options else settings.title
+
+    @property
+    def shares(self) -> bool:
+        """True if the run trains at several shares of the schedule; each score is then shown with its share."""
+        return trains_short(self.search)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
+        search = self.search
         return {
-            "verdict": self.judgement.to_dict(),
+            "verdict": search.judgement.to_dict(),
             "identity": self.best.formula.identity if self.best else "",
-            "directory": str(self.directory),
-            "end": self.end,
+            "directory": str(search.directory),
+            "end": search.end,
             "top": [one.to_dict() for one in self.top],
-            "never_trained": asdict(self.never_trained),
-            "comparison": comparison_rows(self.comparison, self.judgement),
+            "never_trained": asdict(search.never_trained),
+            "comparison": comparison_rows(search.comparison, search.judgement),
         }
 
 
@@ -94,21 +96,8 @@ def summarize(search: Search, count: int = TOP) -> Summary:
         count: Number of losses in `top`.
     """
     state = state_of(search)
-    best = list_losses(search, search.best_first(1)) if search.top(1) else []
-    return Summary(
-        directory=search.directory,
-        title=search.settings.title,
-        options=", ".join(f"{name} {value}" for name, value in search.settings.task.options.items()),
-        end=search.end,
-        shares=trains_short(search),
-        state=state,
-        verdict=reach_verdict(search, state),
-        judgement=search.judgement,
-        best=best[0] if best else None,
-        top=list_top(search, count),
-        comparison=search.comparison,
-        never_trained=search.never_trained,
-    )
+    best = list_losses(search, search.best_first(1))
+    return Summary(search, state, reach_verdict(search, state), best[0] if best else None, list_top(search, count))
 
 
 def list_top(search: Search, count: int) -> list[ListedLoss]:

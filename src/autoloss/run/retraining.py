@@ -89,7 +89,11 @@ def retrain(
     found = open_run(directory)
     loss = found.choose(individual)
     name, published = asked(found.settings.task, recipe, options or {})
-    loaded = _loaded(name, task, recipe, options)
+    if task is not None and (given := [*(options or {}), *filter(None, [recipe])]):
+        raise RequestError(
+            f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
+        )
+    loaded = load_task(name, task)
     execution = choose_execution(loaded, device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds
     if count < 1:
@@ -131,22 +135,16 @@ def asked(
     Raises:
         RequestError: There is no such recipe, or it is one of a search.
     """
-    if recipe is None:
-        changed = {**run.options, **options}
-        return (
-            TaskReference(None, changed, run.frozen)
-            if run.name is None
-            else refer_to_task(run.name, None, changed, run.frozen)
-        ), ()
     known = {name: row for name, row in recipes.RECIPES.items() if row.schedule == FULL}
-    if recipe not in known:
+    if recipe is not None and recipe not in known:
         raise unknown("recipe of a retraining", recipe, known)
-    chosen = known[recipe]
-    kept = (
-        run.options if chosen.task == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
-    )
-    frozen = run.frozen if chosen.task == run.name else {}
-    return refer_to_task(chosen.task, None, {**kept, **chosen.options, **options}, frozen), chosen.published
+    chosen = None if recipe is None else known[recipe]
+    name = run.name if chosen is None else chosen.task
+    kept = run.options if name == run.name else {key: run.options[key] for key in ("metric",) if key in run.options}
+    frozen = run.frozen if name == run.name else {}
+    wanted = {**kept, **({} if chosen is None else chosen.options), **options}
+    reference = TaskReference(None, wanted, frozen) if name is None else refer_to_task(name, None, wanted, frozen)
+    return reference, () if chosen is None else chosen.published
 
 
 def _choose_learning_rates(
@@ -164,17 +162,6 @@ def _choose_learning_rates(
             )
         return chosen
     return [replace(entrant, learning_rate=asked_for).name_factor() for entrant in entrants]
-
-
-def _loaded(name: TaskReference, task: Task | None, recipe: str | None, options: Mapping[str, Any] | None) -> Task:
-    if task is not None:
-        given = [*(options or {}), *([] if recipe is None else [recipe])]
-        if given:
-            raise RequestError(
-                f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
-            )
-        return load_task(name, task)
-    return load_task(name)
 
 
 def _settings(task: Task, name: TaskReference, split: str, execution: Execution) -> dict[str, Any]:

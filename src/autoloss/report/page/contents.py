@@ -112,12 +112,12 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         seed=search.configuration.seed,
         written=time.strftime(TIME, time.localtime(now)),
         live=live,
-        badge="winner" if summary.judgement.is_win else badge,
+        badge="winner" if search.judgement.is_win else badge,
         formulas=simplify_formulas(search, shown),
         facts=_collect_facts(search, summary),
         factor="" if best is None else describe_factors(best.formula.found),
-        notes=[MEANING, *describe_p_values(summary.comparison, summary.judgement)] if summary.comparison else [],
-        axis=_find_axis(summary),
+        notes=[MEANING, *describe_p_values(search.comparison, search.judgement)] if search.comparison else [],
+        axis=_find_axis(search),
         damaged=list(reader.damaged),
         running=running,
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),
@@ -149,16 +149,16 @@ def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
     }
 
 
-def _find_axis(summary: Summary) -> Axis | None:
+def _find_axis(search: Search) -> Axis | None:
     """Return an axis for the comparison; a mean far below the others does not compress them."""
-    rows = [row for row in summary.comparison if row.mean is not None]
+    rows = [row for row in search.comparison if row.mean is not None]
     if not rows:
         return None
     ends = [_interval(row) for row in rows]
     best, middle = rows[0].mean or 0.0, rows[(len(rows) - 1) // 2].mean or 0.0
     reach = max(2 * (best - middle), ends[0][1] - ends[0][0], 1e-6)
     # The best loss found and the best baseline are what the table is looked at for.
-    asked = [_interval(row)[0] for row in (summary.judgement.found, summary.judgement.rival) if row and row in rows]
+    asked = [_interval(row)[0] for row in (search.judgement.found, search.judgement.rival) if row and row in rows]
     low = max(min(low for low, _ in ends), min(middle - 2 * reach, *asked))
     return axis(low, max(high for _, high in ends), "score on the test split", count=4)
 
