@@ -187,12 +187,12 @@ WARNED: dict[str, tuple[str, str, str]] = {
     "a network that ends in softmax": (
         "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))",
         "add up to 1",
-        "Return what the last layer gives before its softmax",
+        "before its softmax",
     ),
     "a network that ends in sigmoid": (
         MULTI_LABEL + "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())",
         "between 0 and 1",
-        "If it ends in a sigmoid, return what the last layer gives before that: autoloss applies sigmoid.",
+        "autoloss applies sigmoid.",
     ),
     "a network that ends in a rectifier": (
         "def network():\n    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())",

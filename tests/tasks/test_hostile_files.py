@@ -82,7 +82,7 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "another archive": ("w.pt", other_archive, "cannot be read"),
     "empty": ("w.pt", lambda path: path.write_bytes(b"") and None, "cannot be read"),
     "text": ("w.pt", lambda path: path.write_text("hello") and None, "cannot be read"),
-    "a list": ("w.pt", lambda path: torch.save([1, 2], path), "holds a list that is no state dict"),
+    "a list": ("w.pt", lambda path: torch.save([1, 2], path), "holds a list"),
     "a checkpoint": ("w.pt", lambda path: torch.save({"model": WEIGHTS}, path), "a dict under 'model'"),
     "safetensors, empty": ("w.safetensors", lambda path: path.write_bytes(b"") and None, "cannot be read"),
     "a header without end": ("w.safetensors", header(2**62, b"{}"), "cannot be read"),

@@ -105,7 +105,7 @@ def check_three_failures_of_the_machine_are_no_score() -> None:
     assert done.result.reason.count("for real") >= queue.TRIES
     assert "injected" not in done.result.reason
     assert (dispatcher.failed, pool.repeated) == (1, FAULTY_ATTEMPTS)
-    assert "1 jobs failed for reasons of their own" in pool.describe_faults(dispatcher.failed)
+    assert "1 jobs failed" in pool.describe_faults(dispatcher.failed)
     assert dispatcher.queue.describe_losses() == (
         "The machine ended 2 attempts (memory 2); they were repeated with the same seed."
     )
@@ -182,8 +182,8 @@ def test_text_is_read_with_its_seed():
         "hang=0.1,seed=x": "seed takes a whole number, found 'seed=x'",
         "hang=1.5": "rate of hang is 1.5; it is a share of all attempts, from 0 to 1",
         "hang=nan": "rate of hang is nan",
-        "hang=0.6,oom=0.6": "add up to 1.2; they cannot pass 1",
-        "hang=0.1,hang=0.2": "hang comes twice",
+        "hang=0.6,oom=0.6": "add up to 1.2",
+        "hang=0.1,hang=0.2": "hang is given twice",
         "seed=3": "Name a fault to inject, such as worker-crash=0.05. Known: worker-crash, hang",
         "": "Name a fault to inject",
     }.items(),

@@ -279,7 +279,7 @@ def _listening(pids: set[int]) -> list[str]:
     ("address", "expected"),
     {
         "10.1.2.3:6379": "is not on the loopback address, and no token is used. Start it with RAY_AUTH_MODE=token",
-        "head.example:6379": "or, in a network where you trust everybody, allow it with ray_insecure",
+        "head.example:6379": "allow it with ray_insecure",
         "ray://10.1.2.3:10001": "expected auto, or host:port of a cluster with this process on one of its nodes",
         "somewhere": "ray is 'somewhere'; expected auto, or host:port",
     }.items(),
@@ -295,7 +295,7 @@ def test_an_open_cluster_is_refused_before_anything_starts(address: str, expecte
 def test_a_cluster_that_answers_without_a_token_is_refused_even_to_who_has_one(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setattr(ray_cluster, "answers_without_token", lambda address: True)
-    with pytest.raises(RequestError, match=r"10\.1\.2\.3:6379 takes commands without a token"):
+    with pytest.raises(RequestError, match=r"10\.1\.2\.3:6379 .*without a token"):
         check_address("10.1.2.3:6379", insecure=False)
     check_address("10.1.2.3:6379", insecure=True)
     check_address("127.0.0.1:6379", insecure=False)

@@ -28,7 +28,7 @@ from autoloss.training.execution import Execution
 from autoloss.training.loop import thin_curve
 from autoloss.training.threads import one_thread
 from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
-from autoloss.workers.process_state import restored_state
+from autoloss.workers.process_state import preserve_state
 
 STEPS = 1 << 31
 """Steps of a training are below."""
@@ -237,7 +237,7 @@ def draw_samples(task: Task, count: int, seed: int) -> Samples:
 @contextmanager
 def isolate() -> Iterator[None]:
     """Compute on one thread, and restore the global state of the process afterwards."""
-    with restored_state(), one_thread():
+    with preserve_state(), one_thread():
         yield
 
 

@@ -1,4 +1,4 @@
-"""Section 4 and Appendix A: what a loss is for."""
+"""Section 4 and Appendix A: the tasks for which losses are searched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks of the package by name; listing them imports neither torch nor data."""
+"""The built-in tasks by name; listing them imports neither torch nor data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A task by name.
+    """A built-in task.
 
     Args:
         description: One line for tables.
         metrics: Names of the metrics that losses can be searched for, the default first.
         factory: `module:name` of the `TaskFactory`.
-        extra: Extra of the package that the task needs; nothing for most.
+        extra: Extra of the package that the task needs; empty if none.
     """
 
     description: str
@@ -122,7 +122,7 @@ def get(name: str, metric: str | None = None, **options: Any) -> Task:
 
     Args:
         name: One of `names()`.
-        metric: Metric that losses are searched for; the task's default when None.
+        metric: Metric that losses are searched for; the task's default if None.
         options: Options of the task, such as `data` and `target` of a table.
 
     Raises:

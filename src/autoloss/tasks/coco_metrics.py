@@ -16,7 +16,7 @@ except ImportError as error:
     ) from None
 
 ABSENT = -1
-"""Value of faster-coco-eval where there is no object of that size."""
+"""Value of faster-coco-eval if there is no object of that size."""
 
 
 def measure_coco(
@@ -25,7 +25,7 @@ def measure_coco(
     kind: Literal["bbox", "segm", "keypoints"],
     names: Mapping[str, str],
 ) -> dict[str, float]:
-    """Return COCO's metrics of results, NaN where there is no object of that size.
+    """Return COCO's metrics of results; NaN if there is no object of that size.
 
     Args:
         truth: Images, categories and annotations in COCO's format.
@@ -41,4 +41,4 @@ def measure_coco(
 
 
 def _ignore(*_: object) -> None:
-    """Discard what the library prints."""
+    """Discard the library's output."""

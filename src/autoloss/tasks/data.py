@@ -1,4 +1,4 @@
-"""How the examples of a task are read: inputs, target and prediction, whatever structure they come in."""
+"""Reading of examples in any structure: inputs, target and prediction."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from autoloss.training.structures import Inputs, describe, map_tensors
 Key = str | int
 
 TARGETS = ("labels", "label", "label_ids", "target", "targets", "masks", "mask", "y")
-"""Keys under which a dictionary holds its target, where none is named."""
+"""Keys of the target in a dictionary, if no other is named."""
 PREDICTIONS = ("logits", "out")
-"""Keys under which an output holds its prediction: those of Hugging Face and of torchvision."""
+"""Keys of the prediction in an output, as in Hugging Face and torchvision."""
 AUXILIARY = "aux"
 """Key of an auxiliary prediction in an output of torchvision."""
 
 
 @declare(kind="argument of Data")
 class Data:
-    """How a `SupervisedTask` reads its data, and which part of the network's output is the prediction.
+    """Options for reading the data of a `SupervisedTask`, and the part of the network's output that is the prediction.
 
     Args:
-        inputs: Key or position in an item of what the network gets, or several of them. In a tuple it is the first part; in a
-            dictionary all that holds tensors, beside the target.
-        target: Key or position of the target. In a tuple it is the second part; in a dictionary the one of `TARGETS` that occurs.
+        inputs: Key or position of the network's inputs in an item, or several of them. By default the first part of a tuple;
+            of a dictionary, all parts that hold tensors, except the target.
+        target: Key or position of the target. By default the second part of a tuple, or the one of `TARGETS` in a dictionary.
         output: Output of the network → its prediction, or in training a tuple of it and auxiliary ones.
-        collate_fn: List of items → batch, as for a `DataLoader`; otherwise the parts of the items are stacked.
+        collate_fn: List of items → batch, as for a `DataLoader`; by default the parts of the items are stacked.
         loaders: Worker processes that load examples of a `Dataset` ahead; 0 loads each batch when it is needed.
-        reseed: Called with (data set, seed) before each batch, for a data set that keeps random generators of its own. The
-            global generators of torch, NumPy and Python are seeded for each batch in any case.
+        reseed: Called with (data set, seed) before each batch, for a data set with its own random generators. The global
+            generators of torch, NumPy and Python are always seeded for each batch.
         ignore_index: Class index that the loss ignores.
-        rows_per_sample: Rows of one sample of the protocol where the prediction has no space; otherwise a sample is one image.
-        folds: Parts into which the training data are split where there are no validation data: a training at fold f is evaluated
-            on part f and trained on all others. Classes are stratified where each example has one.
+        rows_per_sample: Rows of one sample of the protocol if the prediction has no spatial dimensions; otherwise a sample is
+            one image.
+        folds: Parts into which the training data are split if there are no validation data: a training at fold f is evaluated
+            on part f and trained on all others. Folds are stratified if each example has one class.
 
     Raises:
-        RequestError: A value has another type, or is outside its range.
+        RequestError: A value has the wrong type, or is outside its range.
 
     >>> Data(inputs=("image", "age"), target="species").loaders
     0
     """
 
-    # Any: a key that looks like a number stays a text.
+    # Any: a text that looks like a number stays text.
     inputs: Any = None
     target: Any = None
     output: Callable[[Any], Any] | None = None
@@ -67,14 +68,14 @@ class Data:
             name: Name of the data in messages.
 
         Raises:
-            RequestError: The batch has another form, or its target is no tensor.
+            RequestError: The batch has another form, or its target cannot become a tensor.
         """
         if isinstance(batch, Mapping):
             key = self._find_target(batch, name)
             chosen = [other for other in batch if other != key and _holds_tensors(batch[other])]
             if not chosen:
                 raise RequestError(
-                    f"An item of the {name} data has {_list_parts(batch)}, and no tensor beside the target {key!r}; encode text "
+                    f"An item of the {name} data has {_list_parts(batch)}, and no tensor besides the target {key!r}; encode text "
                     "and images as tensors."
                 )
         elif isinstance(batch, tuple | list) and len(batch) >= 2:
@@ -115,7 +116,7 @@ class Data:
         """Return the prediction of a network in evaluation mode.
 
         Raises:
-            RequestError: It returns anything else than one prediction.
+            RequestError: It returns something other than one prediction.
         """
         output = self._run(network, inputs)
         prediction = _find_prediction(output) if isinstance(output, Mapping) else output
@@ -123,7 +124,7 @@ class Data:
             raise RequestError(
                 f"The network returns {describe(prediction)}; expected one tensor of raw predictions, or a dictionary that "
                 f"holds them as {' or '.join(map(repr, PREDICTIONS))}. Give Data(output=…), a function from what it returns to "
-                "the prediction; a network whose outputs have losses of their own needs a Task of its own."
+                "the prediction; a network with a loss for each of several outputs needs its own Task."
             )
         return prediction
 
@@ -136,7 +137,7 @@ class Data:
 
 
 def _pick(batch: Any, keys: Key | Sequence[Key]) -> Inputs:
-    """Return the part under a key, or several as named or positional arguments; of one there is no name."""
+    """Return the part under a key, or several as named or positional arguments; a single part is passed without a name."""
     if isinstance(keys, str | int):
         return batch[keys]
     if len(keys) == 1:

@@ -1,4 +1,4 @@
-"""Mistakes in a task of a person's own: what was found, in which split, row or branch, and the way out."""
+"""Errors and warnings about a user's task: the finding, its split, row or branch, and the remedy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from autoloss.tasks.task import Task
 from autoloss.training.structures import list_tensors
 
 LARGE_INPUT = 50.0
-"""Absolute value from which on inputs are called large."""
+"""Absolute value from which inputs count as large."""
 
 
 def check_finite(split: Split) -> None:
-    """Check the inputs and the targets of a split, as far as they are tensors.
+    """Check that the inputs and targets of a split are finite, as far as they are tensors.
 
     Raises:
-        RequestError: A value is not finite; the first row that holds one is named.
+        RequestError: A value is not finite; the message names the first row that holds one.
     """
     for what, part in zip(("inputs", "targets"), split.whole() or (), strict=False):
         for column in list_tensors(part):
@@ -37,7 +37,7 @@ def check_finite(split: Split) -> None:
 
 
 def _find_extremes(column: Tensor) -> tuple[float, float]:
-    """Return the least and the largest value; NaN where one is NaN. One pass, and no memory."""
+    """Return the least and the largest value in one pass, without a copy; NaN if a value is NaN."""
     least, most = torch.aminmax(column)
     return float(least), float(most)
 
@@ -48,9 +48,9 @@ def describe_unusable_samples(
     """Return the error of a task whose samples cannot be used.
 
     Args:
-        drawn: Metric of the untrained network and of the target used as prediction, of each sample that was drawn.
+        drawn: Metric of the untrained network and of the target used as prediction, for each sample drawn.
         count: Samples that are needed.
-        rows_per_sample: Rows of each; None where a sample is an image.
+        rows_per_sample: Rows of each sample; None if a sample is an image.
     """
     known = [(initial, best) for initial, best in drawn if not math.isnan(initial) and not math.isnan(best)]
     usable, worse = sum(initial < best for initial, best in known), [pair for pair in known if pair[0] > pair[1]]
@@ -79,7 +79,7 @@ def describe_unusable_samples(
 
 
 def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[str]:
-    """Return a sentence for each doubt about data that are tensors: the task works, but probably not as intended."""
+    """Return one sentence for each suspicious property of data that are tensors: the task runs, but probably not as intended."""
     doubts: list[str] = []
     classes: dict[str, set[int]] = {}
     for name, (inputs, target) in {
@@ -116,7 +116,7 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
 
 
 def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return a sentence for each branch whose predictions look activated already: `prediction` is raw everywhere."""
+    """Return one sentence for each branch whose predictions, which must be raw, seem to be activated already."""
     doubts = []
     for name, branch in task.branches.items():
         if branch.predicts_probabilities and samples.get(name):
@@ -130,13 +130,13 @@ def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) 
 
 
 def _find_ending(raw: Sequence[Tensor]) -> str | None:
-    """Return how predictions look that are not raw, or None."""
+    """Describe predictions that do not look raw; None if they do."""
     least, most = min(float(one.min()) for one in raw), max(float(one.max()) for one in raw)
     several = all(one.shape[1] > 1 for one in raw)
     if least >= 0 and several and all(bool((one.sum(dim=1) - 1).abs().max() < 1e-4) for one in raw):
-        return "are never negative and add up to 1: it ends in a softmax. Return what the last layer gives before its softmax;"
+        return "are never negative and add up to 1: it ends in a softmax. Return the outputs of the last layer before its softmax;"
     if least > 0 and most < 1:
-        return "are all between 0 and 1. If it ends in a sigmoid, return what the last layer gives before that:"
+        return "are all between 0 and 1. If it ends in a sigmoid, return the outputs of the layer before it:"
     if least == 0 and sum(int((one == 0).sum()) for one in raw) > sum(one.numel() for one in raw) / 20:
         return "are never negative, and many are 0: it seems to end in a ReLU. Return its last layer without an activation;"
     return None

@@ -1,7 +1,7 @@
 """Tasks by name: a factory declares the options of a task once, reads them from values or texts, and builds the task.
 
-A task that is trained by two schedules has options for both: a class of options with a `recipe`, whose own fields and those of the
-recipe are options of the same names, for the schedule `full` with the prefix `full_`.
+A task with two schedules has a class of options for each, with a `recipe`: its own fields and those of the recipe are options of
+the same names, with the prefix `full_` for the schedule `full`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RECIPE = "recipe"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFactory:
-    """A task of the catalogue.
+    """Builds a task of the catalogue from its options.
 
     Args:
         name: Name in the catalogue, which lists the metrics.
-        options: Class of the options, of those that the schedules share where there are several.
+        options: Class of the options; with several schedules, of those that they share.
         schedules: Schedule → its options with their defaults.
         build: (metric, options, options of each schedule …) → task.
         preset: (given options) → defaults that depend on them.
@@ -49,7 +49,7 @@ class TaskFactory:
         """Build the task.
 
         Args:
-            metric: Metric that losses are searched for; the task's default when None.
+            metric: Metric that losses are searched for; the task's default if None.
             options: Values, or their texts.
 
         Raises:
@@ -105,7 +105,7 @@ class TaskFactory:
 
 
 def make_recipe(options: Any, **fixed: Any) -> Recipe:
-    """Return a recipe with the options that are fields of it, and what is fixed beside."""
+    """Return a recipe with the options that are its fields, and further fixed values."""
     return Recipe(**_select(Recipe, {name: getattr(options, name) for name in list_types(type(options))}), **fixed)
 
 

@@ -1,4 +1,4 @@
-"""A task some of whose branches keep a loss while the others are searched (Section 4.2, the variant with two branches)."""
+"""A task with a fixed loss on some branches, while the others are searched (Section 4.2, the variant with two branches)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autoloss.training.execution import Execution
 from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
 _DECLARED = {name for name in (*vars(Task), *Task.__annotations__) if not name.startswith("_")}
-"""Members of a task, methods included."""
+"""Public attributes and methods of a task."""
 
 
 @final
 class FrozenTask(Task):
-    """A task without the branches that are frozen. Every other member is that of the task.
+    """A task without its frozen branches; all other members are those of the wrapped task.
 
     Args:
-        task: The task as it is.
+        task: The task to wrap.
         losses: Frozen branch → its loss.
     """
 

@@ -1,7 +1,7 @@
-"""Batches of a data set by index, loaded when they are needed or ahead by other processes.
+"""Batches of a data set by index, loaded on demand or ahead by other processes.
 
-What a data set draws for a batch, such as its augmentation, follows from a seed and the number of the batch alone: it is the same
-whoever loads the batch, and after a training was resumed.
+Random draws of a data set for a batch, such as its augmentation, follow from a seed and the number of the batch alone: they are the
+same in every loading process and in a resumed training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autoloss.training import distribution
 
 Collate = Callable[[list[Any]], Any]
 Reseed = Callable[[Any, int], object]
-"""Called with a data set and a seed: seeds the generators that the data set keeps for itself."""
+"""Called with a data set and a seed; seeds the data set's own generators."""
 
 # Their stubs lack them.
 _get_numpy, _set_numpy = np.random.get_bit_generator, np.random.set_bit_generator  # pyright: ignore[reportAttributeAccessIssue]
@@ -33,12 +33,12 @@ _get_numpy, _set_numpy = np.random.get_bit_generator, np.random.set_bit_generato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How examples become batches.
+    """Options for making batches of examples.
 
     Args:
         collate: List of examples → batch.
         loaders: Worker processes that load batches ahead; 0 loads each batch when it is needed.
-        reseed: For a data set that keeps generators of its own.
+        reseed: For a data set with its own generators.
     """
 
     collate: Collate = list
@@ -52,8 +52,8 @@ def load_batches(
     """Yield the batch of each tensor of indices.
 
     Args:
-        dataset: Gives an example by its index, or several at once by `__getitems__`.
-        seed: Seed of what the data set draws for a batch, together with the number of the batch.
+        dataset: Returns an example by its index, or several at once by `__getitems__`.
+        seed: Seed of the random draws for a batch, together with the number of the batch.
         first: Number of the first batch, in a resumed training.
     """
     batches = [(number, indices.tolist()) for number, indices in enumerate(order, start=first)]
@@ -77,7 +77,7 @@ def load_batches(
     with _hide_main():
         ahead = iter(ahead)
     for batch in ahead:
-        # As where this process loads the batch: NumPy forgets the second of two normal numbers.
+        # As in `_seed_generators`, so that both paths leave NumPy without its cached second normal number.
         _set_numpy(_get_numpy())
         yield batch
 
@@ -86,7 +86,7 @@ def collate_columns(items: list[Any]) -> Any:
     """Stack the parts of examples: numbers and tensors of one shape become a tensor, anything else a list.
 
     Args:
-        items: Tuples, dictionaries, or parts of them; all of one form.
+        items: Tuples, dictionaries, or parts of them, with equal structure.
     """
     one = items[0]
     if isinstance(one, Mapping):
@@ -117,13 +117,13 @@ class _Batches(Dataset[Any]):
     numpy: np.random.MT19937 = field(default_factory=np.random.MT19937)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By value: another process cannot import what a user's file or a notebook defines.
+        # By value: another process cannot import definitions of a user's file or notebook.
         return _rebuild, (cloudpickle.dumps((self.dataset, self.seed, self.rank, self.loading)),)
 
     def __getitem__(self, batch: tuple[int, list[int]]) -> Any:
         number, indices = batch
         seed = int(np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1)[0])
-        with _seeded(seed, self.numpy):
+        with _seed_generators(seed, self.numpy):
             if self.loading.reseed is not None:
                 self.loading.reseed(self.dataset, seed)
             several = getattr(self.dataset, "__getitems__", None)
@@ -137,7 +137,7 @@ def _rebuild(content: bytes) -> _Batches:
 
 @contextmanager
 def _hide_main() -> Iterator[None]:
-    """Keep processes that start meanwhile from running the user's script once more; they get what they need by value."""
+    """Prevent processes that start meanwhile from running the user's script again; their arguments are sent by value."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -147,10 +147,10 @@ def _hide_main() -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int, numpy: np.random.MT19937) -> Iterator[None]:
-    """Seed the global generators of the CPU, and put them back at the end.
+def _seed_generators(seed: int, numpy: np.random.MT19937) -> Iterator[None]:
+    """Seed the global generators of the CPU, and restore them at the end.
 
-    Called for every batch: NumPy's state takes a tenth of a millisecond to copy, so its generator is exchanged instead.
+    Called for every batch: copying NumPy's state takes 0.1 ms, so its generator is exchanged instead.
     """
     torch_state, python_state, own = torch.get_rng_state(), random.getstate(), _get_numpy()
     torch.default_generator.manual_seed(seed)

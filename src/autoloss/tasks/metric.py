@@ -1,6 +1,6 @@
 """Metrics in two forms: a function of prediction and target, or an object that accumulates over batches.
 
-The second has `update`, `compute` and `reset`, as a `torchmetrics.Metric` does; torchmetrics itself is never imported.
+Such an object has `update`, `compute` and `reset`, as a `torchmetrics.Metric` does; torchmetrics itself is never imported.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from autoloss.errors import RequestError, describe_user_error
 class StreamedMetric(Protocol):
     """A metric that accumulates over batches."""
 
-    def update(self, prediction: Tensor, target: Tensor) -> Any: ...
-    def compute(self) -> Any: ...
-    def reset(self) -> Any: ...
+    def update(self, prediction: Tensor, target: Tensor) -> Any:
+        """Add a batch of activated predictions and targets."""
+
+    def compute(self) -> Any:
+        """Return the value over all batches since the last reset: one number, higher is better."""
+
+    def reset(self) -> Any:
+        """Forget all batches."""
 
 
 Metric = Any
@@ -29,10 +34,10 @@ Metric = Any
 
 
 def check_metric(metric: Metric, name: str) -> Metric:
-    """Return the metric if it has one of the two forms.
+    """Return the metric unchanged if it has one of the two forms.
 
     Raises:
-        RequestError: It has neither.
+        RequestError: The metric has neither form.
     """
     if not callable(metric) and not isinstance(metric, StreamedMetric):
         raise RequestError(
@@ -43,10 +48,10 @@ def check_metric(metric: Metric, name: str) -> Metric:
 
 
 def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample; NaN where the metric is undefined.
+    """Measure one sample; NaN if the metric is undefined.
 
     Raises:
-        RequestError: The metric raised, or returned no number.
+        RequestError: The metric raised an exception, or did not return a number.
     """
     streamed = isinstance(metric, StreamedMetric)
     try:
@@ -72,7 +77,7 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
 class MetricTotals:
     """Computes several metrics of a split in one pass over its batches.
 
-    Functions are called with the predictions of the whole split, which are kept for them; objects accumulate over batches. Where
+    Functions are called with the predictions of the whole split, which are kept in memory; objects accumulate over batches. If
     examples differ in size, a function is called for each of them, and its value is the mean over those where it is defined.
     """
 
@@ -85,13 +90,14 @@ class MetricTotals:
             metric.reset()
 
     def add(self, prediction: Tensor, target: Tensor) -> None:
+        """Add a batch of activated predictions and targets."""
         for metric in self._streamed:
             metric.update(prediction, target)
         if not all(isinstance(metric, StreamedMetric) for metric in self._metrics):
             self._kept.append((prediction, target))
 
     def values(self) -> list[float]:
-        """Return the value of each metric, in order; NaN where undefined."""
+        """Return the value of each metric, in order; NaN if undefined."""
         found = [
             to_float(metric.compute()) if isinstance(metric, StreamedMetric) else self._measure(metric)
             for metric in self._metrics

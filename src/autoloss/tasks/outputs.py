@@ -1,4 +1,4 @@
-"""Checks, before any training, that the output of a network fits the targets of the data."""
+"""Checks before any training that the output of a network fits the targets of the data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from autoloss.training.structures import describe_inputs, list_tensors
 
 
 def convert_target(target: Tensor, prediction: Tensor, branch: Branch) -> Tensor:
-    """Return the target in the type that an `ActivatedBranch` expects; a branch of another kind gets it as it is.
+    """Return the target in the type that an `ActivatedBranch` expects, or unchanged for a branch of another kind.
 
-    Class indices become 64-bit integers, values floating point. Integers are values where the prediction has one channel and no
+    Class indices become 64-bit integers, values floating point. Integers are values if the prediction has one channel and no
     activation.
     """
     if not isinstance(branch, ActivatedBranch):
@@ -37,7 +37,7 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     """Build a network: call a function, or copy a module.
 
     Raises:
-        RequestError: It cannot be built, where the user's own line is named; or the result is not a `torch.nn.Module`.
+        RequestError: Building fails (the message names the line of the user's code), or the result is not a `torch.nn.Module`.
     """
     if isinstance(network, nn.Module):
         return copy.deepcopy(network)
@@ -97,7 +97,7 @@ def probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> 
 
 
 def _predict(network: nn.Module, split: Split, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return the targets of the first examples, and the network's predictions of them."""
+    """Return the targets of the first examples, and the network's predictions."""
     inputs, target = split.first(min(2, batch_size))
     seen = f"the {split.name} inputs, {describe_inputs(inputs)}"
     try:
@@ -107,7 +107,7 @@ def _predict(network: nn.Module, split: Split, batch_size: int) -> tuple[Tensor,
         raise
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         whole = any(not tensor.is_floating_point() for tensor in list_tensors(inputs))
-        advice = "Inputs that are whole numbers and no indices need .float(). " if whole else ""
+        advice = "Inputs that are whole numbers but not indices need .float(). " if whole else ""
         raise RequestError(
             f"The network cannot process {seen} for {len(target)} examples: {error}. {advice}Change the network or the data so "
             "that they fit; the first dimension is the example. Data(inputs=…) names the parts of an item that the network gets; "
@@ -126,7 +126,7 @@ def _predict(network: nn.Module, split: Split, batch_size: int) -> tuple[Tensor,
 
 
 def _check_form(target: Tensor, prediction: Tensor, branch: ActivatedBranch, name: str) -> None:
-    """Recognise class indices that do not look like ones: in floating point, or with a dimension for channels."""
+    """Refuse class indices in an unusual form: in floating point, or with a channel dimension."""
     if branch.activation == "none" or prediction.ndim < 2 or prediction.shape[1] < 2:
         return
     shape, channels = f"shape {tuple(target.shape)}", prediction.shape[1]
@@ -160,7 +160,7 @@ def _check_classes(target: Tensor, channels: int, branch: ActivatedBranch, name:
 
 
 def crop_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples of one size: the middle of each, as large as the smallest of them; targets are cropped alike."""
+    """Return centre crops of samples and their targets, all of the size of the smallest sample."""
     sizes = [sample.prediction.shape[2:] for sample in samples]
     least = [min(size[axis] for size in sizes) for axis in range(len(sizes[0]))]
     return [sample.crop(least) for sample in samples]

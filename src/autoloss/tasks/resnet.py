@@ -1,4 +1,4 @@
-"""What networks of several tasks are made of: torchvision's ResNets with weights from anywhere, and a small convolutional block."""
+"""Parts of the networks of several tasks: torchvision's ResNets, with weights of any source, and a small convolutional block."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
 
     Args:
         weights: `none`; `imagenet`, which torchvision downloads; or the path of a state dict.
-        options: Of torchvision's function.
+        options: Further arguments of torchvision's function.
 
     Raises:
-        RequestError: There is no such ResNet, or the weights are not available or do not fit.
+        RequestError: The ResNet is unknown, or the weights are not available or do not fit.
     """
     if name not in RESNETS:
         raise unknown("backbone", name, RESNETS)
@@ -34,7 +34,7 @@ def build_resnet(name: str, weights: str = "none", **options: Any) -> Any:
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:300]
             raise RequestError(
-                f"{weights} holds no weights of a {name} ({reason}); give the path of its state dict."
+                f"{weights} does not hold the weights of a {name} ({reason}); give the path of its state dict."
             ) from None
     return body
 

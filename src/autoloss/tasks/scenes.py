@@ -23,10 +23,10 @@ class SceneOptions:
     seed: Natural = 0
     """Seed of the scenes."""
     epochs: Count
-    """Epochs of the proxy. This option and those of the same names are fields of its `Recipe`."""
+    """Epochs of the proxy. This option and `batch_size` are fields of its `Recipe`."""
     batch_size: Count
     """Examples per optimizer step."""
 
     def compose(self, compose: Callable[[str, int, int], Any]) -> dict[str, Any]:
-        """Return the scenes of each split, by a function of split, count and seed."""
+        """Return split → scenes, made by a function of split, count and seed."""
         return {split: compose(split, getattr(self, split), self.seed) for split in ("train", "valid", "test")}

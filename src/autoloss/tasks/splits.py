@@ -1,4 +1,4 @@
-"""The examples of a split: tensors, arrays, dictionaries, lists, a `Dataset` or a `DataLoader` become one `Dataset` here."""
+"""The examples of a split: tensors, arrays, dictionaries, lists, a `Dataset` or a `DataLoader`, all converted to one `Dataset`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Split:
     """Examples with their targets, accessible by index.
 
     Args:
-        data: In one of the forms that `SupervisedTask` takes; a `DataLoader` brings its batches, its `collate_fn` and its
-            workers along.
+        data: In one of the forms that `SupervisedTask` accepts; of a `DataLoader`, the batches, the `collate_fn` and the number
+            of workers are used too.
         name: Name of the split in messages.
-        reading: How the data are read.
+        reading: Options for reading the data.
 
     Attributes:
         dataset: The examples by index.
-        indices: Index of each example that belongs to the split.
+        indices: Indices of the examples that belong to the split.
 
     Raises:
         RequestError: The data has another form, is empty, or has different numbers of inputs and targets.
@@ -78,11 +78,11 @@ class Split:
         return recipe if size is None else dataclasses.replace(recipe, batch_size=size)
 
     def evaluation_batch(self, recipe: Recipe) -> int:
-        """Return the number of examples that are evaluated at once."""
+        """Return the batch size of an evaluation."""
         return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
 
     def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
-        """Draw the indices of all batches of a training: those of the `DataLoader`, if there is one."""
+        """Draw the indices of all batches of a training, by the `DataLoader`'s sampler if there is one."""
         if self._loader is None:
             return [self.indices[rows] for rows in shuffle_batches(len(self), recipe, generator)]
         sampler = _copy_sampler(self._loader, int(torch.randint(2**62, (), generator=generator)))
@@ -96,10 +96,10 @@ class Split:
         """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
 
         Args:
-            seed: Seed of what a data set draws for a batch, such as its augmentation, together with the batch's number.
+            seed: Seed of random draws for a batch, such as its augmentation, together with the batch's number.
             first: Number of the first batch, in a resumed training.
         """
-        # Rows of tensors draw nothing: they are read without seeding any generator.
+        # Reading rows of tensors draws no random numbers, so no generator is seeded.
         raw = (
             map(self.dataset.__getitem__, order)
             if isinstance(self.dataset, Columns)
@@ -117,14 +117,14 @@ class Split:
         return next(self.in_order(count))
 
     def whole(self) -> tuple[Inputs, Tensor] | None:
-        """Return all inputs and targets if they are tensors; None of items."""
+        """Return all inputs and targets if they are tensors, otherwise None."""
         return self.reading.split_batch(self.dataset.columns, self.name) if isinstance(self.dataset, Columns) else None
 
     def check_repeats(self) -> None:
-        """Check that what a data set draws follows from the seed, on a few examples.
+        """Check on a few examples that the random draws of a data set follow from the seed.
 
         Raises:
-            RequestError: They differ when they are loaded again.
+            RequestError: The examples differ when they are loaded again.
         """
         if isinstance(self.dataset, Columns):
             return
@@ -134,13 +134,13 @@ class Split:
         )
         if len(first) != len(again) or not all(map(torch.equal, first, again)):
             raise RequestError(
-                f"The {self.name} data draws from a random generator of its own: the same examples differ when they are "
+                f"The {self.name} data draws from its own random generator: the same examples differ when they are "
                 "loaded again, so no training could be repeated. Give Data(reseed=…), a function of (data set, seed) that seeds "
                 "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
             )
 
     def make_folds(self, count: int) -> list[dict[str, Split]]:
-        """Split the examples into as many parts; of each fold return a part as `valid`, and the others as `train`.
+        """Split the examples into `count` parts; each fold has one part as `valid` and the others as `train`.
 
         Raises:
             RequestError: There are fewer examples than parts, or too few of a class.
@@ -193,7 +193,7 @@ def read_splits(
 
 
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
-    """Return columns of tensors, or items that are accessible by index."""
+    """Return columns of tensors, or items accessible by index."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, Mapping) or _is_pair_of_columns(data):
@@ -214,7 +214,7 @@ def _to_dataset(data: Any, name: str, as_items: bool) -> Any:
 
 
 def _is_pair_of_columns(data: Any) -> bool:
-    """Tell (inputs, targets) from a list of two examples: of examples, items are tuples or dictionaries."""
+    """Return True for (inputs, targets), False for a list of two examples, which are tuples or dictionaries."""
     if isinstance(data, list):
         return len(data) == 2 and not all(isinstance(item, tuple | Mapping) for item in data)
     if isinstance(data, tuple) and len(data) > 2:
@@ -232,10 +232,10 @@ def _map_columns(function: Callable[[Any], Any], data: Any, depth: int = 0) -> A
 
 
 def _count_rows(columns: Any, name: str) -> int:
-    """Return the number of rows of all columns.
+    """Return the common number of rows of all columns.
 
     Raises:
-        RequestError: It differs.
+        RequestError: Columns differ in their number of rows.
     """
     labels = ("inputs", "targets", *["further values"] * len(columns))
     parts = columns.items() if isinstance(columns, Mapping) else zip(labels, columns, strict=False)
@@ -247,13 +247,13 @@ def _count_rows(columns: Any, name: str) -> int:
 
 
 def _to_column(part: Any, name: str, as_items: bool) -> Tensor | list[Any]:
-    """Return a tensor with one row for each example; a list where examples differ in size, or a function collates them."""
+    """Return a tensor with one row for each example, or a list if examples differ in size or a function collates them."""
     if isinstance(part, list) and part and (as_items or all(isinstance(item, Tensor | np.ndarray) for item in part)):
         if as_items or len({tuple(item.shape) for item in part}) > 1:
             return part
         return torch.stack([torch.as_tensor(item) for item in part])
     try:
-        # torch cannot share memory that is read-only or runs backwards; only such arrays are copied.
+        # torch cannot share memory that is read-only or has negative strides; only such arrays are copied.
         found = part.detach() if isinstance(part, Tensor) else np.require(part, requirements=["C", "W"])
         tensor = torch.as_tensor(found)
     except (TypeError, ValueError) as error:
@@ -278,15 +278,15 @@ def _list_examples(loader: DataLoader[Any]) -> Tensor:
 
 
 def _copy_sampler(loader: DataLoader[Any], seed: int) -> Any:
-    """Return a copy of what draws the batches of a loader, seeded: what it drew before does not matter.
+    """Return a seeded copy of the batch sampler of a loader, independent of its earlier draws.
 
     Raises:
-        RequestError: The loader has none.
+        RequestError: The loader has no batch sampler.
     """
     if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
         raise RequestError(
-            "A DataLoader needs a data set whose examples have indices, and a batch size: what a training drew must be drawn again "
-            "when it is resumed. Give list(…) of an iterable data set."
+            "A DataLoader needs a data set whose examples have indices, and a batch size: a resumed training draws the same "
+            "batches again. Give list(…) of an iterable data set."
         )
     shared = {id(part): part for part in (loader.dataset, getattr(loader.dataset, "tensors", None))}
     sampler = copy.deepcopy(loader.batch_sampler, shared)

@@ -1,4 +1,4 @@
-"""A ready-made task from a network, data, a metric and a recipe, for one prediction and one target (Section 4)."""
+"""A task made from a network, data, a metric and a recipe, for one prediction and one target (Section 4)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseli
 """Activation → the zoo's name of the loss in common use."""
 
 DRAWS_PER_SAMPLE = 50
-"""Draws for each requested sample, at most."""
+"""Largest number of draws for each requested sample."""
 LEAST_IMAGES, LEAST_ROWS = 64, 512
-"""Examples that also a short training is evaluated on."""
+"""Least number of examples on which a short training is evaluated."""
 
 
 @final
@@ -51,31 +51,32 @@ class SupervisedTask(TrainerTask):
             which is copied with its weights. In training it may return a tuple: its prediction, and auxiliary predictions of
             the same target, whose losses are weighted by `Recipe.auxiliary`.
         train: Training data: a pair (inputs, targets) of tensors or arrays; a dictionary of them; a list or a torch `Dataset`
-            whose items are pairs (input, target), with further parts if need be, or dictionaries; or a `DataLoader` of a
-            `Dataset`, which brings its batches, `collate_fn` and workers along. A dictionary of inputs is given to the network
+            whose items are pairs (input, target), possibly with further parts, or dictionaries; or a `DataLoader` of a
+            `Dataset`, whose batches, `collate_fn` and number of workers are used. A dictionary of inputs is passed to the network
             as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
         valid: Validation data, on which losses are compared; None with `Data(folds=…)`.
         activation: Activation between the network's output and the prediction: softmax, sigmoid or none; None with `branch`.
-        metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN where undefined.
+        metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN if undefined.
             It is called once per sample in the rejection protocol and once on the whole split after training. An object with
-            update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch. The branch's when None.
+            update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch. The branch's metric if None.
         test: Test data, used for final figures only.
         recipe: Recipe of the proxy training.
         full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
-        branch: What y and p are, in place of an activation: an `ActivatedBranch(encoding="edge")`, say, for boundary metrics; or
-            a branch of your own, whose context holds the `target` of the data as it is, and whose metrics get raw predictions.
-        data: How data are read, and which part of the network's output is the prediction.
-        name: Shown in tables.
-        standard: Formula or zoo name of the loss in common use; follows from the activation when None.
+        branch: Definition of y and p in place of an activation: for example `ActivatedBranch(encoding="edge")` for boundary
+            metrics; or your own branch, whose context holds the `target` of the data unchanged and whose metrics get raw
+            predictions.
+        data: Options for reading the data, and the part of the network's output that is the prediction.
+        name: Name shown in tables.
+        standard: Formula or zoo name of the loss in common use; follows from the activation if None.
         also: Further metrics by name, reported with the score.
         device: Device on which networks are trained.
         trainer: Called with (network, loss, training) to train a network in place with the trainer of another library, instead of
-            by the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
+            of the recipe. `loss` is a module (raw prediction, target) → scalar; `training` has `seed`, `fidelity` (the share of
             the schedule) and `learning_rate` (a factor), which the function has to follow.
 
     Raises:
-        RequestError: Network, data and metric do not fit together; the message says what to change.
+        RequestError: Network, data and metric do not fit together; the message names the necessary change.
 
     >>> inputs = torch.linspace(-1, 1, 64)[:, None]
     >>> pair = inputs, (inputs[:, 0] > 0).long()
@@ -177,7 +178,7 @@ class SupervisedTask(TrainerTask):
                 if initial < best:
                     found.append(sample)
                 if len(found) == count:
-                    # The protocol compares samples of one size; what a crop takes from one may be all that it could gain.
+                    # The protocol compares samples of one size; a cropped sample may have nothing left to gain.
                     found = [one for one in crop_samples(found) if operator.lt(*self._measure_ends(one))]
                 if len(found) == count:
                     return {MAIN: found}
@@ -192,10 +193,10 @@ class SupervisedTask(TrainerTask):
         return other
 
     def with_metric(self, name: str, metric: Metric | None = None) -> SupervisedTask:
-        """Return the same task with another metric; the one that it had is reported with the score.
+        """Return a copy of the task with another metric; the former one becomes a further metric.
 
         Args:
-            metric: One of the further metrics, by its name, when None.
+            metric: The metric; None for the further metric of this name.
 
         Raises:
             RequestError: The metric is neither a function nor an object with update, compute and reset.
@@ -210,7 +211,7 @@ class SupervisedTask(TrainerTask):
         return other
 
     def _set_measure(self, branch: Branch) -> Branch:
-        """Return the branch with the task's metric and the network's channels; one of another kind has its own metric."""
+        """Return the branch with the task's metric and the network's channels; a branch of another kind is unchanged."""
         if not isinstance(branch, ActivatedBranch):
             return branch
         measure = functools.partial(_measure, self._metric, self._dtype)
@@ -220,7 +221,7 @@ class SupervisedTask(TrainerTask):
         return {"target": convert_target(target, prediction, self._branch)}
 
     def _activate(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Return what metrics get: the activated prediction; of a branch of another kind the raw one."""
+        """Return the prediction that metrics get: activated, or raw for a branch of another kind."""
         branch = self._branch
         if not isinstance(branch, ActivatedBranch):
             return prediction
@@ -253,7 +254,7 @@ class SupervisedTask(TrainerTask):
         )
 
     def _bind(self, criterion: Criterion) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the loss as a function of prediction and target, in float32 whatever the precision of the network."""
+        """Return the loss as a function of prediction and target, in float32 at any precision of the network."""
 
         def compute(prediction: Tensor, target: Tensor) -> Tensor:
             prediction = upcast(prediction)
@@ -262,7 +263,7 @@ class SupervisedTask(TrainerTask):
         return compute
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture] | Diverged:
-        """Train as `train` does, and return the first images of the split with the classes that the network predicts.
+        """Train as `train` does, and return the first images of the split with the predicted classes.
 
         Raises:
             RequestError: The task does not predict a class for each pixel, or does not offer this training.
@@ -273,7 +274,7 @@ class SupervisedTask(TrainerTask):
             or branch.activation != "softmax"
         ):
             raise RequestError(
-                f"The task {self.name} has no pictures: it predicts no class for each pixel. Choose a task of segmentation."
+                f"The task {self.name} has no pictures: it does not predict a class for each pixel. Choose a segmentation task."
             )
         check_training(self, criterion, training, self._list_splits(training.schedule))
         data = self._splits[training.schedule][training.fold][training.split]
@@ -293,7 +294,7 @@ class SupervisedTask(TrainerTask):
     def _make_loss(
         self, network: nn.Module, criterion: Criterion, recipe: Recipe, execution: Execution
     ) -> Callable[[tuple[Inputs, Tensor]], Tensor]:
-        """Return a function from a batch to its loss, in float32 whatever the precision of the network."""
+        """Return a function from a batch to its loss, in float32 at any precision of the network."""
         loss = self._bind(criterion)
 
         def compute_loss(batch: tuple[Inputs, Tensor]) -> Tensor:
@@ -309,7 +310,7 @@ class SupervisedTask(TrainerTask):
     def _evaluate(
         self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
     ) -> Figures | str:
-        # A short training is there to compare losses by the score; further metrics may take longer than the training.
+        # Short trainings compare losses by the score; further metrics may take longer than the training.
         also = {name: further for name, further in self._also.items() if fidelity == 1 or name in self._shown}
         totals = MetricTotals([self._metric, *also.values()])
         examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
@@ -323,7 +324,7 @@ class SupervisedTask(TrainerTask):
         return score, dict(zip(also, further, strict=True))
 
     def _probe(self, branch: Branch) -> torch.Size:
-        """Return the shape of the network's prediction, after checks on a few examples of each split."""
+        """Check the network on a few examples of each split, and return the shape of its prediction."""
         recipe, splits = self.recipes["proxy"], self._splits["proxy"][0]
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
@@ -336,7 +337,7 @@ class SupervisedTask(TrainerTask):
         return shapes[0]
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
-        """Draw `limit` candidates for a sample; none is drawn twice before all were drawn once."""
+        """Draw `limit` batches, each for one sample; no example is drawn twice before all were drawn once."""
         split = self._splits["proxy"][0]["train"]
         count = len(split)
         size = 1 if self._has_space else min(self._reading.rows_per_sample, count)
@@ -362,5 +363,5 @@ def _make_execution(device: str) -> Execution:
     try:
         return Execution(device=device)
     except RequestError as error:
-        # Without `argument`: the device is no option of a command here.
+        # Without `argument`: here the device is not an option of a command.
         raise RequestError(f"{error} It is the argument device of the task.") from None

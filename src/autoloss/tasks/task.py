@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autoloss.errors import RequestError, unknown
 from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
 
-# Nothing of this module needs torch when it runs: readers of a run import it.
+# This module does not import torch at runtime: readers of a run import it.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -47,11 +47,11 @@ class Task(ABC):
         splits: Splits that `train` can evaluate, `valid` first; without `test` there are no comparisons on held-out data.
         folds: Number of partitions of the data into training and `valid` split that `train` offers, as `Training.fold`.
         schedules: Schedules of `train`: `proxy` first, for a search, and `full` for retraining.
-        also: Names of the further metrics in `Scored.also`; None where they are not known in advance.
+        also: Names of the further metrics in `Scored.also`; None if they are not known in advance.
         tunes_learning_rate: Whether `train` follows `Training.learning_rate`. Comparisons then tune the learning rate of
             baselines; otherwise they tune the scale of the loss.
         shortens: Whether `train` follows a `Training.fidelity` below 1.
-        execution: The default of the argument `execution` of `train`; None where `train` ignores that argument.
+        execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", metric="auc")
@@ -99,12 +99,12 @@ class Task(ABC):
     ) -> Scored | Diverged | Stopped:
         """Train a new network with a criterion and evaluate it.
 
-        Equal arguments give equal outcomes, whatever ran before in the process.
+        Equal arguments give equal outcomes, regardless of earlier calls in the process.
 
         Args:
             criterion: One loss per branch; `autoloss.bind` makes it from trees or hand-written losses.
-            training: Seed, split, schedule and whatever else decides the outcome.
-            execution: Device, precision and checkpoints; the task's `execution` when None.
+            training: Seed, split, schedule and everything else that decides the outcome.
+            execution: Device, precision and checkpoints; the task's `execution` if None.
             observe: Called with (step, training loss) after each step.
 
         Raises:
@@ -112,17 +112,17 @@ class Task(ABC):
         """
 
     def steps(self, training: Training) -> int | None:
-        """Return the number of optimizer steps of a training, or None where it is unknown."""
+        """Return the number of optimizer steps of a training, or None if it is unknown."""
         return None
 
     def untrained(self, seed: int) -> float | None:
-        """Return the score of the untrained network of a proxy training with this seed, or None where it is unknown."""
+        """Return the score of the untrained network of a proxy training with this seed, or None if it is unknown."""
         return None
 
     def measuring(self, names: Sequence[str]) -> Task:
-        """Return the task with further metrics that a run shows, and so measures in short trainings too.
+        """Return a task that also measures these further metrics in short trainings, since a run shows them.
 
-        By default the task itself, whose `train` measures what it does.
+        By default, the task itself: `train` decides when it measures them.
         """
         return self
 
@@ -131,7 +131,7 @@ class Task(ABC):
         return {}
 
     def diagnose(self) -> Sequence[str]:
-        """Say in sentences what looks wrong with data or network, for `check` and the beginning of a search."""
+        """Return one sentence for each apparent mistake in data or network, for `check` and the start of a search."""
         return ()
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
@@ -149,10 +149,10 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
     """Check that a task offers a training, and that a criterion has all branches.
 
     Args:
-        splits: Splits that the schedule can evaluate; `task.splits` when None.
+        splits: Splits that the schedule can evaluate; `task.splits` if None.
 
     Raises:
-        RequestError: There is no such split, fold or schedule, a branch has no loss, or the task does not follow the fidelity or
+        RequestError: The split, fold or schedule is unknown, a branch has no loss, or the task does not follow the fidelity or
             the learning rate.
     """
     if training.schedule not in task.schedules:

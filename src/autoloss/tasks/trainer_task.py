@@ -1,4 +1,4 @@
-"""What tasks share whose networks are trained by `Trainer`."""
+"""Base class of tasks whose networks are trained by `Trainer`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullSchedule:
-    """What the schedule `full` trains with, where it differs from the proxy.
+    """Differences of the schedule `full` from the proxy.
 
     Args:
-        network: Function without arguments that builds the network; the proxy's when None.
-        recipe: The proxy's when None.
-        groups: Makes parameter groups of the network; the proxy's when None.
-        data: Split → data, for the splits that differ; None for a split that the schedule cannot evaluate, since it trains on it.
+        network: Function without arguments that builds the network; the proxy's if None.
+        recipe: Recipe; the proxy's if None.
+        groups: Makes parameter groups of the network; the proxy's if None.
+        data: Split → data, for the splits that differ; None for a split that the schedule trains on and so cannot evaluate.
     """
 
     network: Network | None = None
@@ -39,10 +39,10 @@ class FullSchedule:
 
 
 class TrainerTask(Task):
-    """A task that says how a training is set up, and leaves it to a `Trainer`.
+    """A task that sets up each training and runs it with a `Trainer`.
 
     Attributes:
-        recipes: The recipe of each schedule.
+        recipes: Schedule → recipe.
     """
 
     tunes_learning_rate = True
@@ -54,7 +54,7 @@ class TrainerTask(Task):
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[Any, Any]:
-        """Return what trains and evaluates the network of a training that the task offers."""
+        """Return the trainer of a training that was checked by `check_training`."""
 
     def train(
         self,

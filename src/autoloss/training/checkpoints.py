@@ -1,7 +1,7 @@
 """Checkpoints of a training, from which it resumes after a kill, and the weights of the trained network.
 
-A checkpoint is one file of tensors, numbers and text that is read with `weights_only`. It is written under another name, synced and
-renamed, and its name holds its digest, so that a damaged file is detected. The last two are kept.
+A checkpoint is one file of tensors, numbers and text, read with `weights_only`. It is written under another name, synced and
+renamed; its name holds its digest, so that damage is detected. The last two are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autoloss.errors import RequestError, RunError
 from autoloss.training import distribution
 
 KEPT = 2
-"""Checkpoints that are kept; the one before the last is used when the last is damaged."""
+"""Number of checkpoints kept; if the last is damaged, the one before it is used."""
 NETWORK = "network.safetensors"
 """File of the trained network's weights and buffers."""
 
@@ -39,13 +39,13 @@ _NAME = re.compile(r"checkpoint-(\d{9})-([0-9a-f]{16})\.pt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Where a training saves its checkpoints and its trained network, and when.
+    """Place and times at which a training saves its checkpoints, and the place of its trained network.
 
     Args:
         directory: A folder for this training only.
-        is_due: Step → whether a checkpoint is written now. The last step always writes one.
+        is_due: Step → True if a checkpoint is due; the last step always writes one.
         metadata: Facts about the training, such as the text of its loss. A training resumes only from a checkpoint with
-            the same ones.
+            equal metadata.
     """
 
     directory: Path
@@ -59,7 +59,7 @@ class Checkpoints:
 
 @dataclass(slots=True)
 class TrainingState:
-    """Everything that changes while a network trains, the global generators excepted."""
+    """Everything that changes while a network trains, except the global generators."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
@@ -68,7 +68,7 @@ class TrainingState:
     curve: list[tuple[int, float]] = field(default_factory=list)
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint, and delete those that are too old."""
+        """Write a checkpoint, and delete those beyond `KEPT`."""
         generators = distribution.gather(_get_generators(self._device))
         if distribution.rank() == 0:
             state = {
@@ -83,10 +83,10 @@ class TrainingState:
             _write(checkpoints.directory, self.step, state)
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Load the newest intact checkpoint; without any checkpoint nothing changes.
+        """Load the newest intact checkpoint; do nothing if there is no checkpoint.
 
         Raises:
-            RequestError: It belongs to another training, or all checkpoints are damaged.
+            RequestError: The checkpoint belongs to another training, or all checkpoints are damaged.
         """
         path = distribution.run_on_first(lambda: _find_newest(checkpoints.directory))
         if path is None:
@@ -122,7 +122,7 @@ def save_network(network: nn.Module, checkpoints: Checkpoints) -> None:
     if distribution.rank():
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}
-    # One entry: safetensors writes several in any order, and equal networks should be equal files.
+    # One entry: safetensors writes several in arbitrary order, and equal networks should give equal files.
     metadata = {"training": json.dumps(checkpoints.metadata, sort_keys=True)}
     partial = checkpoints.directory / f"{NETWORK}.partial"
     _write_file(lambda: save_file(tensors, partial, metadata=metadata), partial)
@@ -152,7 +152,7 @@ def _write_file(write: Callable[[], None], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write()
-    # torch reports a full disk as a RuntimeError, safetensors as an error of its own.
+    # torch reports a full disk as a RuntimeError, safetensors as its own type of error.
     except Exception as error:
         raise RunError(
             f"{path} cannot be written: {error}. Earlier checkpoints are unchanged; free space or fix permissions, then resume."
@@ -160,7 +160,7 @@ def _write_file(write: Callable[[], None], path: Path) -> None:
 
 
 def _find_newest(directory: Path) -> Path | None:
-    """Return the newest intact checkpoint, or None where there is none at all."""
+    """Return the newest intact checkpoint, or None if there is no checkpoint, damaged or not."""
     paths = list_checkpoints(directory)
     for path in paths:
         if _read(path) is not None:
@@ -174,7 +174,7 @@ def _find_newest(directory: Path) -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the content of a checkpoint, or None when it is damaged."""
+    """Return the content of a checkpoint, or None if it is damaged."""
     name = _NAME.fullmatch(path.name)
     try:
         if name is None or file_digest(path) != name[2]:

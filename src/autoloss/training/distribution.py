@@ -23,7 +23,7 @@ from autoloss.errors import RequestError
 Value = TypeVar("Value")
 
 TIMEOUT = timedelta(hours=4)
-"""How long processes wait for the first one, which evaluates the trained network alone."""
+"""Time for which processes wait for the first one, which evaluates the trained network alone."""
 
 
 def size() -> int:
@@ -42,7 +42,7 @@ def local_rank() -> int:
 
 
 def started_by_torchrun() -> bool:
-    """Return whether torchrun started this process as one of several."""
+    """Return True if torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -51,7 +51,7 @@ def process_group(device: str) -> Iterator[None]:
     """Join the process group of torchrun for the duration of the context; without torchrun, do nothing.
 
     Raises:
-        RequestError: All of them would train on one GPU.
+        RequestError: The device is one numbered GPU, on which all processes would train.
     """
     if not started_by_torchrun() or size() > 1:
         yield
@@ -64,14 +64,14 @@ def process_group(device: str) -> Iterator[None]:
         )
     if on_gpu:
         torch.cuda.set_device(local_rank())
-    # The default arguments of this module are the process group of the time when it is imported, and optimizers import it.
-    # A group that it holds lives until the interpreter ends, where its threads may abort the process.
+    # This module binds the process group of the time of its import as default arguments, and optimizers import it. A group
+    # that it holds lives until the interpreter ends, where its threads may abort the process.
     from torch.distributed.nn import functional  # noqa: F401
 
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
         yield
-        # Nobody takes its connections away while another process is still inside the last collective.
+        # No process closes its connections while another is still inside the last collective.
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -84,7 +84,7 @@ def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
         order: Indices of the examples of each batch.
 
     Raises:
-        RequestError: The processes cannot share a batch evenly, so that its mean would not be the mean of the shares.
+        RequestError: A batch cannot be divided evenly, so that its mean would not be the mean of the shares.
     """
     count = size()
     for indices in order:
@@ -97,7 +97,7 @@ def take_shares(order: Sequence[Tensor]) -> list[Tensor]:
 
 
 def synchronize(network: nn.Module) -> None:
-    """Copy the weights of the first process to all others, and give each process its own random numbers from here on."""
+    """Copy the weights of the first process to all others, then give each process its own random numbers."""
     if size() == 1:
         return
     with torch.no_grad():

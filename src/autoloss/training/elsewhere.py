@@ -48,7 +48,7 @@ def fit_elsewhere(
     training: Training,
     observe: Observe | None,
 ) -> Curve | Diverged:
-    """Train a network by the trainer of another library; stop at the first loss that is not finite.
+    """Train a network with the trainer of another library; stop at the first loss that is not finite.
 
     Args:
         compute: (raw prediction, target) → loss.

@@ -1,6 +1,6 @@
-"""How a training runs on a machine: device, precision, memory format and checkpoints.
+"""Execution of a training on a machine: device, precision, memory format and checkpoints.
 
-A `Recipe` decides what is trained and is part of the result; an `Execution` may differ from machine to machine.
+A `Recipe` decides the result of a training and belongs to its record; an `Execution` may differ between machines.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a training runs.
+    """Device, precision, memory format and checkpoints of a training.
 
     Args:
         device: Device of torch. Under torchrun, `cuda` is the GPU of this process.
         precision: Precision of the network's arithmetic; weights, losses and metrics stay float32.
-        channels_last: Memory format (N, H, W, C) for images and weights, with which GPUs convolve faster in 16 bits.
-        checkpoints: Where checkpoints and the trained network are saved; None saves nothing.
+        channels_last: Use the memory format (N, H, W, C) for images and weights; on GPUs, 16-bit convolutions are faster with it.
+        checkpoints: Place of checkpoints and of the trained network; None saves nothing.
 
     Raises:
         RequestError: An unknown precision, or a device that this machine does not have.
@@ -63,14 +63,14 @@ class Execution:
         return device
 
     def place(self, network: Network) -> Network:
-        """Move a network to the device and memory format; several GPUs synchronise their batch normalisation."""
+        """Move a network to the device and memory format; on several GPUs, its batch normalisation is synchronised."""
         if self.torch_device.type == "cuda" and distribution.size() > 1:
             network = cast(Network, nn.SyncBatchNorm.convert_sync_batchnorm(network))
         network = network.to(self.torch_device)
         return network.to(memory_format=torch.channels_last) if self.channels_last else network  # type: ignore[call-overload]
 
     def move(self, inputs: Any) -> Any:
-        """Return a network's inputs, of whatever structure, on the device and in the memory format."""
+        """Move a network's inputs, in any structure, to the device and memory format."""
         return map_tensors(self._move, inputs)
 
     def _move(self, inputs: Tensor) -> Tensor:
@@ -83,5 +83,5 @@ class Execution:
         return torch.autocast(self.torch_device.type, PRECISIONS[self.precision], enabled=self.precision != "float32")
 
     def grad_scaler(self) -> torch.amp.GradScaler:
-        """Return the gradient scaler for float16; in any other precision it does nothing."""
+        """Return the gradient scaler for float16; it is disabled in other precisions."""
         return torch.amp.GradScaler(self.torch_device.type, enabled=self.precision == "float16")

@@ -1,7 +1,7 @@
 """The training loop of every proxy and retraining; it stops at the first value that is not finite (Section 3.2).
 
-The loop takes the batches of the whole training and a function from a batch to its loss, so that it also serves a network that
-calls its criterion in several places.
+The loop takes the batches of the whole training and a function from a batch to its loss, so that it also works for networks that
+call their criterion in several places.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Batch = TypeVar("Batch")
 Curve = tuple[tuple[int, float], ...]
 
 CURVE_POINTS = 100
-"""Points of a training curve that are kept."""
+"""Largest number of points kept of a training curve."""
 DEFAULT_EXECUTION = Execution()
 
 
@@ -38,14 +38,14 @@ DEFAULT_EXECUTION = Execution()
 def seed_generators(seed: int) -> Iterator[torch.Generator]:
     """Seed every global generator for the duration of the context, and restore their states at its end.
 
-    Initial weights, dropout and augmentation draw from the global generators of torch, Python and NumPy. A training depends on
-    nothing that ran before, and changes nothing for what runs after it.
+    Initial weights, dropout and augmentation draw from the global generators of torch, Python and NumPy. With this context, a
+    training does not depend on earlier code and does not affect later code.
 
     Yields:
         A generator for the order of the data.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    # All devices by name: torch warns where it has to guess that all of several are meant.
+    # All devices explicitly: torch warns if it has to choose among several.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -61,7 +61,7 @@ def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> l
     """Draw the indices of all batches of a training, in a new order for each epoch.
 
     Args:
-        count: Number of training examples; where it is below the batch size, every batch holds all of them.
+        count: Number of training examples; if it is below the batch size, every batch holds all of them.
     """
     size = min(recipe.batch_size, count)
     whole = count // size * size
@@ -88,19 +88,19 @@ def fit(
 
     Args:
         network: Trained in place, and left in training mode.
-        batches: The batches of the whole training, `steps` of them. As a function: finished steps → the remaining batches, so
-            that a resumed training does not have to read the others again.
+        batches: The `steps` batches of the whole training, or a function: finished steps → remaining batches, so that a
+            resumed training does not read the others again.
         compute_loss: Batch → loss, a scalar that depends on the network.
-        groups: Parameter groups, each with a `factor` on the learning rate; all parameters at factor 1 when left out.
+        groups: Parameter groups, each with a `factor` on the learning rate; by default all parameters with factor 1.
         observe: Called with (step, loss) after each step.
-        execution: How the training runs; network and batches are on its device already.
-        metadata: Facts beside the recipe, such as the seed, that a checkpoint of this training has.
+        execution: Network and batches are on its device already.
+        metadata: Facts besides the recipe, such as the seed, that are stored in each checkpoint and must match on resuming.
 
     Returns:
-        The training loss by step, thinned to at most `CURVE_POINTS`, or where and why the training diverged.
+        The training loss by step, thinned to at most `CURVE_POINTS`, or the step and reason of the divergence.
 
     Raises:
-        RequestError: The loss is no scalar, or does not depend on the network; or a checkpoint belongs to another training.
+        RequestError: The loss is not a scalar or does not depend on the network; or a checkpoint belongs to another training.
     """
     network.train()
     distribution.synchronize(network)
@@ -135,7 +135,7 @@ def _restore(
     training: TrainingState,
     checkpoints: Checkpoints | None,
 ) -> Iterable[Batch]:
-    """Restore a training from its newest checkpoint, and return its remaining batches."""
+    """Restore a training from its newest checkpoint and return the remaining batches."""
     if checkpoints is None:
         return batches(0) if callable(batches) else batches
     training.restore(checkpoints)
@@ -183,7 +183,7 @@ def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> None:
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    # A finite sum has finite parts only. A sum of finite parts may be too large, so then each part is looked at.
+    # A finite sum has finite terms only. A sum of finite terms may overflow: then each term is checked.
     sums = [tensor.detach().sum() for tensor in tensors]
     if all(total.device.type == "cpu" for total in sums):
         return all(map(_is_finite, sums, tensors))
@@ -205,7 +205,7 @@ def _make_metadata(recipe: Recipe, steps: int, execution: Execution) -> Metadata
 
 
 def thin_curve(curve: list[tuple[int, float]]) -> Curve:
-    """Keep the first and the last point and others at equal distances, at most `CURVE_POINTS`."""
+    """Return at most `CURVE_POINTS` evenly spaced points of a curve, including the first and the last."""
     if len(curve) <= CURVE_POINTS:
         return tuple(curve)
     distance = (len(curve) - 1) / (CURVE_POINTS - 1)

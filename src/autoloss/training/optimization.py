@@ -1,4 +1,4 @@
-"""The optimizer of a training and its learning rate in every step, by the names of a recipe or by functions of torch."""
+"""The optimizer of a training and its learning rate in every step, from names or functions in a recipe."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
         groups: Parameter groups, each with a `factor` on the learning rate.
 
     Raises:
-        RequestError: The function that the recipe names cannot be called, or returns something else.
+        RequestError: The recipe's function cannot be called, or does not return an optimizer.
     """
-    # Optimizers add their settings to the groups they are given.
+    # Optimizers add their settings to the groups in place.
     copies = [dict(group) for group in groups]
     rate, decay = recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "adam":
@@ -46,14 +46,14 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
 class Rates:
     """Sets the learning rate of every step.
 
-    A scheduler of torch advances on an optimizer of its own, without weights; what it sets there is copied. The rate of a step is
-    then a function of the step alone, in a resumed training too.
+    A scheduler of torch advances on a separate optimizer without weights, whose settings are copied. The rate of a step is then
+    a function of the step alone, also in a resumed training.
 
     Args:
         steps: Number of steps of the training.
 
     Raises:
-        RequestError: The function that the recipe names cannot be called, or returns no scheduler that follows the step alone.
+        RequestError: The recipe's function cannot be called, or does not return a scheduler that depends on the step alone.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int) -> None:
@@ -65,7 +65,7 @@ class Rates:
         self._scheduled = self._make_scheduler() if callable(recipe.schedule) else None
 
     def set(self, step: int) -> None:
-        """Set the learning rate of a step, counted from 1; steps may be left out, but never go back."""
+        """Set the learning rate of a step, counted from 1; steps may be skipped, but never decrease."""
         if self._scheduled is None:
             rate = self._recipe.rate(step, self._steps)
             for group in self._optimizer.param_groups:
@@ -74,7 +74,7 @@ class Rates:
         model, scheduler = self._scheduled
         warm = min(1.0, step / self._recipe.warmup_steps) if self._recipe.warmup_steps else 1.0
         with warnings.catch_warnings():
-            # The optimizer of its own takes no steps.
+            # torch warns that the separate optimizer takes no steps.
             warnings.simplefilter("ignore")
             for _ in range(step - self._advanced):
                 scheduler.step()

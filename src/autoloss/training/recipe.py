@@ -21,7 +21,7 @@ MakeSchedule = Callable[[Any, int], Any]
 
 @declare("recipe.")
 class Recipe:
-    """How a network is trained; the defaults are those of the paper's segmentation proxy (Appendix A).
+    """Optimizer, schedule, batch size and regularisation of a training; the defaults are the paper's segmentation proxy.
 
     Raises:
         RequestError: A value is outside its range.
@@ -37,7 +37,7 @@ class Recipe:
     """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
     optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd"
     """sgd, adam, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
-    `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; momentum and weight decay of the recipe are then its own matter."""
+    `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; the recipe's momentum and weight decay are then ignored."""
     learning_rate: Positive = 0.02
     """Initial learning rate, after the warm-up."""
     momentum: ShareBelowOne = 0.9
@@ -45,8 +45,8 @@ class Recipe:
     weight_decay: Amount = 5e-4
     """Factor of the L2 penalty on the weights."""
     schedule: Literal["poly", "cosine", "constant", "steps"] | MakeSchedule = "poly"
-    """How the learning rate changes over the training: poly, cosine, constant or steps, or a function that is called with
-    an optimizer and the number of steps and returns a scheduler, which advances after each step:
+    """Schedule of the learning rate: poly, cosine, constant or steps, or a function that is called with an optimizer and
+    the number of steps and returns a scheduler, which advances after each step:
     `lambda optimizer, steps: OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)`."""
     power: Amount = 0.9
     """Exponent of the schedule poly: the learning rate falls as (1 − step/steps)^power."""
@@ -57,11 +57,11 @@ class Recipe:
     warmup_steps: Natural = 0
     """Steps over which the learning rate rises linearly to that of the schedule."""
     clip_norm: Amount = 0.0
-    """Maximum norm of all gradients together; 0, the paper's, does not clip them."""
+    """Maximum joint norm of all gradients; 0, as in the paper, does not clip them."""
     auxiliary: Amount = 0.0
     """Factor on the loss of each auxiliary prediction of the network."""
     evaluation_batch: Count | None = None
-    """Batch size of the evaluation, 1 where examples differ in size; `batch_size` when None."""
+    """Batch size of the evaluation, 1 if examples differ in size; `batch_size` if None."""
 
     def scale_learning_rate(self, factor: float) -> Recipe:
         """Return a copy with the learning rate multiplied by `factor`, in every step."""
@@ -70,15 +70,15 @@ class Recipe:
         return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
 
     def shorten(self, fidelity: float) -> Recipe:
-        """Return a copy for a share of the schedule, of which the warmup takes no larger part than before."""
+        """Return a copy for a share of the schedule, with the warm-up shortened in proportion."""
         return dataclasses.replace(self, warmup_steps=math.ceil(self.warmup_steps * fidelity))
 
     def steps(self, examples: int, fidelity: float = 1.0) -> int:
-        """Return the number of optimizer steps on a number of training examples, in a share of the schedule."""
+        """Return the number of optimizer steps on `examples` training examples, in a share of the schedule."""
         return shorten_steps(self.epochs * max(1, examples // self.batch_size), fidelity)
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 1, where the schedule has a name."""
+        """Return the learning rate of a step, counted from 1; only for a schedule given by name."""
         if callable(self.schedule):
             raise TypeError("The schedule is a function; see optimization.Rates.")
         done = (step - 1) / steps
@@ -111,7 +111,7 @@ def shorten_steps(steps: int, fidelity: float) -> int:
 
 
 def name_function(value: Any) -> Any:
-    """Return the name of a function or a class, and any other value as it is."""
+    """Return the name of a function or a class, or any other value unchanged."""
     if isinstance(value, ScaledSchedule):
         return f"{value.factor:g} × {name_function(value.make)}"
     if isinstance(value, partial):

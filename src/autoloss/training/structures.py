@@ -1,4 +1,4 @@
-"""Structures of tensors, as a network is called with them: mapped, listed and described."""
+"""Nested inputs of a network: map, list and describe their tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Inputs = Any
-"""What a network is called with: a tensor or a list of tensors; a tuple of arguments; a dictionary of named arguments."""
+"""Inputs of a network: a tensor or a list of tensors; a tuple of arguments; a dictionary of named arguments."""
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
@@ -33,14 +33,14 @@ def list_tensors(inputs: Inputs) -> list[Tensor]:
 
 
 def describe(found: Any) -> str:
-    """Say what something is, for messages."""
+    """Describe the type of a value, for messages."""
     length = f" of {len(found)}" if isinstance(found, tuple | list) else ""
     kind = f" of {found.dtype}" if isinstance(found, np.ndarray) else ""
     return f"a {type(found).__name__}{length}{kind}"
 
 
 def describe_inputs(inputs: Inputs) -> str:
-    """Say types and shapes of the tensors of a structure, for messages."""
+    """Describe the types and shapes in a structure of tensors, for messages."""
     if isinstance(inputs, Mapping):
         return ", ".join(f"{key}: {describe_inputs(part)}" for key, part in inputs.items())
     if isinstance(inputs, tuple | list):

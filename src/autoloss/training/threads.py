@@ -1,4 +1,4 @@
-"""Computing on one thread, in the driver and in workers alike."""
+"""Computation on one thread, in the driver and in workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: sums round differently on several, and a score must not depend on the number of threads."""
+    """Compute on one thread inside the context: sums on several threads round differently, and scores must not depend on that."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""One training of a ready-made task, from its seed to its score, for any kind of network."""
+"""One training of a built-in or supervised task, from its seed to its score, for any kind of network."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 Figures = tuple[float, Mapping[str, float]]
-"""The score, and further figures by name."""
+"""The score, and further metrics by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer(Generic[Network, Batch]):
-    """Trains a network by a recipe and evaluates it.
+    """Trains a network with a recipe and evaluates it.
 
     Args:
         build: Makes the network.
         examples: Number of training examples.
         batches: (indices of the remaining batches, number of the first of them) → these batches.
-        make_loss: Network → function from a batch to its loss, in float32 whatever the precision of the network.
-        evaluate: (trained network, share of the schedule) → its figures, or the reason why it has none.
+        make_loss: Network → function from a batch to its loss, in float32 at any precision of the network.
+        evaluate: (trained network, share of the schedule) → its figures, or the reason why they are not finite.
         groups: Network → its parameter groups, each with a `factor` on the learning rate.
-        fit_elsewhere: Trains a network by the trainer of another library, instead of by `fit`.
-        draw_order: (recipe, generator) → indices of the examples of each batch of a whole training; shuffled when None.
+        fit_elsewhere: Trains a network with the trainer of another library instead of `fit`.
+        draw_order: (recipe, generator) → indices of the examples of each batch of a whole training; shuffled if None.
     """
 
     build: Callable[[], Network]
@@ -68,13 +68,13 @@ class Trainer(Generic[Network, Batch]):
         return Scored(*figures, curve)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
-        """Train a network as `train` does, and return what a function makes of it in evaluation mode."""
+        """Train a network as `train` does, and apply a function to it in evaluation mode."""
         with seed_generators(training.seed) as generator:
             network, curve = self._fit(generator, training, None)
             return curve if isinstance(curve, Diverged) else function(network.eval())
 
     def untrained(self, seed: int) -> float | None:
-        """Return the score of the network that a training with this seed begins with, None where it is not finite."""
+        """Return the score of the initial network of a training with this seed, or None if it is not finite."""
         with seed_generators(seed):
             figures = self._evaluate(self.execution.place(self.build()), 1.0)
         return None if isinstance(figures, str) else figures[0]
@@ -85,12 +85,12 @@ class Trainer(Generic[Network, Batch]):
         network = self.execution.place(self.build())
         if self.fit_elsewhere is not None:
             curve = self.fit_elsewhere(network, training, observe)
-            # Wherever the trainer has left it.
+            # The trainer may have left it on another device.
             network = self.execution.place(network)
             if self.execution.checkpoints and not isinstance(curve, Diverged):
                 save_network(network, self.execution.checkpoints.with_metadata(_make_metadata(training, self.examples)))
             return network, curve
-        # The first batches of the whole schedule: a short training sees as many different examples as it can.
+        # The first batches of the whole schedule, so that a short training sees as many different examples as possible.
         if self.draw_order is None:
             batches: Sequence[Tensor] = shuffle_batches(self.examples, self.recipe, generator)
         else:
@@ -127,14 +127,14 @@ def _make_metadata(training: Training, examples: int) -> dict[str, Any]:
 
 
 def select_examples(count: int, fidelity: float, least: int) -> Tensor:
-    """Return the indices of the examples that a training at a share of the schedule is evaluated on.
+    """Return the indices of the examples on which a training at a share of the schedule is evaluated.
 
-    The measurement shrinks with the square root of the share: its error stays small beside what training leaves to chance, and
-    its time below that of the training. The choice is always the same, so that losses are compared on the same examples.
+    Their number falls with the square root of the share: the error of the measurement stays small compared with the variance of
+    training, and its time below that of the training. The choice is fixed, so that losses are compared on the same examples.
 
     Args:
         count: Number of examples of the split.
-        least: Number of examples that are evaluated in any case, if there are so many.
+        least: Minimum number of examples to evaluate, at most `count`.
     """
     kept = min(count, max(least, math.ceil(count * math.sqrt(fidelity))))
     if kept == count:

@@ -1,4 +1,4 @@
-"""A training that is requested, and what it came to (Section 3); nothing here needs torch."""
+"""A requested training and its possible outcomes (Section 3); needs no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Training:
         schedule: One of the task's schedules.
         fidelity: Share of the schedule that is trained, in (0, 1].
         learning_rate: Factor on the schedule's learning rate, above 0.
-        scale: Branch → factor on its loss, above 0; 1 where a branch is left out. The caller of `Task.train` multiplies the
+        scale: Branch → factor on its loss, above 0; 1 for branches left out. The caller of `Task.train` multiplies the
             criterion by it; the task does not.
 
     Raises:
@@ -78,7 +78,7 @@ class Diverged:
 
     Args:
         step: Optimizer step at which it was noticed, counted from 1.
-        reason: What is not finite.
+        reason: A clause that names it, such as "the loss is not finite".
     """
 
     step: int

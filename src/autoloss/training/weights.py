@@ -1,4 +1,4 @@
-"""Loading weights from a file that holds names and tensors only; a pickle that could run code is refused."""
+"""Weights from a file of names and tensors only; a pickle that could run code is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
     """Read a state dict, saved by `torch.save` or as safetensors.
 
     Raises:
-        RequestError: There is no such file, it cannot be read, or it holds anything but names and tensors.
+        RequestError: The file is missing, cannot be read, or holds anything but names and tensors.
     """
     if not os.path.isfile(path):
         raise RequestError(
@@ -42,13 +42,13 @@ def load_state_dict(path: str) -> dict[str, Tensor]:
             f"The weights in {path} cannot be read: the file is damaged, or holds more than tensors, which could run code when "
             f"loaded. {_EXPECTED}"
         ) from None
-    except Exception as error:  # Each format, and each way to be damaged, has errors of its own.
+    except Exception as error:  # Each format raises its own errors.
         reason = (str(error).splitlines() or [""])[0]
         raise RequestError(
             f"The weights in {path} cannot be read ({type(error).__name__}: {reason[:300]}). {_EXPECTED}"
         ) from error
     if not isinstance(found, dict):
-        raise RequestError(f"{path} holds a {type(found).__name__} that is no state dict. {_EXPECTED}")
+        raise RequestError(f"{path} holds a {type(found).__name__}, not a state dict. {_EXPECTED}")
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise RequestError(f"{path} holds a {type(value).__name__} under {quote(name)}. {_EXPECTED}")

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-"""Which GPUs a process may use; ROCm reads it as well."""
+"""Environment variable that lists the GPUs of a process; ROCm reads it as well."""
 
 
 def deal_gpus(device: str | None, workers: int) -> tuple[str, ...]:
-    """Return for each worker the GPU that it trains on, by its index or id; nothing where there is nothing to deal out.
+    """Return the GPU of each worker, by index or id; empty if the device is not `cuda` or there is at most one GPU.
 
-    The workers take the GPUs in turn, and several share one where there are more of them. A task that names one GPU, such as
+    Workers take the GPUs in turn, and share them if there are fewer GPUs than workers. A task that names one GPU, such as
     `cuda:1`, keeps it for all workers.
 
     Args:
@@ -28,8 +28,8 @@ def deal_gpus(device: str | None, workers: int) -> tuple[str, ...]:
 
 
 def list_gpus() -> tuple[str, ...]:
-    """Return what names each GPU that this process may use, without starting to use one."""
-    # Here: a worker reads this file too, and not each of them needs torch.
+    """Return the index or id of each GPU that this process may use, without initializing any."""
+    # Imported here: every worker imports this file, and not every worker needs torch.
     import torch
 
     count = torch.cuda.device_count()
@@ -39,7 +39,7 @@ def list_gpus() -> tuple[str, ...]:
 
 
 def describe_gpus(gpus: Sequence[str]) -> list[str]:
-    """Say how workers share GPUs.
+    """Describe how workers share GPUs.
 
     Args:
         gpus: As from `deal_gpus`.

@@ -22,14 +22,14 @@ from autoloss.workers.messages import JobOutcome, Lost
 from autoloss.workers.pool import JobFunction, Workers
 
 FAULTY_ATTEMPTS = 3
-"""Only the first so many attempts at a job may be given a fault, so a run ends whatever the rates."""
+"""Attempts at a job that may be given a fault, the first ones; a run thus ends at any rates."""
 OVERUSE = 1.5
 """Memory that the fault `oom` takes, in multiples of the worker's limit."""
 HANG_SECONDS = 5.0
-"""Deadline of a job that was made to hang; its own may be an hour."""
+"""Deadline of an attempt with a fault that hangs; the job's own may be an hour."""
 STEP_BYTES = 64 << 20
 UNLIMITED_BYTES = 1 << 30
-"""Memory that the fault `oom` takes where there is no limit: enough to be measured, not enough to endanger the machine."""
+"""Memory that the fault `oom` takes if there is no limit: enough to be measured, too little to endanger the machine."""
 FOREVER_SECONDS = 10**6
 
 
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultyPayload:
-    """A payload, and the fault of its worker."""
+    """A payload with the fault of its attempt."""
 
     payload: Any
     fault: Fault
@@ -68,7 +68,7 @@ class FaultyFunction:
         fault = payload.fault
         if not fault.late:
             FAULTS[fault.kind](fault)
-        # A process that was stopped may be continued: there is a job to do.
+        # A stopped process may be continued: the job is still to be done.
         value = self.function(payload.payload)
         if fault.late:
             FAULTS[fault.kind](fault)
@@ -124,10 +124,10 @@ HANGING = ("hang", "hang-c", "freeze")
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Which faults to inject, and how often.
+    """Faults to inject, with their rates.
 
-    Which attempts are hit is a function of the seed, the job and the number of the attempt at it. Trainings are therefore hit
-    alike with any number of workers; how tests are divided into jobs depends on timing, and so do their faults.
+    The fault of an attempt is a function of the seed, the job and the number of the attempt. Trainings therefore get the same
+    faults with any number of workers; the division of tests into jobs depends on timing, and so do their faults.
 
     Args:
         rates: Key of `FAULTS` → share of attempts, 0 to 1.
@@ -147,7 +147,7 @@ class Injection:
             if not 0 <= rate <= 1:
                 raise RequestError(f"The rate of {name} is {rate}; it is a share of all attempts, from 0 to 1.")
         if sum(self.rates.values()) > 1:
-            raise RequestError(f"The rates of faults add up to {sum(self.rates.values()):g}; they cannot pass 1.")
+            raise RequestError(f"The rates of faults add up to {sum(self.rates.values()):g}; the most is 1.")
 
     @classmethod
     def parse(cls, text: str) -> Injection:
@@ -164,7 +164,7 @@ class Injection:
         for part in filter(None, map(str.strip, text.split(","))):
             name, _, value = (piece.strip() for piece in part.partition("="))
             if name in rates:
-                raise RequestError(f"{name} comes twice in the faults to inject; keep one of them.")
+                raise RequestError(f"{name} is given twice in the faults to inject; keep one of them.")
             try:
                 if name == "seed":
                     seed = int(value)
@@ -200,7 +200,7 @@ class Injection:
 
 
 class FaultyWorkers(Workers):
-    """Runs jobs on other workers and injects faults; an attempt that a fault ended is `Lost` with the cause `injected`.
+    """Runs jobs on other workers and injects faults; an attempt ended by a fault is `Lost` with the cause `injected`.
 
     A job that is submitted again after `Lost` keeps its number: it is the next attempt at the same job.
 
@@ -212,9 +212,9 @@ class FaultyWorkers(Workers):
     'injected'
 
     Args:
-        workers: They run a `FaultyFunction`; `close` closes them.
+        workers: Workers that run a `FaultyFunction`; `close` closes them.
         key: Payload → the identity of its job in every run of the same configuration.
-        memory_limit_bytes: The limit of one of them.
+        memory_limit_bytes: The limit of one worker.
 
     Attributes:
         injected: Kind → faults so far.
@@ -273,7 +273,7 @@ class FaultyWorkers(Workers):
             failed: Jobs that ended without a result.
         """
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.injected.items()))
-        lost = "no job was lost" if not failed else f"{failed} jobs failed for reasons of their own"
+        lost = "no job was lost" if not failed else f"{failed} jobs failed for other reasons"
         return (
             f"Injected {self.injected.total()} faults ({kinds or 'none was drawn'}): "
             f"{self.repeated} attempts repeated with the same seed, {lost}."

@@ -25,11 +25,11 @@ HEARTBEAT_SECONDS = 0.5
 LEASE_SECONDS = 10.0
 """Silence after which a job is lost. Ray itself notices a killed node after 13 s, a frozen one after a minute."""
 LISTENING_SECONDS = 1.0
-"""The most silence that one poll can count: while the driver is busy or stopped, it cannot hear a supervisor."""
+"""Most silence that one poll can add: a driver that is busy or stopped does not hear its supervisors."""
 RESTART_SECONDS = 1.0
-"""Between two attempts to start a supervisor in the same slot."""
+"""Pause between two attempts to start a supervisor in the same slot."""
 START_SECONDS = 120.0
-"""The run ends when no supervisor at all could be started for so long."""
+"""Time without any supervisor after which the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class Heartbeat:
 
 
 class Supervisor:
-    """Runs on a node of the cluster: one worker process, with its deadline and its memory limit enforced on the spot.
+    """One worker process on a node of the cluster, where its deadline and its memory limit are enforced.
 
     Args:
-        function: What jobs run, pickled by `encode_function`.
+        function: The function that jobs run, pickled by `encode_function`.
     """
 
     def __init__(self, function: bytes, memory_limit_bytes: int | None) -> None:
         self._workers = ProcessWorkers(function, 1, memory_limit_bytes=memory_limit_bytes)
 
     def beat(self, request: Request | None) -> Heartbeat:
-        """Start a job, where one is given, and answer when it has an outcome or after a moment."""
+        """Start a job, if one is requested; return when a job has an outcome, after `HEARTBEAT_SECONDS` at the latest."""
         if request is not None:
             payload = Pickled(request.payload)
             self._workers.submit(request.job, payload, deadline_seconds=request.deadline_seconds)
@@ -90,24 +90,24 @@ class Cluster(ABC):
 
     @abstractmethod
     def wait(self, calls: Sequence[Any], timeout_seconds: float) -> Sequence[tuple[Any, Heartbeat | Lost | Raised]]:
-        """Return calls with their answers, none after a timeout: `Lost` says that a supervisor is gone, `Raised` that it fails."""
+        """Return calls with their answers, none after a timeout; `Lost`: the supervisor is gone, `Raised`: it fails."""
 
     @abstractmethod
     def end(self, supervisor: Any) -> None:
-        """Have a supervisor and its worker killed, wherever it is."""
+        """Kill a supervisor and its worker, on whichever node they run."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what was started here and nothing else."""
+        """End only what this object started."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return in a sentence what the cluster has and what a supervisor needs."""
+        """Return one sentence on the resources of the cluster and those that a supervisor needs."""
 
 
 @dataclass(slots=True)
 class _RemoteSlot:
-    """A supervisor, the call that it has not answered yet, its job, and when another one may take its place."""
+    """A supervisor, its unanswered call, its job, and the time from which another one may replace it."""
 
     supervisor: Any = None
     call: Any = None
@@ -119,11 +119,11 @@ class _RemoteSlot:
 
 
 class LeasedWorkers(PolledWorkers):
-    """Runs jobs on a cluster with so many supervisors; a job that finds none ready waits for the next one.
+    """Runs jobs on the supervisors of a cluster, one per slot; a job waits until one is ready.
 
     Args:
-        lease_seconds: How long a supervisor may be silent.
-        clock: Seconds, which never decrease.
+        lease_seconds: Time for which a supervisor may be silent.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class LeasedWorkers(PolledWorkers):
         self._assign()
 
     def _assign(self) -> None:
-        """Give ready supervisors the jobs that have none, in the order of their submission."""
+        """Give waiting jobs to ready supervisors, in the order of their submission."""
         given = {slot.job for slot in self._slots}
         waiting = iter([job for job in self._jobs if job not in given])
         for slot in self._slots:

@@ -12,10 +12,10 @@ Cause = Literal["deadline", "killed", "memory", "device", "node", "exited", "inj
 
 TOKEN_BYTES = 16
 ANSWER_BYTES = 64 << 20
-"""The longest answer of a job that a driver takes; all that it needs is a few numbers and texts."""
+"""Longest answer of a job that a driver accepts; results are a few numbers and texts."""
 READ_BYTES = 1 << 20
 START = -1
-"""The number of the job that every worker does first: load the function."""
+"""The number of the first job of every worker: to load the function."""
 _HEADER = struct.Struct(f">{TOKEN_BYTES}sqQ")
 
 
@@ -39,7 +39,7 @@ class Raised:
     Args:
         message: Type and text of the exception.
         traceback_text: Without the frames of the worker itself.
-        at_start: No worker could be started or load the function, so every other job would fail likewise.
+        at_start: No worker could be started or load the function, so every other job would fail as well.
     """
 
     job: int
@@ -95,16 +95,16 @@ def decode(body: bytes) -> Any:
     """
     # The only unpickling in the package. It reads pipes between a driver and processes that the driver itself started
     # with the same user's rights and code, in memory, and what Ray carries between this driver and the supervisors that
-    # it started on a cluster that it was told to trust. Nothing that was on a disk ever gets here.
+    # it started on a cluster that it was told to trust. Nothing read from a disk gets here.
     return cloudpickle.loads(body)
 
 
 class StrayBytesError(ValueError):
-    """Something arrived on a pipe that is no answer."""
+    """Bytes on a pipe that are not an answer."""
 
 
 def pack_header(token: bytes, job: int, body: bytes) -> bytes:
-    """Write what precedes a body on a pipe: a token that only driver and worker know, the job and the length."""
+    """Pack the header of a message: a token that only driver and worker know, the job, and the length of the body."""
     return _HEADER.pack(token, job, len(body))
 
 
@@ -112,7 +112,7 @@ def split_answers(buffer: bytearray, token: bytes) -> list[tuple[int, bytes]]:
     """Remove all complete answers from the front of a buffer and return their jobs and bodies.
 
     Raises:
-        StrayBytesError: What follows is no answer of the worker with this token.
+        StrayBytesError: The buffer holds something other than answers of the worker with this token.
     """
     answers = []
     while buffer:

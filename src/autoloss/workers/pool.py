@@ -15,7 +15,7 @@ import cloudpickle
 from autoloss.workers.interruption import hold_interrupts
 from autoloss.workers.messages import JobOutcome, encode_function
 from autoloss.workers.process import WorkerProcess
-from autoloss.workers.process_state import restored_state
+from autoloss.workers.process_state import preserve_state
 from autoloss.workers.process_table import measure_memory
 from autoloss.workers.slot import Slot
 from autoloss.workers.worker import run_job
@@ -32,8 +32,8 @@ class Workers(ABC):
 
     - One thread makes all calls, and lives as long as the jobs do.
     - The caller numbers the jobs, and submits one when a slot is free.
-    - `wait` returns the outcome of every submitted job exactly once: `Finished`, `Raised` or `Lost`. No outcome is returned
-      of a job that was cancelled, or after `close`.
+    - `wait` returns the outcome of every submitted job exactly once: `Finished`, `Raised` or `Lost`. Nothing is returned
+      for a cancelled job, or after `close`.
     - After a `Lost` job its slot is usable again, and the caller may submit the job once more.
     - Deadlines and limits are enforced inside `wait`, so it is called often.
     - Ctrl-C during a call loses no outcome: the next `wait` returns it.
@@ -52,7 +52,7 @@ class Workers(ABC):
     @property
     @abstractmethod
     def busy(self) -> Collection[int]:
-        """The jobs that have no outcome."""
+        """The numbers of the jobs without an outcome."""
 
     @property
     def free(self) -> int:
@@ -66,7 +66,7 @@ class Workers(ABC):
         Args:
             job: Its number; not that of a job that is busy or whose outcome was not returned yet.
             payload: The argument of the function.
-            deadline_seconds: How long it may run; the start of a worker does not count.
+            deadline_seconds: Time for which it may run; the start of a worker does not count.
 
         Raises:
             RuntimeError: No slot is free, or the workers are closed.
@@ -78,7 +78,7 @@ class Workers(ABC):
         """Wait for outcomes.
 
         Returns:
-            At least one outcome, in the order in which they came, if any job was busy; none after a timeout.
+            Outcomes in the order of arrival: at least one if any job was busy, none after a timeout.
         """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Workers(ABC):
         """End all jobs and processes. A second call does nothing."""
 
     def _check(self, job: int, deadline_seconds: float, *, closed: bool) -> None:
-        """Refuse a job that cannot be taken now."""
+        """Raise if a job cannot be accepted now."""
         if closed:
             raise RuntimeError("The workers are closed.")
         if deadline_seconds <= 0:
@@ -105,7 +105,7 @@ class Workers(ABC):
             raise RuntimeError(f"All {self.slots} slots are busy. Call wait() before submitting job {job}.")
 
     def _check_busy(self, job: int) -> None:
-        """Refuse to cancel a job that is not busy."""
+        """Raise if a job to cancel is not busy."""
         if job not in self.busy:
             raise ValueError(f"There is no job {job} to cancel. Busy: {', '.join(map(str, self.busy)) or 'none'}.")
 
@@ -140,7 +140,7 @@ class InlineWorkers(Workers):
         self._jobs[job] = payload
 
     def wait(self, timeout_seconds: float | None = None) -> list[JobOutcome]:
-        with restored_state():
+        with preserve_state():
             outcomes = [run_job(self._function, job, payload) for job, payload in self._jobs.items()]
         self._jobs.clear()
         return outcomes
@@ -171,7 +171,7 @@ class PolledWorkers(Workers):
 
     @abstractmethod
     def _poll(self, timeout_seconds: float) -> None:
-        """Wait for messages, at most so long, and act on them; called while the workers are not closed."""
+        """Wait at most `timeout_seconds` for messages and handle them; not called after `close`."""
 
     @abstractmethod
     def _end(self, job: int) -> None:
@@ -198,7 +198,7 @@ class PolledWorkers(Workers):
                 )
                 if self._outcomes or not self.busy or is_interrupted() or time.monotonic() >= end:
                     break
-            # An interruption is raised as this returns, so nobody would get the list: the outcomes stay for the next call.
+            # An interrupt is raised as this returns, and the list would be lost: outcomes stay for the next call.
             found = [] if is_interrupted() else list(self._outcomes.values())
             for outcome in found:
                 del self._outcomes[outcome.job]
@@ -222,15 +222,15 @@ class ProcessWorkers(PolledWorkers):
     """Local processes, one per slot. Each has a process group, which gets SIGKILL when its job has to end.
 
     A worker starts with the first job of its slot and runs the next ones too; after a `Lost` job it is replaced. On Linux
-    all that descends from a worker ends with it; elsewhere a process that leaves the group (setsid) is not followed. Needs a
-    POSIX system.
+    all descendants of a worker end with it; elsewhere a process that leaves the group (setsid) may survive. Needs a POSIX
+    system.
 
     Args:
         function: Sent once to each worker, by cloudpickle in memory: lambdas and definitions of the user's script work.
-            Also the bytes that `encode_function` makes of it.
+            May be pickled already, by `encode_function`.
         memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
             times a second.
-        gpus: For each slot the GPU that its worker sees; without it, workers see those of this process.
+        gpus: For each slot the GPU that its worker sees; if empty, workers see those of this process.
 
     Raises:
         Exception: Whatever pickling the function raises.

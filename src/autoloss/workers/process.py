@@ -78,12 +78,12 @@ class WorkerProcess:
 
     @property
     def reaper(self) -> int:
-        """The process id of the reaper, from which all processes of the worker descend; it leads a group of its own."""
+        """The process id of the reaper, the ancestor of all processes of the worker; it leads its own process group."""
         return self._process.pid
 
     @property
     def group(self) -> int:
-        """The process group of the worker, which is its process id as well; waits a moment for a worker that just started."""
+        """The process group of the worker, also its process id; waits briefly for a worker that has just started."""
         end = time.monotonic() + REAP_SECONDS
         while self._worker is None and not self.hung_up and time.monotonic() < end:
             select.select([self._answers], [], [], REAP_SECONDS)
@@ -101,17 +101,17 @@ class WorkerProcess:
         self._write()
 
     def clear_output(self) -> None:
-        """Drop what the job before the next one printed."""
+        """Drop the output of the previous job."""
         self._tail.clear()
 
     def exchange(self) -> list[tuple[int, bytes]]:
-        """Write what is queued and read what has arrived, without waiting.
+        """Write queued requests and read arrived answers, without waiting.
 
         Returns:
-            The answers that are complete: the number of the job, and the body.
+            The complete answers: number of the job and body.
 
         Raises:
-            StrayBytesError: Something else arrived.
+            StrayBytesError: Something other than an answer arrived.
         """
         self._write()
         self._receive()
@@ -119,7 +119,7 @@ class WorkerProcess:
         return [] if self._worker is None else split_answers(self._incoming, self._token)
 
     def kill(self) -> None:
-        """Have the reaper end the worker and everything that descends from it."""
+        """Have the reaper kill the worker and all its descendants."""
         if not self._killed:
             for number in (signal.SIGTERM, signal.SIGCONT):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -147,7 +147,7 @@ class WorkerProcess:
         self._outgoing.clear()
 
     def describe_exit(self) -> tuple[Cause, str]:
-        """Return how a worker ended that this process did not kill; call `close` first."""
+        """Describe the end of a worker that this process did not kill; call `close` first."""
         status = self._process.returncode
         if status is not None and status >= 0:
             return "exited", f"The worker ended itself with exit status {status}."
@@ -187,7 +187,7 @@ class WorkerProcess:
             del self._incoming[: NUMBER.size]
 
     def _read(self, stream: IO[bytes]) -> bytes | None:
-        """Return what has arrived, an empty value at the end of the stream, None when nothing has arrived yet."""
+        """Return arrived bytes, empty bytes at the end of the stream, or None if nothing has arrived yet."""
         try:
             chunk = os.read(stream.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -211,15 +211,15 @@ class WorkerProcess:
 
 def _environment(gpu: str | None) -> dict[str, str]:
     path = os.pathsep.join(_import_path())
-    # One seed for str hashes: a task that iterates over a set of names does so in the same order in every worker.
+    # One seed for hashes of str: sets of names are iterated in the same order in every worker.
     own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, "1")}
     return {**os.environ, **own, **({} if gpu is None else {VARIABLE: gpu})}
 
 
 def _import_path() -> list[str]:
-    """Return the driver's import path, on which modules beside the user's script are found, the standard library first.
+    """Return the driver's import path with the standard library first; it also finds modules beside the user's script.
 
-    The driver has that library loaded already; a worker would take a user's `random.py` in its place.
+    The driver has that library loaded already; a worker would import a user's `random.py` instead of its module.
     """
     packages = sysconfig.get_path("platstdlib")
     standard = {sysconfig.get_path("stdlib"), packages, os.path.join(packages, "lib-dynload")}
@@ -227,7 +227,7 @@ def _import_path() -> list[str]:
 
 
 def _end_orphans(group: int) -> None:
-    """End what is left of a worker whose reaper was killed, and reap it where this process is the one to inherit it."""
+    """Kill the processes left by a worker whose reaper was killed, and reap those that this process inherited."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + REAP_SECONDS

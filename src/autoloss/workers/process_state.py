@@ -1,4 +1,4 @@
-"""Settings of a process, of torch and of numpy that a job may change for those after it; they are restored after each job.
+"""Settings of a process, of torch and of numpy that a job may change; they are restored after each job.
 
 docs/architecture.md says why no process is forked for each training instead.
 """
@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 State = Mapping[str, Any]
-"""Setting → value; of the modules that are loaded."""
+"""Setting → value, for the modules that are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Setting:
 
     Args:
         read: Module → a value that can be compared.
-        restore: Takes the module and such a value; None where nothing can bring it back.
+        restore: Called with the module and such a value; None if the setting cannot be restored.
     """
 
     module: str
@@ -42,7 +42,7 @@ def read_state() -> State:
 
 
 def restore_state(state: State) -> list[str]:
-    """Restore what differs.
+    """Restore the settings that differ.
 
     Returns:
         The settings that could not be restored.
@@ -61,8 +61,8 @@ def restore_state(state: State) -> list[str]:
 
 
 @contextmanager
-def restored_state() -> Iterator[None]:
-    """Restore all settings at the end; what cannot be restored stays."""
+def preserve_state() -> Iterator[None]:
+    """Restore all settings after the body; those that cannot be restored stay changed."""
     state = read_state()
     try:
         with warnings.catch_warnings():
@@ -75,7 +75,7 @@ def _is(setting: Setting, value: Any) -> bool:
     try:
         return bool(_read(setting) == value)
     except Exception:
-        # Of an array, or of an object of the job's own.
+        # Arrays, and objects of the job's own types, may not compare.
         return False
 
 
@@ -83,12 +83,12 @@ def _read(setting: Setting) -> Any:
     try:
         return setting.read(sys.modules[setting.module])
     except Exception as error:
-        # A folder that was deleted, a torch without this setting.
+        # For example a deleted working directory, or a torch without this setting.
         return type(error).__name__
 
 
 def _pair(module: str, getter: str, setter: str | None, *keys: Any) -> tuple[str, Setting]:
-    """Build a setting that one function reads and another one takes, both called with the keys first."""
+    """Build a setting from its getter and its setter, both called with `keys` first."""
     read, write = attrgetter(getter), attrgetter(setter or getter)
     restore = None if setter is None else lambda module, value: write(module)(*keys, value)
     return " ".join((f"{module}.{getter}", *map(str, keys))), Setting(module, lambda found: read(found)(*keys), restore)
@@ -107,7 +107,7 @@ _LEAST = [sys.float_info.min]
 
 
 class _Modules(dict[str, Any]):
-    """Modules by name; equal to what holds the same ones, whatever else was imported since."""
+    """Modules by name; equal to an earlier reading if none of these changed, whatever was imported since."""
 
     def __eq__(self, before: object) -> bool:
         return isinstance(before, _Modules) and before.items() <= self.items()
@@ -146,7 +146,7 @@ def _read_descriptors(_: Any) -> list[tuple[int, int]]:
 
 
 def _restore_device(torch: Any, device: Any) -> None:
-    # The CPU is what None stands for, and costs nothing then.
+    # None also means the CPU, and has no overhead.
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
@@ -185,11 +185,11 @@ SETTINGS: dict[str, Setting] = {
         lambda torch: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda torch, before: torch.autograd.set_detect_anomaly(*before),
     ),
-    # Compared as text: where smaller numbers than this one are taken for zero, they also compare equal to zero.
+    # Compared as text: denormal numbers that are flushed to zero also compare equal to zero.
     "denormal numbers": Setting(
         "torch", lambda torch: repr(_LEAST[0] / 4) != "0.0", lambda torch, on: torch.set_flush_denormal(not on)
     ),
-    # Entered and not left, modes see all that the next job computes.
+    # A mode that was entered and not left would see everything that the next job computes.
     "hooks of saved tensors": Setting(
         "torch", lambda torch: torch._C._autograd._top_saved_tensors_default_hooks(False)
     ),

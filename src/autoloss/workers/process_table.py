@@ -9,14 +9,14 @@ import psutil
 
 
 def find_descendants(process: int) -> list[psutil.Process]:
-    """Return the processes that a process started, and those that they started; none once it has ended."""
+    """Return all descendants of a process; none once it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process).children(recursive=True)
     return []
 
 
 def has_ended(process: int) -> bool:
-    """Check whether a process has ended, also while its parent has not reaped it."""
+    """Return True if a process has ended, also before its parent has reaped it."""
     try:
         return psutil.Process(process).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
@@ -24,11 +24,11 @@ def has_ended(process: int) -> bool:
 
 
 def measure_memory(roots: Iterable[int], limit_bytes: int) -> dict[int, int]:
-    """Return the memory in bytes of descendants of this process, each with all that descend from it.
+    """Return the memory in bytes of descendants of this process, each with all its own descendants.
 
     Args:
-        limit_bytes: Up to here memory is the sum of resident pages, where shared pages count for each process; above, shared
-            pages are divided among all that share them. That takes longer, some 10 ms per GB.
+        limit_bytes: Up to this, memory is the sum of resident pages, and shared pages count for each process; above it, they
+            are divided among the processes that share them, which takes longer, some 10 ms per GB.
     """
     owners = {root: root for root in roots}
     members: dict[int, list[psutil.Process]] = {root: [] for root in owners}
@@ -53,7 +53,7 @@ def _measure_resident(process: psutil.Process) -> int:
 
 
 def _measure_share(process: psutil.Process) -> int:
-    """Return the resident bytes of a process, with its share of the pages that others share where the system tells."""
+    """Return the resident bytes of a process, with its share of shared pages where the system reports it."""
     with contextlib.suppress(psutil.Error):
         return getattr(process.memory_full_info(), "pss", None) or process.memory_info().rss
     return _measure_resident(process)

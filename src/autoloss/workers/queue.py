@@ -1,4 +1,4 @@
-"""Jobs on their way through the workers: queued, and repeated when the machine ends them."""
+"""A queue of jobs for workers, which repeats the jobs that the machine ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoloss.workers.pool import Workers
 TRIES = 3
 """Failures of the machine after which a job is given up."""
 STARTS = 30
-"""Workers that may be killed while they start, before they begin a job, beside these failures."""
+"""Workers that may in addition be killed for a job before they begin it."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Job:
 
 
 class JobQueue:
-    """Gives jobs to workers in the order of their submission, urgent ones first, and repeats those that the machine ended.
+    """Gives jobs to workers in the order of their submission, urgent ones first; repeats those that the machine ended.
 
     Attributes:
         losses: Cause → attempts that the machine ended and that were repeated.
@@ -49,7 +49,7 @@ class JobQueue:
 
     @property
     def idle(self) -> int:
-        """The number of workers that nothing is queued for."""
+        """The number of free workers without a queued job."""
         return max(0, self._workers.free - len(self._waiting))
 
     @property
@@ -66,9 +66,9 @@ class JobQueue:
         return number
 
     def wait(self, timeout_seconds: float | None) -> list[JobOutcome]:
-        """Return the outcomes of jobs that ended: at least one, unless the time ran out or nothing is queued or running.
+        """Return the outcomes of ended jobs: at least one, unless the time ran out or nothing is queued or running.
 
-        A `Lost` one is of a job that was given up; its detail names each failure.
+        `Lost` means that a job was given up; its detail names each failure.
         """
         self._start()
         ended, self._ended = [*self._ended, *self._workers.wait(0.0 if self._ended else timeout_seconds)], []
@@ -84,7 +84,7 @@ class JobQueue:
         return outcomes
 
     def abandon(self) -> None:
-        """Stop everything that is queued or running; no outcome of it is returned."""
+        """Drop all queued and running jobs, without outcomes."""
         for number in self._jobs:
             if number in self._workers.busy:
                 self._workers.cancel(number)
@@ -92,7 +92,7 @@ class JobQueue:
         self._jobs.clear()
 
     def rest(self, seconds: float) -> None:
-        """Wait while nothing can be recorded: what ends is kept for the next `wait`, and no job is started."""
+        """Wait while nothing can be recorded: outcomes are kept for the next `wait`, and no job is started."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not self._workers.busy:

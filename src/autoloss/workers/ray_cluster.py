@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: each slot is an actor that supervises one worker process on its node.
 
 The function, with the task and its data, travels once to each node through Ray's object store. A worker asks for one CPU, and for
-a share of a GPU where the task trains on one. An open cluster, which runs code for everybody who reaches it, is refused.
+a share of a GPU if the task trains on one. An open cluster, which runs code for anyone who reaches it, is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Otherwise Ray hides GPUs from actors that ask for none, and says so.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Ray prints what it has to say of lost nodes to stdout, where results go; these are its filter of what it prints.
+    # Ray prints messages about lost nodes to stdout, where results go; these variables suppress them.
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
@@ -45,18 +45,18 @@ ISOLATED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 AUTH_MODE = "RAY_AUTH_MODE"
 PROBE_SECONDS = 30.0
 STORE_BYTES = 128 << 20
-"""Least room of the object store of a cluster that is started here."""
+"""Least size of the object store of a cluster that is started here."""
 
 
 def check_address(address: str, *, insecure: bool) -> None:
-    """Refuse what can be refused before anything starts.
+    """Check the address of a cluster before anything starts.
 
     Args:
         address: As `start_ray_workers` takes it.
-        insecure: Also use a cluster that asks for no token.
+        insecure: Also accept a cluster that asks for no token.
 
     Raises:
-        RequestError: Ray is missing, or the address is not that of a cluster that can be used.
+        RequestError: Ray is missing, or the address is not that of a usable cluster.
     """
     if address != AUTO and ("://" in address or ":" not in address):
         raise RequestError(
@@ -69,7 +69,7 @@ def check_address(address: str, *, insecure: bool) -> None:
         return
     advice = (
         "Start it with RAY_AUTH_MODE=token on every node (Ray ≥ 2.52), and this process too; or, in a network where you trust "
-        "everybody, allow it with ray_insecure."
+        "everyone, allow it with ray_insecure."
     )
     if not _has_token():
         raise RequestError(
@@ -77,7 +77,7 @@ def check_address(address: str, *, insecure: bool) -> None:
         )
     if answers_without_token(address):
         raise RequestError(
-            f"The Ray cluster at {address} takes commands without a token from whoever reaches it. {advice}"
+            f"The Ray cluster at {address} accepts commands without a token from anyone who reaches it. {advice}"
         )
 
 
@@ -97,10 +97,10 @@ def start_ray_workers(
             host:port of an existing one, with this process on one of its nodes.
         on_gpu: Whether jobs train on a GPU.
         memory_limit_bytes: Resident memory allowed for each worker's process group.
-        resume: How a run is resumed whose cluster is lost, and Ray ends this process.
+        resume: Command that resumes the run; printed if the cluster is lost and Ray ends this process.
 
     Raises:
-        RequestError: The cluster is not there, or has no GPU.
+        RequestError: The cluster cannot be used, or has no GPU although `on_gpu` is True.
     """
     frame = encode_function(function)
     with contextlib.ExitStack() as owned:
@@ -123,7 +123,7 @@ def start_ray_workers(
 
 
 def gpu_share(slots: int, gpus: float) -> float:
-    """Return the share of a GPU for a slot, so that all slots fit and none lies across two.
+    """Return the share of a GPU for a slot, such that all slots fit and none is spread over two GPUs.
 
     >>> gpu_share(16, 8)
     0.5
@@ -140,8 +140,8 @@ class RayCluster(Cluster):
 
     Args:
         arguments: Those of a `Supervisor`.
-        share: Of a GPU, for each.
-        owned: Closed with this: the connection to Ray, and a cluster that was started for it.
+        share: Share of a GPU for each supervisor.
+        owned: Closed with the cluster: the connection to Ray, and a cluster that was started for it.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class RayCluster(Cluster):
         with self._asking():
             ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_seconds)
             if ready:
-                # The others that are there by now as well.
+                # Also take the other calls that are answered by now.
                 ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return [(call, self._answer(call)) for call in ready]
 
@@ -188,7 +188,7 @@ class RayCluster(Cluster):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turn what Ray raises when the whole cluster is gone into an error of the run."""
+        """Turn the exceptions that Ray raises when the whole cluster is lost into an error of the run."""
         try:
             yield
         except (self._ray.exceptions.RayError, ConnectionError) as error:
@@ -207,17 +207,17 @@ class RayCluster(Cluster):
         except errors.RayError as error:
             if isinstance(error, errors.RayActorError) and error.actor_init_failed:
                 return Raised(START, f"A worker could not start on the cluster: {error}", "", 0.0)
-            # A lost actor or object, a worker that crashed, a raylet that is gone: never the fault of what was computed.
+            # A lost actor or object, a crashed worker, a lost raylet: never the fault of the job's code.
             return Lost(START, "node", f"{type(error).__name__}: {_first_lines(error)}", 0.0)
 
 
 def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int, lost: str) -> ModuleType:
-    """Start a cluster on the loopback address, with a token of its own.
+    """Start a cluster on the loopback address, with its own token.
 
     Args:
-        lost: What is printed when Ray ends this process.
+        lost: Message printed when Ray ends this process.
     """
-    # Nobody but this user can enter it.
+    # A folder that only this user can enter.
     folder = Path(tempfile.mkdtemp(prefix="autoloss-ray-"))
     owned.enter_context(keeper(lost, folder))
     _set_variables(owned, {**QUIET, **ISOLATED, **_token_in(folder)})
@@ -241,14 +241,14 @@ def _start_cluster(owned: contextlib.ExitStack, slots: int, function_bytes: int,
         include_dashboard=False,
         object_store_memory=max(STORE_BYTES, 2 * function_bytes),
         _node_ip_address=LOOPBACK,
-        # Ray lets everybody into its own folder; nobody gets through the one around it.
+        # Ray opens its own folder to all users; the folder around it is closed to them.
         _temp_dir=str(folder / "ray"),
     )
     return ray
 
 
 def _join_cluster(owned: contextlib.ExitStack, address: str) -> ModuleType:
-    """Connect to an existing cluster; a connection that this process has already is used and kept."""
+    """Connect to an existing cluster; an existing connection of this process is used and kept."""
     _set_variables(owned, QUIET)
     import ray
 
@@ -297,7 +297,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def answers_without_token(address: str) -> bool:
-    """Return whether a cluster tells its state to somebody without a token."""
+    """Return True if a cluster reports its status without a token."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
@@ -314,7 +314,7 @@ def _has_token() -> bool:
 
 
 def _token_in(folder: Path) -> Mapping[str, str]:
-    """Return the variables for a token: none where the user has one, else those of a new file that only this user can read."""
+    """Return the variables for a token: none if the user has one, else those of a new file that only this user can read."""
     if _has_token():
         return {}
     path = folder / "token"

@@ -1,7 +1,7 @@
-"""A process that outlives a driver on Ray: Ray ends a driver without a word when the node under it is lost.
+"""A process that outlives a driver on Ray: Ray ends a driver without a message when the driver's node is lost.
 
-`python -m autoloss.workers.ray_keeper MESSAGE [FOLDER]` waits for its standard input to end. Unless it was told that all is well,
-it prints the message; it removes the folder in any case.
+`python -m autoloss.workers.ray_keeper MESSAGE [FOLDER]` waits for its standard input to end. It prints the message unless the
+driver reported its own end; it removes the folder in any case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMOVE_SECONDS = 15.0
 
 @contextmanager
 def keeper(message: str, *folder: Path) -> Iterator[None]:
-    """Have a folder removed when this process leaves the body or ends inside; then a message is printed to stderr as well."""
+    """Have a folder removed when this process leaves the body or dies inside; in the latter case, print a message to stderr."""
     command = [sys.executable, "-P", "-m", "autoloss.workers.ray_keeper", message, *map(str, folder)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
     with subprocess.Popen(
@@ -39,7 +39,7 @@ def main() -> None:
     message, *folders = sys.argv[1:]
     if sys.stdin.buffer.read() != DONE:
         print(f"autoloss: {message}", file=sys.stderr, flush=True)
-    # Nobody waits for the rest.
+    # Readers of stderr need not wait for the removal.
     sys.stderr.close()
     os.close(2)
     end = time.monotonic() + REMOVE_SECONDS

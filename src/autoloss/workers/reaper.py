@@ -1,9 +1,9 @@
-"""The process between a driver and its worker: it holds their pipes, and nothing of the worker outlives it.
+"""The process between a driver and its worker: it holds their pipes, and no process of the worker outlives it.
 
 `python -m autoloss.workers.reaper DRIVER_PID`
 
-A worker is a child of its reaper, which on Linux also becomes the parent of whatever the worker leaves behind. When the worker
-or the driver ends, or the driver asks for it, the reaper kills all of them and ends as the worker did.
+A worker is a child process of its reaper, which on Linux also becomes the parent of processes that the worker leaves behind. When
+the worker or the driver ends, or the driver asks for it, the reaper kills all of them and ends with the worker's exit status.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ END_SECONDS = 1.5
 
 
 def main() -> None:
-    """Fork; this process becomes the reaper, and its child the worker, as the leader of its own session."""
+    """Fork: this process becomes the reaper, and its child process the worker, as the leader of its own session."""
     driver = int(sys.argv[1])
     _control(PR_SET_PDEATHSIG, signal.SIGCONT)
-    # What loses its parent becomes a child of this process.
+    # Orphaned descendants become child processes of this one.
     _control(PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != driver:
         os._exit(1)
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def _control(option: int, value: int) -> None:
-    """Call prctl, which other systems do not have."""
+    """Call prctl on Linux; other systems do not have it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
 
 
 def _keep(driver: int, worker: int) -> NoReturn:
-    """Wait until the worker or the driver ends, or the driver says so; end with all that is left, and as the worker did."""
+    """Wait until the worker or the driver ends, or the driver sends SIGTERM; then kill all descendants and end like the worker."""
     told: list[int] = []
     woken, waking = os.pipe()
     for pipe in (woken, waking):
@@ -75,9 +75,9 @@ def _keep(driver: int, worker: int) -> NoReturn:
     events.register(woken, select.POLLIN)
     hung_up = has_ended = False
     while not (hung_up or told or os.getppid() != driver):
-        if not has_ended and _ended(worker):
+        if not has_ended and _has_exited(worker):
             has_ended = True
-            # The driver sees that nothing will come, and says when it has seen it: until then the worker's number is taken.
+            # The driver sees the end of the stream and replies; until then the worker's process id must stay taken.
             os.close(1)
             _end_descendants(worker)
         _reap_orphans(worker)
@@ -90,8 +90,8 @@ def _keep(driver: int, worker: int) -> NoReturn:
     os._exit(1)
 
 
-def _ended(worker: int) -> bool:
-    """Say whether the worker has ended; it is not reaped, so that no other process gets its number."""
+def _has_exited(worker: int) -> bool:
+    """Return True if the worker has ended, without reaping it, so that no other process gets its process id."""
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return False
@@ -105,7 +105,7 @@ def _reap_orphans(worker: int) -> None:
 
 
 def _end_descendants(worker: int) -> None:
-    """Kill all that descend from this process, and what they start meanwhile, until nothing is left."""
+    """Kill all descendants of this process, also those started meanwhile, until none is left."""
     end = time.monotonic() + END_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -115,13 +115,13 @@ def _end_descendants(worker: int) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         _reap_orphans(worker)
-        if not left and _ended(worker):
+        if not left and _has_exited(worker):
             return
         time.sleep(0.002)
 
 
 def _end_like(status: int) -> NoReturn:
-    """End as the worker did, so that the driver sees it."""
+    """End with the worker's exit status or signal, so that the driver sees it."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError, ValueError):

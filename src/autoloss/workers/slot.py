@@ -1,4 +1,4 @@
-"""One slot for jobs: its worker process, its job, and what a limit or the end of the worker means for that job."""
+"""One slot for jobs: its worker process, its job, and the outcome of that job at a limit or at the end of the worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunningJob:
     """A job in its slot.
 
     Args:
-        started: When the worker was ready for it, or None before that.
+        started: Time at which the worker was ready for it, or None before that.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Slot:
         self.job: RunningJob | None = None
 
     def submit(self, number: int, body: bytes, deadline_seconds: float) -> None:
-        """Send the worker its job."""
+        """Send a job to the worker, which is started if there is none."""
         if self.worker is not None and self.worker.has_ended:
             self.clear()
         if self.worker is None:
@@ -57,13 +57,13 @@ class Slot:
         self.job = RunningJob(number, deadline_seconds, time.monotonic() if self.worker.ready else None)
 
     def update(self, memory: Mapping[int, int]) -> JobOutcome | None:
-        """Read what the worker sent and enforce its limits.
+        """Read the answers of the worker and enforce its limits.
 
         Args:
-            memory: Reaper of a worker → resident bytes; empty when it was not measured.
+            memory: Reaper of a worker → resident bytes; empty if memory was not measured.
 
         Returns:
-            The outcome of the job, once it has one; the slot is free then.
+            The outcome of the job, once it has one; the slot is then free.
         """
         worker = self.worker
         if worker is None:
@@ -99,14 +99,14 @@ class Slot:
                     if self.job is not None:
                         self.job.started = time.monotonic()
                 case Raised(job=number) if number == START:
-                    text = f"A worker could not load what it is to run. {message.message}"
+                    text = f"A worker could not load the function of its jobs. {message.message}"
                     return self._fail(text, message.traceback_text, at_start=True)
                 case Lost():
                     # The worker itself reports an error of its memory or its GPU; it gets no other job.
                     return self._lose(worker, message.cause, message.detail)
                 case _:
                     if is_last:
-                        # Something that its job changed cannot be restored.
+                        # A setting that the job changed cannot be restored.
                         self._discard()
                     return message
         return None
@@ -116,7 +116,7 @@ class Slot:
             worker.close()
             cause, text = worker.describe_exit()
             if cause == "exited" and not worker.ready:
-                # Another one would end likewise: an error to show, not an accident to repeat.
+                # Another worker would end in the same way: an error to show, not an accident to repeat.
                 return self._fail(f"A worker could not start. {text}{worker.last_output()}", "", at_start=True)
             return self._lose(worker, cause, text)
         used, limit = memory.get(worker.reaper, 0), self._memory_limit_bytes
@@ -130,7 +130,7 @@ class Slot:
         return None
 
     def _refuse(self, worker: WorkerProcess, found: str) -> JobOutcome:
-        """End a worker whose pipe somebody else wrote to: what follows could be anything."""
+        """End a worker whose pipe another process wrote to: nothing further on it can be trusted."""
         return self._lose(worker, "exited", f"The worker's answers cannot be read: {found}. It was ended.")
 
     def _lose(self, worker: WorkerProcess, cause: Cause, text: str) -> Lost:

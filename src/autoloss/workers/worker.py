@@ -1,6 +1,6 @@
 """A worker: runs one function on the payloads that its driver sends.
 
-Its parent is a reaper (`reaper.py`), which ends it, and all that it leaves, as soon as its driver has ended.
+Its parent is a reaper (`reaper.py`), which ends it, with all its descendants, as soon as its driver has ended.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ DEVICE_TEXTS = ("CUDA error", "HIP error", "device-side assert", "CUBLAS_STATUS_
 MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 1000, 6000
 PRIVATE = 100
-"""Least number of a descriptor that user code does not meet by chance."""
+"""Least number of a file descriptor that user code does not use by chance."""
 OOM_SCORE = 500
-"""`oom_score_adj` of a worker: the kernel's OOM killer ends it, and its job is tried again, before it ends the driver."""
+"""`oom_score_adj` of a worker: the kernel's OOM killer ends it, and its job is repeated, before it ends the driver."""
 
 
 class Channel:
-    """A worker's way to its driver, through pipes that its reaper holds.
+    """A worker's connection to its driver, through pipes that its reaper holds.
 
     On Linux its pipes are opened for one message at a time: while a job runs, no descriptor of its process leads to the driver.
 
     Args:
-        reaper: The process whose standard input and output are the pipes.
+        reaper: Id of the process whose standard input and output are the pipes.
     """
 
     def __init__(self, reaper: int) -> None:
@@ -95,7 +95,7 @@ def run_job(
     """Run one job and return its outcome, whatever it raises.
 
     Args:
-        passing: Exceptions that pass through: in the process of the driver, Ctrl-C.
+        passing: Exceptions that are not caught; in the driver's process, Ctrl-C.
 
     >>> run_job(len, 3, "abc").value
     3
@@ -112,7 +112,7 @@ def run_job(
         except passing:
             raise
         except BaseException:
-            # Its type, its causes or its text are the job's code as well, and raise.
+            # The type, the causes or the text of the exception are code of the job too, and may raise.
             cause, texts = None, ("An exception that cannot be described.", "")
         if cause is not None:
             return Lost(job, cause, "\n".join(texts), seconds)
@@ -121,9 +121,9 @@ def run_job(
 
 
 def classify_error(error: BaseException) -> Cause | None:
-    """Return which part of the machine failed, or None when the code did.
+    """Return the part of the machine that failed, or None if the job's code did.
 
-    The causes of an exception count too: after an error of a GPU, all that its process does there fails as well.
+    The causes of an exception count too: after an error of a GPU, every call of its process on that GPU fails as well.
     """
     seen: set[int] = set()
     rest = [error]
@@ -159,7 +159,7 @@ def serve(reaper: int) -> None:
     """Load the function and run jobs until the driver is gone."""
     channel = Channel(reaper)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The last lines must be written before the worker is killed.
+        # So that the last lines are written before the worker is killed.
         sys.stdout.reconfigure(line_buffering=True)
     # An interrupt from outside is an accident of the machine; KeyboardInterrupt then comes from the job's own code.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -189,12 +189,12 @@ def _run_jobs(channel: Channel) -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
-        # What the task itself set when it was loaded is part of the task; a module is looked at once it is loaded.
+        # Settings made while the function was loaded are kept; those of a module are read once it is loaded.
         state = {**read_state(), **state}
         with warnings.catch_warnings():
             outcome = run_job(lambda body: loaded.value(decode(body)), job, payload, passing=())
         if os.getpid() != own:
-            # A process that user code forked came back out of it: the answer is its parent's to give.
+            # User code forked this process and did not end it: only its parent may answer.
             os._exit(0)
         faulthandler.cancel_dump_traceback_later()
         is_last = bool(restore_state(state))
@@ -204,7 +204,7 @@ def _run_jobs(channel: Channel) -> None:
 
 
 def _pickle(outcome: JobOutcome, *, is_last: bool = False) -> bytes:
-    """Write an outcome, and whether the worker can take no other job."""
+    """Pickle an outcome; `is_last` tells the driver that the worker can run no other job."""
     pickled = run_job(cloudpickle.dumps, outcome.job, (outcome, is_last), passing=())
     match pickled:
         case Finished(value=body) if len(body) <= ANSWER_BYTES:
