@@ -21,7 +21,7 @@ from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.retrain import FILE, Pace, Retraining, choose_baselines
 from autoloss.errors import OwnedError, RequestError, RunError
 from autoloss.proposing.records import State
-from autoloss.report.retrained import as_csv, markdown, retraining_table, write
+from autoloss.report.retrained import retraining_table, to_csv, to_markdown, write
 from autoloss.run import retraining
 from autoloss.run.results import open_run
 from autoloss.run.retraining import retrain
@@ -317,7 +317,7 @@ def test_a_task_of_ones_own_is_trained_without_checkpoints(run, tmp_path, monkey
         monkeypatch.setattr(f"autoloss.{module}.FULL", "proxy")
     found = retrain(run, task=QuickTask(diverging=1), out=tmp_path, training_seeds=1, split="valid", against=["ce"])
     assert {outcome.state for row in found.rows for outcome in row.outcomes} == {State.DIVERGED}
-    assert "diverged: a hash said so" in markdown(found)
+    assert "diverged: a hash said so" in to_markdown(found)
     with pytest.raises(RequestError, match="declares no `execution`"):
         retrain(run, task=QuickTask(), out=tmp_path, precision="bfloat16")
 
@@ -348,8 +348,8 @@ def test_the_papers_rows_stand_beside():
     )
     assert name == TaskReference("voc-seg", {"metric": "miou", "loaders": "2", **recipe.options, "data": "d"})
     found = Retraining(Path("x"), {"task": "voc-seg", "split": "test"}, "miou", (), [], published)
-    assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in markdown(found)
-    assert "found for bf1,published,bf1,0.713,," in as_csv(found)
+    assert "| found for miou (published) |  | 0.7850 | 0.6490 |" in to_markdown(found)
+    assert "found for bf1,published,bf1,0.713,," in to_csv(found)
     assert retraining_table(found).row_count == 5
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from autoloss.errors import RequestError
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import MUTATIONS, mutate, trace_mutations
-from autoloss.report.failures import failures, print_failures
+from autoloss.report.failures import group_failures, print_failures
 from autoloss.report.individual import print_show, show_values, sparkline
 from autoloss.report.lineage import lineage
 from autoloss.report.summary import list_by_size, list_top
@@ -128,7 +128,7 @@ def test_show_knows_what_is_still_in_training_and_what_is_not_there(directory, c
 
 
 def test_failures_are_grouped_with_an_example_of_each(directory, capsys):
-    values = failures(read_once(directory, thorough=True))
+    values = group_failures(read_once(directory, thorough=True))
     (group,) = values["trainings"]
     assert group == {
         "state": "diverged",

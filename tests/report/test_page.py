@@ -21,7 +21,7 @@ from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.records import Outcome, State
-from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thinned
+from autoloss.report.page.charts import SIZE, axis, dots, line, steps, thin_points
 from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.figures import baseline_on_valid
 from autoloss.report.page.rendering import page, policy
@@ -172,7 +172,7 @@ def test_only_a_report_is_replaced(tmp_path, capsys):
     out.write_text("mine")
     capsys.readouterr()
     assert run("report", directory, "--out", out) == 2
-    assert "is no report, so it is not replaced" in capsys.readouterr().err
+    assert "so it is not replaced" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert run("report", directory, "--out", tmp_path) == 2
     assert run("report", directory, "--out", directory / FILE / "x") == 2
@@ -360,7 +360,7 @@ def test_every_kind_of_branch_is_drawn(text, form):
 def test_a_thinned_series_keeps_its_extremes():
     rng = Random(0)
     points = [(float(at), rng.random()) for at in range(100_000)]
-    kept = thinned(points)
+    kept = thin_points(points)
     assert len(kept) <= 600
     assert max(kept, key=lambda point: point[1]) == max(points, key=lambda point: point[1])
     assert kept == sorted(kept)

@@ -12,7 +12,7 @@ from rich.console import Console
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import trace_mutations
 from autoloss.proposing.records import Individual
-from autoloss.report.failures import failures, print_failures
+from autoloss.report.failures import group_failures, print_failures
 from autoloss.report.individual import print_show, show_values
 from autoloss.report.lineage import lineage
 from autoloss.report.page.contents import gather_contents
@@ -105,7 +105,7 @@ def test_the_mutations_of_a_scaled_candidate_of_a_scaled_parent_are_those_that_w
 
 
 def test_failures_name_the_share_of_their_example(directory):
-    values = failures(Reader(directory))
+    values = group_failures(Reader(directory))
     assert values["trainings"][0]["example"]["fidelity"] == 0.125
     console = Console(record=True, width=200)
     print_failures(console, values, directory)

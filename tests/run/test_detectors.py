@@ -9,7 +9,7 @@ import pytest
 import autoloss
 from autoloss import recipes
 from autoloss.comparison.retrain import FILE, Pace
-from autoloss.report.retrained import markdown
+from autoloss.report.retrained import to_markdown
 from autoloss.run.results import open_run
 from autoloss.run.retraining import asked, retrain
 from autoloss.store.run_settings import TaskReference
@@ -65,7 +65,7 @@ def test_a_retrained_detector_killed_midway_goes_on_to_the_same_table(run, tmp_p
         assert len(store.trainings()) == len(list((tmp_path / "killed").rglob(NETWORK))) == 2
     assert whole.metric == "ap50"
     assert {"map", "voc07"} < set(whole.figures)
-    assert "| loss | seeds | ap50 |" in markdown(whole)
+    assert "| loss | seeds | ap50 |" in to_markdown(whole)
 
 
 def test_the_papers_detectors_stand_beside():

@@ -14,7 +14,7 @@ from autoloss.evaluation.dispatch import Dispatcher, run_jobs
 from autoloss.evaluation.evaluator import to_record
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
-from autoloss.report.failures import failures
+from autoloss.report.failures import group_failures
 from autoloss.run.request import make_request
 from autoloss.settings import Configuration, LimitSettings
 from autoloss.store.read import Reader
@@ -200,5 +200,5 @@ def test_a_run_with_reasons_of_any_length_is_read(tmp_path):
             outcome = Outcome(state=State.FAILED, reason=LONG)
             store.add_training("neg(y)", Training(seed=seed), outcome)
     assert (tmp_path / FILE).stat().st_size > len(LONG)
-    found = failures(Reader(tmp_path))
+    found = group_failures(Reader(tmp_path))
     assert len(json.dumps(found)) < 20_000

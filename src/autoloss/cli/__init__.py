@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         what = error.filename or "The output"
-        _fail(RunError(f"{what} cannot be written: {error.strerror}. Make room, or write it elsewhere."), 1)
+        _fail(RunError(f"{what} cannot be written: {error.strerror}. Free space, or write it elsewhere."), 1)
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
     sys.exit(0)
@@ -60,7 +60,7 @@ def _screen(text: str) -> str:
 
 
 def _name_option(error: RequestError) -> RequestError:
-    """Return an error that names the option for the argument that has to change."""
+    """Return the error with the name of the command-line option of its argument."""
     if error.argument is None:
         return error
     option = OPTIONS.get(error.argument, f"--{error.argument.replace('_', '-')}")
@@ -68,6 +68,6 @@ def _name_option(error: RequestError) -> RequestError:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    # Every process prints it: torchrun ends the others as soon as one has failed.
+    # Printed by every process: torchrun ends the others as soon as one has failed.
     print(f"autoloss: {_screen(str(error))}", file=sys.stderr)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The application that commands join, and what is printed: tables for people, one JSON document for programs."""
+"""The application of all commands, and its output: tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _print_version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if show:
         from autoloss import __version__
 
@@ -56,30 +56,30 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM like Ctrl-C, with an exit code of its own."""
+    """Handle SIGTERM like Ctrl-C, with its own exit code."""
     raise Terminated
 
 
 def is_first_process() -> bool:
-    """Return whether this process prints; of those that torchrun starts, only the first does."""
+    """Return True if this process prints; of those that torchrun starts, only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def console_of(to_stderr: bool = False) -> Console:
-    """Return the console that results are printed to."""
+    """Return the console for results."""
     from autoloss.report.terminal import console
 
     return console(to_stderr=to_stderr, quiet=not is_first_process())
 
 
 def print_lines(*texts: object, to_stderr: bool = False) -> None:
-    """Print lines of text, which the terminal may wrap but which are not broken."""
+    """Print lines of text without line breaks of their own; the terminal may wrap them."""
     for text in texts:
         console_of(to_stderr).print(text, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Print a line beside the results, to stderr."""
+    """Print a line to stderr, apart from the results."""
     print_lines(text, to_stderr=True)
 
 

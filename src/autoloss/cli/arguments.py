@@ -1,4 +1,4 @@
-"""Arguments that several commands share: each declared once, parsed and checked before torch is imported."""
+"""Arguments shared by several commands, parsed and checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[
 
 
 def check_task_name(task: str, metric: str | None) -> None:
-    """Refuse an unknown task or metric, before torch is imported."""
+    """Raise for an unknown task or metric, before torch is imported."""
     from autoloss.tasks.catalogue import find_entry
 
     if task.endswith(".py"):
@@ -73,7 +73,7 @@ def check_task_name(task: str, metric: str | None) -> None:
 
 
 def _suggest_objects(path: str) -> str:
-    """Return `file.py:name` for what a file defines at its top, without running it."""
+    """Return `file.py:name` for likely tasks among the top-level definitions of a file, without running it."""
     import ast
 
     try:
@@ -106,7 +106,7 @@ def parse_frozen(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_budget(text: str | None, directory: Path) -> int | None:
-    """Parse a budget: a number, or `+N` for N trainings more than that of the run."""
+    """Parse a budget: a number, or `+N` for N trainings more than the budget of the run."""
     if text is None:
         return None
     try:

@@ -73,7 +73,7 @@ def check(
         bool | None,
         typer.Option(
             "--rates/--no-rates",
-            help="Train the standard loss at a grid of learning rates, too [default: where it takes seconds].",
+            help="Also train the standard loss at a grid of learning rates [default: if it takes seconds].",
         ),
     ] = None,
     assignments: arguments.Assignments = None,
@@ -82,9 +82,9 @@ def check(
     """Check a task before a search: its samples, its standard loss, and the expected time of a search."""
     settings, options = arguments.parse_assignments(assignments, data)
     arguments.check_task_name(task, metric)
-    from autoloss.run.check import check as checked
+    from autoloss.run import check as checking
 
-    report = checked(
+    report = checking.check(
         task,
         metric=metric,
         options=options,
@@ -127,10 +127,10 @@ def simplify(
 
 
 def _simplify(text: str, activation: str | None = None, *, one_hot: bool = False) -> dict[str, Term]:
-    """Simplify each branch of a formula or of a loss of the zoo, for the activation it was found with.
+    """Simplify each branch of a formula or of a loss of the zoo, by default for the activation it was found with.
 
     Raises:
-        RequestError: No formula, a hand-written loss, or an unknown activation.
+        RequestError: The text is not a formula, the loss is hand-written, or the activation is unknown.
     """
     from autoloss.formulas.simplify import simplify as simplify_formula
     from autoloss.zoo import ENTRIES

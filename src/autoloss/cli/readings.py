@@ -58,11 +58,10 @@ def show(
 @app.command()
 def failures(directory: arguments.Directory, as_json: arguments.AsJson = False) -> None:
     """Show trainings without a score and rejected losses, grouped by reason."""
-    from autoloss.report.failures import failures as found
-    from autoloss.report.failures import print_failures
+    from autoloss.report.failures import group_failures, print_failures
     from autoloss.store.read import read_once
 
-    values = found(read_once(directory, thorough=True))
+    values = group_failures(read_once(directory, thorough=True))
     if as_json:
         print_json(values)
     else:
@@ -116,13 +115,13 @@ def replay(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Derive every candidate of a run again from the recorded scores; nothing is trained."""
-    from autoloss.run.replay import replay as replayed
+    from autoloss.run import replay as replaying
 
-    found = replayed(directory, full=full)
+    found = replaying.replay(directory, full=full)
     if as_json:
         print_json(found.values())
     if found.difference is not None:
-        raise RunError(f"The run in {directory} is not what its configuration and seed give: {found.difference}.")
+        raise RunError(f"The run in {directory} differs from its configuration and seed: {found.difference}.")
     if not as_json:
         print_lines(found.summary)
 

@@ -37,10 +37,10 @@ def score(
     arguments.check_task_name(task, metric)
     from autoloss.report.leaderboard import comparison_table
     from autoloss.report.summary import comparison_rows
-    from autoloss.run.scoring import score as scored
+    from autoloss.run import scoring
 
     further = arguments.parse_list(also or "")
-    rows = scored(
+    rows = scoring.score(
         task,
         loss,
         metric=metric,
@@ -75,11 +75,11 @@ def compare(
     """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
     from autoloss.report.leaderboard import columns_of, comparison_of
     from autoloss.report.summary import summarize
+    from autoloss.run import scoring
     from autoloss.run.results import open_run
-    from autoloss.run.scoring import compare as compared
 
     further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
-    compared(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, say=say)
+    scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, say=say)
     found = open_run(directory)
     summary = summarize(found)
     if as_json:
@@ -125,12 +125,12 @@ def retrain(
         raise RequestError(f"A retraining takes options of the task; found the search setting {', '.join(settings)}.")
     from autoloss.report.retrained import retraining_table, write
     from autoloss.report.status import Status
-    from autoloss.run.retraining import retrain as retrained
+    from autoloss.run import retraining
 
     console = console_of(to_stderr=as_json)
     try:
         with Status(console) as status:
-            found = retrained(
+            found = retraining.retrain(
                 directory,
                 individual,
                 recipe=recipe,

@@ -23,8 +23,8 @@ TITLES = {
 }
 
 
-def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
-    """Return as plain values: `trainings` of the search, `trials` beside it, and `rejections`, the most frequent first."""
+def group_failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
+    """Return plain values: `trainings` of the search, `trials` outside it, and `rejections`, the most frequent first."""
     trainings = [
         {
             "state": group["state"],
@@ -38,10 +38,10 @@ def failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rejections(reader: Reader) -> list[dict[str, Any]]:
-    """Count the rejected losses by reason; one in a thousand was kept as an example."""
+    """Count the rejected losses by reason; the store keeps one in a thousand as an example."""
     totals = reader.totals
     examples = {
-        row["reason"]: {"child": row["candidate"], "branch": row["branch"], "formula": row["formula"]}
+        row["reason"]: {"candidate": row["candidate"], "branch": row["branch"], "formula": row["formula"]}
         for row in reader.examples
     }
     found = [
@@ -53,7 +53,7 @@ def _rejections(reader: Reader) -> list[dict[str, Any]]:
 
 
 def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
-    """Group the trainings beside the search that have no score."""
+    """Group the trainings outside the search that have no score."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for job, outcome in trainings.items():
         if outcome.state is State.SCORED:
@@ -89,14 +89,14 @@ def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, 
 def _write_example(example: Mapping[str, Any] | None) -> str:
     if example is None:
         return "no example kept"
-    if "child" in example:
-        return f"{example['formula']}  (for #{example['child']})"
+    if "candidate" in example:
+        return f"{example['formula']}  (for #{example['candidate']})"
     loss = f"#{example['id']}  {example['formula']}" if "id" in example else f"{example['loss']} on {example['split']}"
     return loss + describe_end(example)
 
 
 def describe_end(example: Mapping[str, Any]) -> str:
-    """Write the share and the step at which a training ended, ` (at 1/8, step 3)`; empty for a whole one without a step."""
+    """Write the share and the step at which a training ended, as in ` (at 1/8, step 3)`; empty if whole and without a step."""
     short = [at_share(example["fidelity"])] if example["fidelity"] != 1 else []
     facts = short + [f"step {example['step']}"] * (example["step"] is not None)
     return f" ({', '.join(facts)})" * bool(facts)

@@ -14,7 +14,7 @@ from autoloss.errors import RequestError
 from autoloss.numbers import figure
 from autoloss.proposing.records import Origin
 from autoloss.report.leaderboard import table
-from autoloss.report.lineage import Counterpart, lineage, promoted_from, promoted_to
+from autoloss.report.lineage import Counterpart, find_promotion_source, find_promotion_target, lineage
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import describe_factors, write_score, write_share
 from autoloss.report.summary import describe_formula
@@ -28,10 +28,10 @@ WIDTH = 60
 
 
 def show_values(search: Search, number: int) -> dict[str, Any]:
-    """Return all that is known of one loss as plain values; it may still be in training.
+    """Return everything known about one loss as plain values; it may still be in training.
 
     Raises:
-        RequestError: There is no such loss.
+        RequestError: The run has no loss of this number.
     """
     steps = lineage(search, number)
     if not steps:
@@ -40,7 +40,7 @@ def show_values(search: Search, number: int) -> dict[str, Any]:
             raise RequestError(f"{search.directory} has no loss yet.")
         raise RequestError(f"There is no loss #{number} in {search.directory}; it has #0 to #{newest} so far.")
     candidate, outcome = steps[0].candidate, search.reader.outcome(number)
-    origin, larger = promoted_from(search, number), promoted_to(search, number)
+    origin, larger = find_promotion_source(search, number), find_promotion_target(search, number)
     return {
         "id": candidate.id,
         **describe_formula(simplify_formulas(search, [candidate.loss])[candidate.loss]),
@@ -128,7 +128,7 @@ def _describe_test(values: Mapping[str, Any]) -> list[str]:
     for branch, score in values["g"].items():
         gains = " ".join(f"{gain:+.3f}" for gain in values["gains"][branch])
         lines.append(f"passed on {branch}: g {score:.3f}, gains per sample {gains}")
-    meaning = "  g: how much gradient descent on the predictions of an untrained network raises the metric"
+    meaning = "  g: increase of the metric by gradient descent on the predictions of an untrained network"
     return [*lines, meaning] if lines else lines
 
 
@@ -148,7 +148,7 @@ def _join_kinds(how: Mapping[str, str]) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as one line of bars, the mean of each stretch; what is not finite is a gap."""
+    """Draw values as one line of bars, each the mean of a stretch; a stretch without finite values is a gap."""
     count = min(width, len(values))
     stretches = [values[len(values) * at // count : len(values) * (at + 1) // count] for at in range(count)]
     kept = [[value for value in stretch if math.isfinite(value)] for stretch in stretches]

@@ -19,9 +19,9 @@ from autoloss.report.verdict import MEANING, describe_p_values
 from autoloss.run.results import NOTHING_GAINED, Search
 
 LOOKED_AT = 20
-"""Number of best and of latest losses that are searched for the names of a run's further metrics."""
+"""Number of best and of latest losses in which the names of a run's further metrics are looked up."""
 TEXTS = frozenset({"formula", "loss"})
-"""Columns of the tables of losses that are text; the others are numbers."""
+"""Text columns of tables of losses; the others are numbers."""
 
 
 def table(
@@ -34,7 +34,7 @@ def table(
     """Build a table.
 
     Args:
-        left: The columns of text, which are aligned on the left; all if omitted.
+        left: Columns of text, aligned on the left; all if omitted.
     """
     made = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     for header in columns:
@@ -50,11 +50,11 @@ def top_table(
     running: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] | None = None,
 ) -> Table:
-    """Show losses of a run, one row each.
+    """Return a table of losses of a run, one row each.
 
     Args:
-        running: Id and loss of the candidates in training; they are listed below the table.
-        also: Further metrics that get a column; those that the run was started with if omitted.
+        running: Id and loss of the candidates in training, which are listed below the table.
+        also: Further metrics to show; by default those that the run was started with.
     """
     further, shares = columns_of(also, search), trains_short(search)
     confirmed = any(row.found.confirmed is not None for row in rows)
@@ -96,14 +96,14 @@ def _write_formula(row: ListedLoss) -> str:
 
 
 def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
-    """Return the further metrics that tables of a run show.
+    """Return the further metrics that tables of a run show: `also`, or those that the run was started with.
 
     Raises:
-        RequestError: None of its trainings measured such a metric.
+        RequestError: No training of the run measured one of them.
     """
     if also is None:
         return search.settings.also
-    # Trainings of one run measure the same; only a resumed one may have begun to measure more.
+    # All trainings of a run measure the same metrics; only a resumed run may have added some.
     measured = search.reader.further_metrics(LOOKED_AT)
     for metric in also:
         if metric not in measured and measured:
@@ -112,7 +112,7 @@ def columns_of(also: Sequence[str] | None, search: Search) -> Sequence[str]:
 
 
 def describe_never_trained(search: Search) -> str:
-    """Count the losses that passed the rejection protocol, but diverged or hardly improved the network."""
+    """Describe how many losses passed the rejection protocol, but diverged or hardly improved the network."""
     found = search.never_trained
     ways = [f"{found.diverged} diverged"]
     if found.standing is not None:
@@ -131,12 +131,12 @@ def comparison_table(
     judgement: Judgement | None = None,
     identities: Mapping[str, str] | None = None,
 ) -> Table:
-    """Show entrants beside each other, the best first.
+    """Return a table of entrants, the best first.
 
     Args:
-        also: Further metrics whose means get a column.
+        also: Further metrics whose means are shown.
         judgement: Its p-values replace those against the first baseline.
-        identities: Formula → what it is on the task, such as `cross entropy × 2`.
+        identities: Formula → the loss with the same gradient on the task, such as `cross entropy × 2`.
     """
     notes = [MEANING] * any(row.interval is not None for row in rows) + describe_p_values(rows, judgement)
     notes += [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in rows for reason in row.reasons]
@@ -163,18 +163,18 @@ def comparison_table(
 
 
 def comparison_of(search: Search, title: str, also: Sequence[str] | None = None) -> Table:
-    """Show the comparison of a run."""
+    """Return the comparison of a run as a table."""
     formulas = [row.entrant.loss for row in search.comparison if not row.entrant.baseline]
     identities = {formula: one.identity for formula, one in simplify_formulas(search, formulas).items()}
     return comparison_table(title, search.comparison, columns_of(also, search), search.judgement, identities)
 
 
 def write_p_value(row: Row, judgement: Judgement | None) -> str:
-    """Write the p-value of a row; empty where it has none."""
+    """Write the p-value of a row; empty if it has none."""
     p_value = p_value_of(row, judgement)
     return "" if p_value is None else f"{p_value:.2g}"
 
 
 def count_seeds(row: Row) -> str:
-    """Return the number of training seeds of a row, and of those without a score."""
+    """Write the number of training seeds of a row, and of those without a score."""
     return f"{len(row.scores)}" + (f" ({row.failed} without a score)" if row.failed else "")

@@ -1,7 +1,7 @@
 """The lineage of a loss: its ancestors, the mutations between them, and its counterparts at other shares of the schedule.
 
-A run stores the number of the attempt that passed, not its mutations. Every attempt has a generator of its own, so the attempt is
-drawn again, and its mutations are reported if the tree is the same.
+A run stores the number of the attempt that passed, not its mutations. Every attempt has its own generator, so the attempt is drawn
+again, and its mutations are reported if the tree is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Step:
     """A loss, or one of its ancestors.
 
     Args:
-        score: That of a training at `candidate.fidelity`.
+        score: Score of the training at `candidate.fidelity`.
         how: Branch → the origin of its tree: copied, fresh, promoted, or the two mutations.
     """
 
@@ -35,14 +35,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """The same loss as another candidate, at another share of the schedule; without a score it is in training, or failed."""
+    """The same loss as another candidate, at another share of the schedule; no score if it is in training or failed."""
 
     id: int
     fidelity: float
     score: float | None
 
     def __str__(self) -> str:
-        """Return it with its score.
+        """Write number, score and share.
 
         >>> str(Counterpart(3, 0.125, 0.8))
         '#3, score 0.8000 at 1/8'
@@ -51,14 +51,14 @@ class Counterpart:
         return f"#{self.id}, {score} {at_share(self.fidelity)}"
 
 
-def promoted_from(search: Search, number: int) -> Counterpart | None:
-    """Return what a candidate is the promotion of, or None."""
+def find_promotion_source(search: Search, number: int) -> Counterpart | None:
+    """Return the candidate that was promoted to this one, or None."""
     ((candidate, _), *_) = search.reader.lineage(number)
     parent = [candidate.parent] if candidate.promoted and candidate.parent is not None else []
     return _find_counterpart(search.reader.losses(parent))
 
 
-def promoted_to(search: Search, number: int) -> Counterpart | None:
+def find_promotion_target(search: Search, number: int) -> Counterpart | None:
     """Return the candidate that a loss was promoted to, or None."""
     return _find_counterpart(row for row in search.reader.offspring(number) if row["promoted"])
 
@@ -68,7 +68,7 @@ def _find_counterpart(rows: Iterable[Mapping[str, Any]]) -> Counterpart | None:
 
 
 def lineage(search: Search, number: int) -> list[Step]:
-    """Return a loss and its ancestors, itself first, a random tree last; empty where there is no such loss."""
+    """Return a loss and its ancestors, from itself to a random tree; empty if there is no such loss."""
     line = search.reader.lineage(number)
     parents = [*(candidate for candidate, _ in line[1:]), None]
     return [
@@ -89,7 +89,7 @@ def _trace_origin(search: Search, candidate: Candidate, parent: Candidate | None
 
 
 def _redraw_mutations(search: Search, candidate: Candidate, parent: Candidate, branch: str) -> list[str]:
-    """Draw an attempt again and name its mutations; none where the run used other operators or another release."""
+    """Draw an attempt again and return its mutations; none if the run used other operators or another release."""
     from autoloss.proposing.chance import derive_generator
     from autoloss.proposing.mutation import trace_mutations
     from autoloss.space.branch import Role
@@ -104,11 +104,11 @@ def _redraw_mutations(search: Search, candidate: Candidate, parent: Candidate, b
         return ["a fresh tree instead, after too many attempts"] if number is not None else []
     rng = derive_generator(configuration.seed, "attempt", candidate.id, branch, number)
     try:
-        # A factor belongs to one tree, and none is drawn.
+        # Mutations do not draw the factor.
         before, after = (Loss.parse(one.loss, leaves)[branch].scaled(1.0) for one in (parent, candidate))
     except FormulaError:
         return []
-    # Roles decide nothing of a draw.
+    # Draws do not depend on roles.
     left = tuple(operator for name, operator in OPERATORS.items() if name not in configuration.space.without)
     tree, mutations = trace_mutations(before, Alphabet(dict.fromkeys(leaves[branch], Role.BOTH), left), rng)
     return [NOUNS[mutation.__name__] for mutation in mutations] if tree == after else []

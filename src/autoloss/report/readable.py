@@ -1,4 +1,4 @@
-"""Simplified formulas of a run, and what they are on its branches; stored beside it, so that reading them needs no torch."""
+"""Simplified formulas of a run, with equal losses of the zoo; stored beside the run, so that reading them needs no torch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Readable:
     """A formula of a run and its simplified forms.
 
     Args:
-        found: As the search found it.
+        found: The formula as found.
         text: Simplified, in the form that parses back: `-y * log(p)`.
         line: Simplified, for readers: `−y·log(p)`.
-        identities: Branch → the loss of the zoo that it is there, up to a factor; None where the run does not tell.
+        identities: Branch → loss of the zoo with the same gradient up to a factor; None if the run does not tell.
         forms: The branches of the run.
     """
 
@@ -49,21 +49,21 @@ class Readable:
 
     @property
     def identity(self) -> str:
-        """The loss of the zoo that it is, such as `cross entropy × 2`; empty where it is none on any branch."""
+        """The equal loss of the zoo, such as `cross entropy × 2`; empty if there is none on any branch."""
         return join_branches(self.identities) if self.identities else ""
 
     @property
     def mathml(self) -> Markup:
-        """The simplified form as mathematics in HTML."""
+        """The simplified form as MathML."""
         return _write_mathml(self.found, self.forms)
 
 
 def simplify_formulas(search: Search, formulas: Iterable[str]) -> Mapping[str, Readable]:
-    """Simplify formulas of a run; those that are not stored yet are added to the file, where the folder can be written."""
+    """Simplify formulas of a run, and add new ones to its file if the folder can be written."""
     wanted = dict.fromkeys(formulas)
     path, forms = search.directory / FILE, tuple(search.settings.branches.items())
     known = _read_stored(path, forms)
-    # The process that drives the run has branches that its settings may not describe.
+    # The process that drives the run has the branches themselves, which the stored settings may not describe.
     better = search.branches is not None
     if missing := [one for one in wanted if one not in known or (better and known[one].identities is None)]:
         identities = _identify(search, missing)
@@ -74,7 +74,7 @@ def simplify_formulas(search: Search, formulas: Iterable[str]) -> Mapping[str, R
 
 @functools.lru_cache(maxsize=2000)
 def _simplify_terms(formula: str, forms: Forms) -> Mapping[str, Term] | None:
-    """Simplify a formula branch by branch; None if it holds a user's own operator, which is not known here."""
+    """Simplify a formula branch by branch; None if it has a user's own operator, which is unknown here."""
     from autoloss.formulas.simplify import simplify_loss
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
@@ -108,7 +108,7 @@ def _write_mathml(formula: str, forms: Forms) -> Markup:
 
 
 def _identify(search: Search, formulas: Sequence[str]) -> Mapping[str, Mapping[str, Identity] | None]:
-    """Return what each formula is; None for those with a user's own operator, which is not known here."""
+    """Return formula → branch → equal loss; None for formulas with a user's own operator, which is unknown here."""
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 
@@ -120,7 +120,7 @@ def _identify(search: Search, formulas: Sequence[str]) -> Mapping[str, Mapping[s
 
 
 def _read_stored(path: Path, forms: Forms) -> dict[str, Readable]:
-    """Read the file; nothing where it is damaged or of another release, which may simplify differently."""
+    """Read the file; empty if it is damaged or of another release, which may simplify differently."""
     try:
         stored = parse_json(path.read_text(encoding="utf-8"))
         if stored["release"] != __version__:
@@ -136,7 +136,7 @@ def _read_stored(path: Path, forms: Forms) -> dict[str, Readable]:
 
 
 def _store(path: Path, known: Mapping[str, Readable]) -> None:
-    """Write the file; a folder that cannot be written stays as it is."""
+    """Write the file, if the folder can be written."""
     formulas = {
         one.found: (one.text, one.line, one.identities and {name: asdict(its) for name, its in one.identities.items()})
         for one in known.values()

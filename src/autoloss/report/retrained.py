@@ -1,4 +1,4 @@
-"""A retraining as a table: for a terminal, and as files beside the trainings."""
+"""Tables of a retraining: for a terminal, and as files beside the trainings."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ STEM = "table"
 
 
 def retraining_table(found: Retraining) -> Table:
-    """Return the table of trained losses, the best first, followed by published figures."""
+    """Return the table of trained losses, the best first, followed by published results."""
     formulas = ["" if row.entrant.baseline else row.entrant.loss for row in found.rows]
     cells = _cells(found)
     return table(
-        title(found),
+        _write_title(found),
         ["loss", "seeds", *found.figures, "formula"],
         [[*row, formula] for row, formula in zip(cells, [*formulas, *[""] * len(cells)], strict=False)],
-        "\n".join(notes(found)),
+        "\n".join(_write_notes(found)),
         ("loss", "formula"),
     )
 
 
-def markdown(found: Retraining) -> str:
+def to_markdown(found: Retraining) -> str:
     """Return the table as Markdown, with its settings."""
     header = ["loss", "seeds", *found.figures]
     rule = ["---", *["---:"] * (len(header) - 1)]
@@ -38,12 +38,12 @@ def markdown(found: Retraining) -> str:
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     settings = [f"- {name}: `{json.dumps(value)}`" for name, value in found.settings.items()]
     losses = [f"- {row.entrant.label}: `{row.entrant.loss}`" for row in found.rows if not row.entrant.baseline]
-    parts = [[f"# {title(found)}"], lines, [f"{note}  " for note in notes(found)], losses, settings]
+    parts = [[f"# {_write_title(found)}"], lines, [f"{note}  " for note in _write_notes(found)], losses, settings]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def as_csv(found: Retraining) -> str:
-    """Return the table with one row per loss and metric, means and deviations with all their digits."""
+def to_csv(found: Retraining) -> str:
+    """Return the table as CSV with one row per loss and metric, means and deviations with all their digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["loss", "source", "metric", "mean", "sd", "seeds"])
@@ -62,8 +62,8 @@ def as_csv(found: Retraining) -> str:
 def write(found: Retraining) -> list[Path]:
     """Write the table beside the trainings, as Markdown, CSV and JSON."""
     texts = {
-        "md": markdown(found),
-        "csv": as_csv(found),
+        "md": to_markdown(found),
+        "csv": to_csv(found),
         "json": json.dumps(found.to_dict(), indent=2, allow_nan=False),
     }
     paths = [found.directory / f"{STEM}.{ending}" for ending in texts]
@@ -72,16 +72,16 @@ def write(found: Retraining) -> list[Path]:
     return paths
 
 
-def title(found: Retraining) -> str:
+def _write_title(found: Retraining) -> str:
     return f"{found.settings['task']}, {found.settings['split']} split, full schedule"
 
 
-def notes(found: Retraining) -> list[str]:
-    """Say what the columns are, and why trainings have no score."""
-    what = "mean ± standard deviation over the seeds" if len(found.seeds) > 1 and found.rows else ""
-    beside = "published: figures from the paper, not trained here" if found.published else ""
+def _write_notes(found: Retraining) -> list[str]:
+    """Explain the columns, and give the reasons of trainings without a score."""
+    columns = "mean ± standard deviation over the seeds" if len(found.seeds) > 1 and found.rows else ""
+    published = "published: results from the paper, not trained here" if found.published else ""
     reasons = [f"{row.entrant.label}: {reason.splitlines()[0]}" for row in found.rows for reason in row.reasons]
-    return [note for note in (what, beside, *reasons) if note]
+    return [note for note in (columns, published, *reasons) if note]
 
 
 def _cells(found: Retraining) -> list[list[str]]:

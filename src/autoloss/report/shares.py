@@ -31,7 +31,7 @@ def write_share(fidelity: float) -> str:
 
 
 def at_share(fidelity: float) -> str:
-    """Write where something was trained or measured: `whole` or `at 1/8`."""
+    """Write the share of a training as `whole` or `at 1/8`."""
     return write_share(fidelity) if fidelity == 1 else f"at {write_share(fidelity)}"
 
 
@@ -45,41 +45,41 @@ def write_score(score: float | None, fidelity: float) -> str:
 
 
 def write_counts(counts: Mapping[float, int]) -> str:
-    """Write how many trainings ran at each share: `92 at 1/8, 1 whole`."""
+    """Write the number of trainings at each share: `92 at 1/8, 1 whole`."""
     return ", ".join(f"{count} {at_share(fidelity)}" for fidelity, count in sorted(counts.items()))
 
 
 def trains_short(search: Search) -> bool:
-    """Return whether a run trains at several shares, so that each score needs its own."""
+    """Return True if a run trains at several shares, so that each score is shown with its share."""
     return len(search.configuration.search.rungs) > 1
 
 
 def score_of(search: Search, score: float | None, fidelity: float) -> str:
-    """Write a score, with its share where the run trains at several."""
+    """Write a score, with its share if the run trains at several."""
     return write_score(score, fidelity) if trains_short(search) else figure(score)
 
 
 def count_trainings(search: Search) -> Counter[float]:
-    """Return share of the schedule → trainings of the search that ended; all of its shares are there."""
+    """Return share of the schedule → number of ended trainings of the search, for all shares of the run."""
     counts = Counter(dict.fromkeys(search.configuration.search.rungs, 0))
     counts.update(row["fidelity"] for row in search.reader.ended)
     return counts
 
 
 def list_charges(search: Search) -> list[float]:
-    """Return what each training of the search that ended was charged with, in training equivalents."""
+    """Return the charge of each ended training of the search, in training equivalents."""
     charged = {State.SCORED.value} | ({State.DIVERGED.value} if search.configuration.limits.charge_diverged else set())
     return [row["fidelity"] if row["state"] in charged else 0.0 for row in search.reader.ended]
 
 
 def list_factors(loss: str) -> dict[str, str]:
-    """Return branch → the factor before its formula, as written; branches without one are left out."""
+    """Return branch → the factor before its formula, as text; branches without a factor are left out."""
     parts = split_branches(loss)
     return {name: part.partition(" * ")[0] for name, part in parts.items() if split_factor(part)[0] != 1}
 
 
 def describe_factors(loss: str) -> str:
-    """Describe the factors of a loss; empty where it has none.
+    """Describe the factors of a loss; empty if it has none.
 
     >>> describe_factors("0.250 * log(p)")
     "scaled by 0.250, so that its gradient has the norm of the standard loss's gradient"

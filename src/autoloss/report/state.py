@@ -1,4 +1,4 @@
-"""The state of a run: searching, confirming, finished or stopped, and how much of its budget is spent."""
+"""The state of a run: searching, confirming, finished or stopped, and the spent part of its budget."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class State:
     """The state of a run.
 
     Args:
-        going: Whether a process drives it now.
-        word: The state in one or two words.
-        sentence: What is under way.
+        going: True if a process drives the run now.
+        word: The state in a few words.
+        sentence: Details, in a sentence.
         charged: Training equivalents spent so far, of `budget`.
         unit: Name of that unit.
-        command: The command that resumes the run, where it stopped.
+        command: The command that resumes a stopped run.
     """
 
     going: bool
@@ -36,6 +36,7 @@ class State:
 
     @property
     def progress(self) -> str:
+        """The spent part of the budget, such as `12.5 of 500`."""
         return f"{self.charged:.4g} of {self.budget}"
 
 
@@ -44,7 +45,7 @@ def state_of(search: Search) -> State:
     reader = search.reader
     charged = math.fsum(list_charges(search))
     expected, known = _count_final_trainings(search), len(reader.trainings)
-    # The process that drove a run still owns it when it reads the result.
+    # The process that drove a run still holds its lock when it reads the result.
     alive = reader.alive if search.branches is None else False
     going, command = True, ""
     if _is_searched(search, charged):
@@ -65,11 +66,11 @@ def state_of(search: Search) -> State:
 
 
 def _is_searched(search: Search, charged: float) -> bool:
-    """Return whether the budget is spent; less than a whole training may be left where the next one is whole."""
+    """Return True if the budget is spent; less than a whole training may be left if the next one is whole."""
     left = search.configuration.evaluations - charged
     if left < search.configuration.search.rungs[0] - ROUNDING:
         return True
-    # A search under way has a training under way, except for the moments between two of them.
+    # A running search has a running training, except between two of them.
     goes_on = search.reader.running or (search.reader.alive is not False and not search.reader.trainings)
     return left < 1 - ROUNDING and not goes_on
 

@@ -19,14 +19,14 @@ from autoloss.run.progress import Finale, Progress
 Shown = Progress | Finale | Pace
 BAR_WIDTH = 40
 LINE_SECONDS = 60.0
-"""Interval between lines where the output is no terminal."""
+"""Interval between lines if the output is not a terminal."""
 
 
 class Status:
     """Progress display; a context manager that restores the terminal.
 
     Args:
-        line_seconds: Interval between lines where the output is no terminal.
+        line_seconds: Interval between lines if the output is not a terminal.
     """
 
     def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
@@ -50,10 +50,10 @@ class Status:
         self._conclude()
 
     def observe(self, progress: Shown) -> None:
-        """Show progress."""
+        """Show progress: in the panel, or as a line if the interval has passed."""
         self._last = progress
         if self._live:
-            # A line written by `say` has stopped it.
+            # `say` stops the panel.
             self._live.start()
             self._live.update(Harmless(panel(progress)))
         elif time.monotonic() >= self._next_line:
@@ -91,7 +91,7 @@ def line(progress: Shown) -> str:
     parts = [
         f"trained {progress.trained:.4g} of {progress.budget}",
         _count_ended(progress),
-        # Before the first score, only this number changes.
+        # Before the first score, only the number of losses drawn changes.
         f"best {_write_best(progress)}" if progress.best else f"{progress.sampled} losses drawn",
         f"ETA {duration(progress.eta_seconds)}",
     ]
@@ -144,7 +144,7 @@ def _trains_short(progress: Progress) -> bool:
 
 
 def _count_ended(progress: Progress) -> str:
-    """Write how many short and whole trainings ended; empty where all are whole."""
+    """Write the numbers of short and whole trainings that ended; empty if all are whole."""
     whole = progress.trainings.get(1.0, 0)
     short = sum(progress.trainings.values()) - whole
     return f"{short} short, {whole} whole" if _trains_short(progress) else ""

@@ -1,4 +1,4 @@
-"""The summary of a run that terminal, JSON, report and live page show."""
+"""The summary of a run, shown by terminal, JSON, report and live page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class ListedLoss:
-    """A loss of a run as tables list it.
+    """One row of a table of losses.
 
     Args:
-        age: Number of candidates since.
-        times_found: How often it was found, with its twins and copies.
+        age: Number of later candidates.
+        times_found: Number of times it was found, with twins and copies.
     """
 
     found: FoundLoss
@@ -90,7 +90,7 @@ class Summary:
 
 
 def summarize(search: Search, count: int = TOP) -> Summary:
-    """Summarize a run as far as it was read.
+    """Summarize the last reading of a run.
 
     Args:
         count: Number of losses in `top`.
@@ -111,7 +111,7 @@ def list_by_size(search: Search) -> list[ListedLoss]:
 
 
 def list_losses(search: Search, chosen: Sequence[FoundLoss]) -> list[ListedLoss]:
-    """Return losses of a run as tables list them."""
+    """Return losses of a run as rows of a table."""
     times_found, last = search.reader.times_found([one.id for one in chosen]), search.reader.latest
     readable = simplify_formulas(search, [one.formula for one in chosen])
     return [ListedLoss(one, readable[one.formula], last - one.id, times_found[one.id]) for one in chosen]

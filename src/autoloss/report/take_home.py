@@ -9,7 +9,7 @@ from pathlib import Path
 from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
-from autoloss.report.lineage import promoted_from, promoted_to
+from autoloss.report.lineage import find_promotion_source, find_promotion_target
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import FORMATS, write_loss
@@ -20,12 +20,12 @@ def export_loss(directory: Path, individual: int | None, to: str, say: Callable[
     """Return a loss of a run as text.
 
     Args:
-        individual: Its number; the best loss found if omitted.
+        individual: Number of the loss; by default the best loss found.
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
-        say: Called with a warning where the training of the loss failed or learned nothing.
+        say: Called with a warning if the training of the loss failed or learned nothing.
 
     Raises:
-        RequestError: No such run, loss or format.
+        RequestError: The run, loss or format does not exist.
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
@@ -42,7 +42,10 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
     number, fidelity, searched = chosen.id, chosen.fidelity, found.configuration.search.learning_rate
     compared = next((row.entrant for row in found.comparison if row.entrant.number == number), None)
     short = "" if fidelity == 1 else f" {at_share(fidelity)}"
-    promotions = {"promoted from": promoted_from(found, number), "promoted to": promoted_to(found, number)}
+    promotions = {
+        "promoted from": find_promotion_source(found, number),
+        "promoted to": find_promotion_target(found, number),
+    }
     facts = {
         "warning": _warn(found.reader.outcome(number), found.settings.untrained),
         "task": found.settings.title,
@@ -63,7 +66,7 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
 
 
 def _warn(outcome: Outcome | None, untrained: float | None) -> str:
-    """Return a warning where the training of a loss failed or learned nothing; empty otherwise."""
+    """Return a warning if the training of a loss failed or learned nothing, otherwise an empty text."""
     if outcome is None:
         return ""
     if outcome.state is State.DIVERGED:

@@ -1,7 +1,7 @@
-"""The console of the commands: it prints names, formulas and paths literally.
+"""The console of the commands, which prints names, formulas and paths literally.
 
-Square brackets are no markup, `:name:` is no emoji, and control characters are printed visibly instead of being sent: the name of a
-column cannot clear the screen, nor can a formula of a database change the terminal's title.
+Square brackets are not markup, `:name:` is not an emoji, and control characters are made visible: the name of a column cannot clear
+the screen, nor can a formula in a database change the terminal's title.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rich.segment import Segment
 from autoloss.errors import mask_unprintable
 
 PIPED_WIDTH = 200
-"""Characters of a line where the output is no terminal, so that formulas are not broken."""
+"""Characters per line if the output is not a terminal, so that formulas are not broken."""
 
 
 def console(*, to_stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that prints control characters visibly."""
-    made = _made(to_stderr, quiet, None)
-    return made if made.is_terminal else _made(to_stderr, quiet, PIPED_WIDTH)
+    made = _make_console(to_stderr, quiet, None)
+    return made if made.is_terminal else _make_console(to_stderr, quiet, PIPED_WIDTH)
 
 
-def _made(to_stderr: bool, quiet: bool, width: int | None) -> Console:
+def _make_console(to_stderr: bool, quiet: bool, width: int | None) -> Console:
     made = Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
     made.push_render_hook(_Visible())
     return made
@@ -32,7 +32,7 @@ def _made(to_stderr: bool, quiet: bool, width: int | None) -> Console:
 
 @final
 class _Visible(RenderHook):
-    """Sees everything that is printed, before it is; a live panel comes past it and is wrapped where it is made."""
+    """Masks control characters in everything that is printed; live panels bypass it and are wrapped by `Status`."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [Harmless(each) for each in renderables]
@@ -40,7 +40,7 @@ class _Visible(RenderHook):
 
 @final
 class Harmless:
-    """Something printable, with the control characters of its text made visible; the console's own orders stay."""
+    """A renderable with the control characters of its text made visible; control codes of the console itself are kept."""
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner

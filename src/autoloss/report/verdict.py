@@ -1,4 +1,4 @@
-"""The judgement of a search in words: the same for terminals and pages."""
+"""The judgement of a search in words, for terminals and pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoloss.run.results import FoundLoss, Search
 
 Tone = Literal["good", "open", "bad"]
 MEANING = "±: half the width of the 95 % confidence interval (Student's t over the training seeds)"
-"""The one kind of ± in all tables and sentences of a search."""
+"""Meaning of ± in all tables and sentences of a search."""
 MORE_SEEDS = 10
 
 
@@ -55,7 +55,7 @@ FORMS: Mapping[Standing, Form] = {
     Standing.NOT_COMPARED: Form("Not known yet: no loss has been compared with the baselines.", "open"),
 }
 REPEATED = Form("No: {found} has the gradient of the best baseline, up to a factor.", "bad", is_lost=True)
-"""In place of `Standing.AHEAD`."""
+"""Form in place of that of `Standing.AHEAD`, for a loss with the gradient of the best baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Step:
     """A recommended next step.
 
     Args:
-        command: The command that does it, if there is one.
+        command: The command for it, if there is one.
     """
 
     text: str
@@ -80,7 +80,7 @@ class Verdict:
     Args:
         headline: The answer in a sentence.
         sentences: The evidence.
-        steps: What to do next.
+        steps: Recommended next steps.
     """
 
     headline: str
@@ -119,11 +119,11 @@ def reach_verdict(search: Search, state: State) -> Verdict:
 
 
 def headline(judgement: Judgement, identity: str = "", form: Form | None = None) -> str:
-    """Answer in a sentence.
+    """Write the answer in a sentence.
 
     Args:
-        identity: What the loss found is on the task, such as `cross entropy × 2`.
-        form: That of the standing if omitted.
+        identity: The loss of the zoo that equals the found loss on the task, such as `cross entropy × 2`.
+        form: By default, that of the standing.
     """
     label = judgement.found and judgement.found.entrant.label
     found = f"{label} ({identity})" if identity else label
@@ -131,14 +131,14 @@ def headline(judgement: Judgement, identity: str = "", form: Form | None = None)
 
 
 def _repeats_baseline(judgement: Judgement, readable: Readable) -> bool:
-    """Return whether a loss that is ahead, but not significantly, has the gradient of the best baseline."""
+    """Return True if a loss that is ahead, but not significantly, has the gradient of the best baseline."""
     if judgement.standing is not Standing.AHEAD or judgement.rival is None:
         return False
     return [one.name for one in (readable.identities or {}).values()] == [judgement.rival.entrant.loss]
 
 
 def evidence(judgement: Judgement) -> list[str]:
-    """State in sentences what the answer rests on."""
+    """Return the evidence for the answer, in sentences."""
     found, rival, paired = judgement.found, judgement.rival, judgement.paired
     if found is None:
         return []
@@ -170,7 +170,7 @@ def _describe_difference(judgement: Judgement) -> str:
 
 
 def describe_correction(judgement: Judgement) -> str:
-    """Describe how p-values are corrected; empty where there is one baseline only."""
+    """Describe the correction of p-values; empty if there is only one baseline."""
     return f", Holm-corrected for {judgement.baselines} baselines" if judgement.baselines > 1 else ""
 
 
@@ -194,7 +194,7 @@ def _describe_best(search: Search, best: FoundLoss) -> list[str]:
 
 
 def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
-    """Return which loss to use, and which commands continue."""
+    """Return the recommended loss and the commands that continue the work."""
     judgement = search.judgement
     found, rival = judgement.found, judgement.rival
     export = ("export", str(best.id), "--out", "my_loss.py")
@@ -219,7 +219,7 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
 
 
 def _at(entrant: Entrant) -> str:
-    """Describe how a loss was scaled where it was compared."""
+    """Describe the scale or learning rate at which a loss was compared."""
     if entrant.scale != 1:
         return f"multiplied by {entrant.scale:g}, at the recipe's learning rate"
     factor = entrant.learning_rate
@@ -231,7 +231,7 @@ def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:
 
 
 def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
-    """Describe the p-values of a comparison; empty where it has none."""
+    """Describe the p-values of a comparison; empty if it has none."""
     test = "two-sided paired t-test over the same training seeds"
     if judgement is None:
         reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)

@@ -34,7 +34,7 @@ THREAD_VARIABLES = (
 
 
 class WorkerProcess:
-    """A running worker, a child of the reaper that this process starts.
+    """A running worker, a child process of the reaper that this process starts.
 
     No call but `close` blocks: the caller waits on the selector and then calls `exchange`.
 

@@ -23,7 +23,7 @@ _HOMES = {
     "RegionLoss": "regions",
     "weighted_cross_entropy": "cross_entropies",
 }
-"""Name → the module that it is imported from when it is first used: these need torch."""
+"""Name → module from which it is imported at first use, since it needs torch."""
 
 __all__ = [
     "ENTRIES",

@@ -22,9 +22,9 @@ from autoloss.space.operators import min_pool
 from autoloss.zoo.regions import POSITIONS, Regions, average_over_classes
 
 SMALLEST = 1e-8
-"""Keeps quotients finite."""
+"""Least denominator, which keeps quotients finite."""
 FLATTEST = 1e-12
-"""Keeps the slope finite where a curve is vertical at one end."""
+"""Least argument of the square root, which keeps the slope finite if a curve is vertical at one end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Curve:
     """A piece-wise quadratic Bézier curve from (0, 0) to (1, 1), as a function of p.
 
     Args:
-        points: (x, y) of a control point, a node, a control point, a node, … and a control point: 2·pieces − 1 in all.
+        points: (x, y) of control points and nodes in turn, from a control point to a control point: 2·pieces − 1 in all.
 
     Raises:
         RequestError: The number of points is even, or they do not rise from (0, 0) to (1, 1).
@@ -79,11 +79,11 @@ class AutoSegLoss:
 
     Args:
         metric: One of `SURROGATES`.
-        curves: One for each logical operation, in the order of `Surrogate.operations`; straight lines by default, where AND is
-            y·p and the authors' search begins. The curves that the authors found are in `PUBLISHED`.
+        curves: One for each logical operation, in the order of `Surrogate.operations`. By default straight lines, from which the
+            authors' search starts: AND is y·p. The curves that the authors found are in `PUBLISHED`.
 
     Raises:
-        RequestError: The metric is unknown, or it needs another number of curves.
+        RequestError: The metric is unknown, or it has another number of curves.
 
     >>> loss = AutoSegLoss("miou", (Curve(((0.1, 0.4),)), Curve(((0.6, 0.2),))))
     >>> loss.metric, len(loss.curves)
@@ -134,7 +134,7 @@ def _macc(regions: Regions, both: Curve) -> Tensor:
 
 
 def _bf1(regions: Regions, both: Curve, eroded_both: Curve, either: Curve, eroded_either: Curve) -> Tensor:
-    """An edge is a region XOR its erosion: OR without AND."""
+    """One minus the surrogate of BF1, where an edge is a region XOR its erosion: OR without AND."""
     eroded = min_pool(regions.p)
     union, other = either(regions.p), eroded_either(eroded)
     found = union + other - union * other - both(regions.p) * eroded_both(eroded)

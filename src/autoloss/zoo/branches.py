@@ -32,10 +32,10 @@ def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Bra
 
 
 def check_leaves(tree: Expression, name: str, branch: Branch) -> Expression:
-    """Return the tree if it can train this branch.
+    """Return the tree unchanged if it can train this branch.
 
     Raises:
-        RequestError: The branch lacks one of its leaves, or none of them depends on the prediction.
+        RequestError: The branch lacks one of the leaves, or none of them depends on the prediction.
     """
     from autoloss.space.branch import Role
     from autoloss.space.expression import CONSTANT

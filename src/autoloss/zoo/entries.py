@@ -23,7 +23,7 @@ NETWORKS = {
     "det": ("Det", "box mAP", "object detection"),
     "ins": ("Ins", "mask mAP", "instance segmentation"),
 }
-"""First part of a name → the part of the paper's table, the metric of all its rows ("" where each row has its own), the task."""
+"""First part of a name → the part of the paper's table, the metric of its rows ("" if each row has its own), the task."""
 
 
 def _publish(
@@ -168,7 +168,7 @@ _BASELINES = (
     ),
     Entry(
         "baseline/dpce",
-        "cross entropy weighted by how near the border of the target's region is",
+        "cross entropy weighted by the proximity to the border of the target's region",
         "Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation",
         factory=_defer_region_loss("cross_entropies", "distance_penalised_cross_entropy"),
     ),
@@ -204,7 +204,7 @@ _BASELINES = (
     ),
     Entry(
         "baseline/iou",
-        "IoU loss of boxes: -log(i / u), and finite where they do not overlap (the signed logarithm of 0 would be 0)",
+        "IoU loss of boxes: -log(i / u), finite if they do not overlap (the signed logarithm of 0 would be 0)",
         "Yu et al., 2016, UnitBox, Eq. 2",
         target=AREAS,
         activation="box",

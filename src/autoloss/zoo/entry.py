@@ -1,4 +1,4 @@
-"""One named loss, and how it is applied to the branches of a task."""
+"""One named loss, and its application to the branches of a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Entry:
     """One named loss: a tree, a hand-written loss, or one entry per branch.
 
     Args:
-        description: What the loss is, in one line.
+        description: Description in one line.
         source: The publication.
         metric: The metric that it was found or made for; a dash if there is none.
         target: The encoding of y that it was found for, as in `Loss.criterion`, or a description of the target.
@@ -30,7 +30,7 @@ class Entry:
         formula: The tree of a loss for one branch.
         factory: Returns the hand-written loss of one branch, which applies weight and mask and sets the precision itself.
         members: Branch → its entry, for a loss of several branches.
-        title: What people call it; empty where that is its name.
+        title: Common name, if it differs from `name`.
     """
 
     name: str

@@ -30,10 +30,10 @@ class Regions:
 
     Args:
         p: Probabilities, (N, C, H, W), zero at positions that do not count.
-        y: One-hot classes, (N, C, H, W), likewise zero. They are whole regions even if the branch trains trees on borders: a
-            hand-written loss for borders derives them itself.
-        counted: True where a position counts, (N, 1, H, W).
-        divisor: The branch's: N·H·W, or the number of positions that count.
+        y: One-hot classes, (N, C, H, W), zero at the same positions. They are whole regions even if the branch trains trees on
+            borders: a hand-written loss for borders derives them itself.
+        counted: True at positions that count, (N, 1, H, W).
+        divisor: Divisor of the branch: N·H·W, or the number of positions that count.
         tolerance: Tolerance of border metrics, in pixels.
     """
 

@@ -1,4 +1,4 @@
-"""Resolve a loss: a name of the zoo, a formula, or a file that contains a formula."""
+"""Losses from text: a name of the zoo, a formula, or a file that contains a formula."""
 
 from __future__ import annotations
 

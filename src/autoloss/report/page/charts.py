@@ -1,7 +1,7 @@
 """Charts as values that a template draws in SVG: axes with round numbers, and paths of at most a few hundred points.
 
 A plot is a square of SIZE units that the page stretches to the available space. Strokes keep their width, and labels are outside
-of the plot, so that text stays readable on a narrow screen. The style sheet has the colours, for light and dark mode.
+the plot, so that text stays readable on a narrow screen. The style sheet defines the colours, for light and dark mode.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range with round numbers on it.
+    """A range of values with ticks at round numbers.
 
     Args:
-        ticks: (place in units, label).
+        ticks: (position in units, label) pairs.
     """
 
     low: float
@@ -60,7 +60,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart; screen readers read its description."""
+    """A chart, with a description for screen readers."""
 
     title: str
     description: str
@@ -85,10 +85,10 @@ def axis(low: float, high: float, label: str, *, count: int = TICKS, widen: bool
 
 
 def line(points: Iterable[Point], x: Axis, y: Axis) -> str:
-    """Return a line as a path, interrupted where a value is not finite."""
+    """Return a line as a path, interrupted at values that are not finite."""
     path: list[str] = []
     pen = "M"
-    for place in thinned(list(points)):
+    for place in thin_points(list(points)):
         if not all(map(math.isfinite, place)):
             pen = "M"
             continue
@@ -119,8 +119,8 @@ def dots(points: Iterable[Point], x: Axis, y: Axis) -> str:
     return "".join(f"M{x.place(point[0])} {SIZE - y.place(point[1])}h0" for point in kept)
 
 
-def thinned(points: Sequence[Point], count: int = POINTS) -> list[Point]:
-    """Return the lowest and the highest point of each of `count` stretches; a short line is kept."""
+def thin_points(points: Sequence[Point], count: int = POINTS) -> list[Point]:
+    """Return the lowest and the highest point of each of `count` stretches, or all points of a short line."""
     if len(points) <= 2 * count:
         return list(points)
     kept: list[Point] = []

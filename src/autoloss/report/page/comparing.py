@@ -26,9 +26,9 @@ class RunsContents:
 
     Args:
         run: Their names.
-        warning: Why scores cannot be compared; empty where they can.
+        warning: The reason why scores cannot be compared; empty if they can.
         runs: Name of a run → its summary.
-        settings: Setting → its value in each run, of those that differ.
+        settings: Setting → its value in each run, for settings that differ.
     """
 
     run: str
@@ -42,7 +42,7 @@ class RunsContents:
 
 
 def gather_runs(searches: Sequence[Search]) -> RunsContents:
-    """Gather the page of several runs as far as they were read."""
+    """Gather the contents of the page of several runs."""
     names = _name_runs(searches)
     values = zip(*(_write_settings(search.configuration) for search in searches), strict=True)
     judged = {(search.settings.title, str(search.settings.task.options.get("metric", ""))) for search in searches}
@@ -59,7 +59,7 @@ def gather_runs(searches: Sequence[Search]) -> RunsContents:
 
 
 def _name_runs(searches: Sequence[Search]) -> list[str]:
-    """Return the names of the folders, or as much of their paths as tells them apart."""
+    """Return the names of the folders, with as many of their parents as distinguish them."""
     parts = [search.directory.absolute().parts for search in searches]
     names = [one[-1] for one in parts]
     length = 1
@@ -75,7 +75,7 @@ def _write_settings(configuration: Configuration) -> list[str]:
 
 
 def _draw(searches: Sequence[Search], names: Sequence[str]) -> Chart | None:
-    """Draw the best score so far of each run over what it spent, at the largest share of the schedule that all of them have."""
+    """Draw the best score so far of each run over its spent budget, at the largest share of the schedule that all have."""
     shares = [{row["fidelity"] for row in search.reader.ended if row["score"] is not None} for search in searches]
     common = set.intersection(*shares)
     if not common:

@@ -10,8 +10,8 @@ from typing import Any
 
 from autoloss.comparison.table import Row
 from autoloss.numbers import counted, duration
-from autoloss.report.failures import failures
-from autoloss.report.lineage import Step, lineage, promoted_from
+from autoloss.report.failures import group_failures
+from autoloss.report.lineage import Step, find_promotion_source, lineage
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
 from autoloss.report.page.scenes import Scenes, read_scenes
@@ -29,11 +29,11 @@ from autoloss.run.results import Search
 from autoloss.store.read import Reader
 
 TOP = 20
-"""Losses in the table of the best."""
+"""Number of losses in the table of the best."""
 OFFSPRING = 8
-"""Offspring of the best loss that are listed."""
+"""Number of offspring of the best loss to list."""
 EXAMPLES = 12
-"""Groups of failures that are listed."""
+"""Number of groups of failures to list."""
 TIME = "%Y-%m-%d %H:%M"
 
 
@@ -43,18 +43,18 @@ class Contents:
 
     Args:
         run: Name of its folder.
-        written: When this was read, in words.
-        live: The page is served, and updates itself.
-        badge: What the best loss is called.
+        written: Time of the reading, as text.
+        live: True if the page is served and updates itself.
+        badge: Label of the best loss: winner, best found or best so far.
         formulas: Text of a formula → its forms.
-        factor: What the factors before the formulas of the best loss are, in words; empty where it has none.
-        notes: What the comparison's columns mean.
-        axis: Of the intervals in the comparison.
-        running: Id, loss, fidelity, and age in words of each candidate in training.
+        factor: Description of the factors in the formulas of the best loss; empty if there are none.
+        notes: Explanations of the columns of the comparison.
+        axis: Axis of the intervals in the comparison.
+        running: Id, loss, fidelity, and age as text, of each candidate in training.
         rankings: Share of the schedule → the best losses at it; scores at different shares are not comparable.
-        by_size: Score against size, with the hall of fame as a line; None where no loss has a score.
-        family: The best loss's ancestors, the first one first; itself last.
-        offspring: Id, loss, fidelity, score and whether promoted; the first of `offspring_count`.
+        by_size: Score against size, with the hall of fame as a line; None if no loss has a score.
+        family: The ancestors of the best loss, the oldest first, and itself last.
+        offspring: Id, loss, fidelity, score and `promoted`, for the first of `offspring_count` offspring.
     """
 
     summary: Summary
@@ -87,11 +87,11 @@ class Contents:
 
 
 def gather_contents(reader: Reader, *, live: bool = False, now: float | None = None) -> Contents:
-    """Gather the page of a run as far as it was read.
+    """Gather the contents of the page of a run.
 
     Args:
-        live: The page is served, and updates itself.
-        now: The time of reading (Unix time); the clock's if omitted.
+        live: True if the page is served and updates itself.
+        now: Time of the reading (Unix time); by default the current time.
     """
     now = time.time() if now is None else now
     search = Search(reader)
@@ -122,7 +122,7 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         running=running,
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),
         funnel=figures.funnel(search, len(running)),
-        failures={name: rows[:EXAMPLES] for name, rows in failures(reader).items()},
+        failures={name: rows[:EXAMPLES] for name, rows in group_failures(reader).items()},
         hall=hall,
         by_size=figures.score_by_size(search, hall),
         rankings={
@@ -150,14 +150,14 @@ def _collect_facts(search: Search, summary: Summary) -> dict[str, str]:
 
 
 def _find_axis(search: Search) -> Axis | None:
-    """Return an axis for the comparison; a mean far below the others does not compress them."""
+    """Return an axis for the comparison that a mean far below the others does not compress."""
     rows = [row for row in search.comparison if row.mean is not None]
     if not rows:
         return None
     ends = [_interval(row) for row in rows]
     best, middle = rows[0].mean or 0.0, rows[(len(rows) - 1) // 2].mean or 0.0
     reach = max(2 * (best - middle), ends[0][1] - ends[0][0], 1e-6)
-    # The best loss found and the best baseline are what the table is looked at for.
+    # The best found loss and the best baseline are always inside.
     asked = [_interval(row)[0] for row in (search.judgement.found, search.judgement.rival) if row and row in rows]
     low = max(min(low for low, _ in ends), min(middle - 2 * reach, *asked))
     return axis(low, max(high for _, high in ends), "score on the test split", count=4)
@@ -171,7 +171,7 @@ def _interval(row: Row) -> tuple[float, float]:
 def _draw_curves(search: Search, number: int) -> list[Chart]:
     if charts := figures.training_curves(search, search.reader.trainings, number):
         return charts
-    origin = promoted_from(search, number)
+    origin = find_promotion_source(search, number)
     charts = []
     for one in [number] if origin is None else [number, origin.id]:
         outcome = search.reader.outcome(one)
@@ -182,7 +182,7 @@ def _draw_curves(search: Search, number: int) -> list[Chart]:
 
 
 def _draw_shapes(search: Search, best: ListedLoss) -> list[Shape]:
-    """Draw the best loss's trees; none where it holds a user's own operators."""
+    """Draw the trees of the best loss; none if it has a user's own operators."""
     from autoloss.space.loss import Loss
     from autoloss.space.parsing import FormulaError
 

@@ -1,4 +1,4 @@
-"""Figures of the report: scores, operators and training curves as charts, and the funnel as numbers."""
+"""Figures of the report: charts of scores, operators and training curves, and the numbers of the funnel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autoloss.training.training import Training
 BINS = 24
 """Stretches of a search over which operators are counted."""
 BEST = 5
-"""Number of best scores whose mean is drawn beside the best."""
+"""Number of best scores whose mean is drawn in addition to the best."""
 SIZED = 2000
 """Number of best losses whose score is drawn against their size."""
 CURVES = 3
@@ -37,10 +37,10 @@ SCORE = "score on the valid split"
 def over_time(search: Search, baseline: float | None) -> list[Chart]:
     """Draw the score of each training, the best so far, and the mean of the best five so far.
 
-    Each share of the schedule has a chart of its own, the largest first: their scores are not comparable.
+    Each share of the schedule has its own chart, the largest first, since their scores are not comparable.
 
     Args:
-        baseline: Mean of the standard loss on the valid split, trained whole, where it is known.
+        baseline: Mean of the standard loss on the valid split, trained whole; None if unknown.
     """
     short, charts = trains_short(search), []
     for share in sorted({row["fidelity"] for row in search.reader.ended}, reverse=True):
@@ -54,7 +54,7 @@ def over_time(search: Search, baseline: float | None) -> list[Chart]:
 
 
 def list_scores(search: Search, share: float) -> tuple[list[Point], float]:
-    """Return (training equivalents so far, score) of the trainings at a share, and the training equivalents in all."""
+    """Return the (training equivalents so far, score) pairs at a share, and the total training equivalents."""
     spent = [0.0, *itertools.accumulate(list_charges(search))]
     ended = [(at, row) for at, row in zip(spent[1:], search.reader.ended, strict=True) if row["fidelity"] == share]
     return [(at, row["score"]) for at, row in ended if row["score"] is not None], spent[-1]
@@ -68,7 +68,7 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
     layers = [Layer("line", steps(best, x, y), 1, "best so far")]
     description = f"Scores of {counted(len(scores))} training{'s' * (len(scores) != 1)} in their order. "
     description += f"The best rises from {figure(best[0][1])} to {figure(best[-1][1])}"
-    # The mean of fewer than five would fall as the others join.
+    # The mean of fewer than five would fall as others are added.
     if len(scores) >= BEST:
         layers.insert(0, Layer("line", steps(top[BEST - 1 :], x, y), 2, f"mean of the best {BEST} so far"))
         description += f", the mean of the best {BEST} to {figure(top[-1][1])}"
@@ -79,7 +79,7 @@ def _over_time(scored: Sequence[Point], end: float, x: Axis, baseline: float | N
 
 
 def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
-    """Draw the score of each loss over its size, at the share of the schedule of the hall of fame, which is the line.
+    """Draw the score of each loss over its size, with the hall of fame as a line, at its share of the schedule.
 
     Args:
         hall: The best loss of each size, the smallest first.
@@ -104,7 +104,7 @@ def score_by_size(search: Search, hall: Sequence[ListedLoss]) -> Chart | None:
 def _draw_scores(
     title: str, description: str, points: Sequence[Point], name: str, layers: Sequence[Layer], x: Axis, y: Axis
 ) -> Chart:
-    """Draw scores as dots, below other layers, and say how many are below the axis."""
+    """Draw scores as dots below other layers, with a note on the number of scores below the axis."""
     below = sum(score < y.low for _, score in points)
     note = f"{counted(below)} scores below {y.low:.2g} are drawn at the lower edge." if below else ""
     return Chart(title, description, x, y, (Layer("dots", dots(points, x, y), 4, name), *layers), note)
@@ -123,7 +123,7 @@ def follow_best(scored: Sequence[Point], end: float) -> tuple[list[Point], list[
 
 
 def _typical_low(scores: Sequence[float]) -> float:
-    """Return where the axis begins: a few trainings that learned nothing do not compress the others."""
+    """Return the lower end of the axis; a few trainings that learned nothing do not compress the others."""
     ordered = sorted(scores)
     return ordered[len(ordered) // 20] if len(ordered) > 40 else ordered[0]
 
@@ -133,7 +133,7 @@ class Stage:
     """One stage of the funnel.
 
     Args:
-        share: Share of the losses drawn, in words.
+        share: Share of the losses drawn, as text.
         width: Length of its bar in units, on a logarithmic scale.
     """
 
@@ -170,7 +170,8 @@ class Trend:
     """The frequency of an operator.
 
     Args:
-        first: Percentage of the losses of the first quarter that contain it; likewise `last`.
+        first: Percentage of the losses in the first quarter that contain it.
+        last: The same for the last quarter.
         path: The share over time, as a path.
     """
 
@@ -181,7 +182,7 @@ class Trend:
 
 
 def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
-    """Return how many losses contain each operator over time, the most frequent at the end first.
+    """Return the frequency of each operator over time, ordered by its frequency at the end.
 
     Args:
         losses: The operators of each loss, in order.
@@ -190,7 +191,7 @@ def operators(losses: Sequence[frozenset[str]]) -> list[Trend]:
         return []
     names = sorted(set().union(*losses))
     bins = min(BINS, len(losses))
-    # Equal sets are counted once: a long search has many losses, and few different sets.
+    # Counted by distinct sets: a long search has many losses, but few distinct sets.
     parts = [Counter(losses[len(losses) * at // bins : len(losses) * (at + 1) // bins]) for at in range(bins)]
     quarter = max(1, len(losses) // 4)
     first, last = Counter(losses[:quarter]), Counter(losses[-quarter:])
@@ -208,7 +209,7 @@ def _find_share(name: str, losses: Counter[frozenset[str]]) -> float:
 
 
 def training_curves(search: Search, trials: Mapping[Train, Outcome], best: int) -> list[Chart]:
-    """Draw the training losses of the best loss found and of the best baselines, same seed, each on its own scale."""
+    """Draw the training curves of the best found loss and the best baselines on the same seed, each on its own scale."""
     chosen = [row for row in search.comparison if row.entrant.number == best]
     chosen += [row for row in search.comparison if row.entrant.baseline][: CURVES - len(chosen)]
     fresh = training_seeds(search.configuration.seed, COMPARISON, 1)
@@ -235,8 +236,8 @@ def training_curve(label: str, curve: Sequence[Point], score: str) -> Chart:
 
 
 def baseline_on_valid(search: Search, trials: Mapping[Train, Outcome]) -> float | None:
-    """Return the mean of the standard loss on the valid split at the recipe's own learning rate, where it was trained."""
-    # Of the entrants as they were listed: the rows are sorted by their mean.
+    """Return the mean of the standard loss on the valid split at the recipe's learning rate; None if not trained."""
+    # From the entrants in their original order: rows are sorted by their mean.
     entrants = search.settings.comparison.entrants
     standard = next((entrant["loss"] for entrant in entrants if entrant.get("baseline")), None)
     own = [outcome for job, outcome in trials.items() if job == Train(standard or "", Training(seed=job.training.seed))]

@@ -1,4 +1,4 @@
-"""Contents → HTML: every text escaped, nothing loaded from elsewhere, a policy that would forbid it."""
+"""Contents → HTML: every text is escaped, and a policy forbids loading anything from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoloss.report.shares import at_share, write_score
 from autoloss.report.verdict import write_mean
 
 GENERATOR = b'<meta name="generator" content="autoloss'
-"""What tells a report from another file."""
+"""Bytes by which a file is recognised as a report."""
 FILTERS = (at_share, count_seeds, counted, describe_end, figure, write_mean, write_p_value, write_score)
 _FOLDER = files("autoloss.report.page").joinpath("templates")
 
@@ -33,12 +33,12 @@ def page(contents: Contents | RunsContents) -> str:
 
 
 def main(contents: Contents) -> str:
-    """Return the page's main part, for a page that is open already."""
+    """Return the main part of the page, to replace that of an open page."""
     return _environment().get_template("main.html").render(c=contents)
 
 
-def apology(trouble: str) -> str:
-    """Return what stands above a page whose run cannot be read any more."""
+def render_warning(trouble: str) -> str:
+    """Return the warning above a page whose run can no longer be read."""
     text = Markup(
         "<section class='alarm' role='alert'><p>{}</p><p>The page below shows the last state that was read.</p></section>"
     )
@@ -46,7 +46,7 @@ def apology(trouble: str) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return the Content-Security-Policy: this style, this script, images within the page, and nothing else."""
+    """Return the Content-Security-Policy, which allows only this style, this script and embedded images."""
     allowed = {
         "default-src": "'none'",
         "style-src": _digest("style.css"),
@@ -70,7 +70,7 @@ def _environment() -> Environment:
 
 @functools.cache
 def _asset(name: str) -> Markup:
-    # Both are the package's own files; a policy allows them by their digest.
+    # A file of the package, trusted as markup; the policy allows it by its digest.
     return Markup(_FOLDER.joinpath(name).read_text(encoding="utf-8"))
 
 

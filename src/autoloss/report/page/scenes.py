@@ -1,6 +1,6 @@
-"""Test images with their target, the prediction of a network trained with the found loss, and that of the standard loss.
+"""Test images with their targets and the predictions of networks trained with the found loss and with the standard loss.
 
-They need two trainings, so they are made on request only, and stored beside the run. They are the first images of the test split,
+They need two trainings, so they are made on request only and stored beside the run. They are the first images of the test split,
 not selected.
 """
 
@@ -25,7 +25,7 @@ from autoloss.run.user_files import importable_files
 FILE = "scenes.json"
 COUNT = 6
 LARGEST = 256
-"""Pixels of an image's longer side; larger ones are shrunk."""
+"""Largest side of an image in pixels; larger images are shrunk."""
 IGNORED = 255
 _PALETTE = "101418 4e9ff0 f28e2b e15759 3fc1a5 f1ce3a b07aa1 ff9da7 b88a5e a8d154 d0d4da"
 """Colours of the first classes."""
@@ -36,8 +36,9 @@ class Scene:
     """One image, each picture as a PNG in Base64.
 
     Args:
-        found: Prediction of the network trained with the found loss; likewise `standard`.
-        hits: Share of the pixels that each of the two predicts correctly.
+        found: Prediction of the network trained with the found loss.
+        standard: Prediction of the network trained with the standard loss.
+        hits: Shares of pixels that these two predict correctly.
     """
 
     image: str
@@ -49,7 +50,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Scenes:
-    """Scenes of one found loss beside the standard loss.
+    """Scenes of one found loss and the standard loss.
 
     Args:
         formula: The found loss.
@@ -65,7 +66,7 @@ class Scenes:
 
 
 def read_scenes(search: Search, formula: str) -> Scenes | None:
-    """Return the stored scenes of a loss; None where there are none, or where it was compared at another factor since."""
+    """Return the stored scenes of a loss; None if there are none, or if a loss has since been compared at another factor."""
     try:
         stored = parse_json((search.directory / FILE).read_text(encoding="utf-8"))
         scenes = tuple(Scene(**{**scene, "hits": tuple(scene["hits"])}) for scene in stored.pop("scenes"))
@@ -80,12 +81,12 @@ def read_scenes(search: Search, formula: str) -> Scenes | None:
 
 @importable_files()
 def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambda text: None) -> Scenes:
-    """Train twice, with the found loss and with the standard one, and store the scenes beside the run.
+    """Train with the found loss and with the standard loss, and store the scenes beside the run.
 
-    Each is trained at the learning rate at which it was compared.
+    Each loss is trained at the learning rate at which it was compared.
 
     Raises:
-        RequestError: The task is not at hand, names no standard loss, draws no pictures, or a training diverged.
+        RequestError: The task cannot be loaded, has no standard loss or no pictures, or a training diverged.
     """
     from autoloss.comparison.baselines import baselines
     from autoloss.run.prepare import prepare
@@ -114,7 +115,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
         drawn.append(pictures)
     scenes = tuple(_draw_scene(ours, theirs) for ours, theirs in zip(*drawn, strict=True))
     found = Scenes(formula, standard, seed, scenes, tuple(asdict(one) for one in losses.values()))
-    # A folder that cannot be written stays as it is.
+    # The scenes are not stored if the folder cannot be written.
     with suppress(RequestError):
         write_text(search.directory / FILE, json.dumps(asdict(found)))
     return found
@@ -154,7 +155,7 @@ def _encode(picture: Any, resampling: Any) -> str:
 
 
 def _class_colours() -> list[int]:
-    """Return red, green and blue of 256 classes; what is ignored is white."""
+    """Return red, green and blue of 256 classes; ignored pixels are white."""
     colours = list(bytes.fromhex(_PALETTE))
     for number in range(len(colours) // 3, IGNORED):
         colours += (round(255 * part) for part in colorsys.hls_to_rgb(number * 0.618 % 1, 0.55, 0.6))

@@ -1,7 +1,7 @@
 """The live page: the report of a run that updates itself, served to this machine alone.
 
-The store is opened read-only, and only while it is read. However many browsers are open, a run is read at most once a second, and
-less often where reading takes long.
+The store is opened read-only, and only while it is read. A run is read at most once a second with any number of open browsers, and
+less often if reading takes long.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.contents import Contents, gather_contents
-from autoloss.report.page.rendering import apology, main, page, policy
+from autoloss.report.page.rendering import main, page, policy, render_warning
 from autoloss.store.read import Reader
 
 HOST, PORT = "127.0.0.1", 8642
 LOOK_SECONDS = 1.0
 """Least time between two readings of a run."""
 REST = 10.0
-"""Least pause after a reading, as a multiple of the time that it took."""
+"""Least pause after a reading, as a multiple of its duration."""
 CONNECTIONS = 64
 """Maximum number of open connections; a browser opens six."""
 REQUEST_SECONDS = 20.0
-"""Time that a client has from one request to the end of the next; a hidden page sends one every ten seconds."""
+"""Time allowed to a client from one request to the end of the next; a hidden page sends one every ten seconds."""
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
-"""A Host header: a name or an address, and the port."""
+"""Pattern of a Host header: a name or an address, and the port."""
 
 
 class Live:
@@ -60,7 +60,7 @@ class Live:
         self._next_look = clock() + LOOK_SECONDS
 
     def whole(self) -> str:
-        """Return the page as it is first loaded."""
+        """Return the whole page, for its first load."""
         self.fragment()
         return page(self._contents)
 
@@ -69,7 +69,7 @@ class Live:
         with self._lock:
             if self._clock() >= self._next_look:
                 self._look()
-            html = apology(self._trouble) if self._trouble else ""
+            html = render_warning(self._trouble) if self._trouble else ""
             return f'"{self._session}-{self._number}"', html + main(self._contents)
 
     def _look(self) -> None:
@@ -79,7 +79,7 @@ class Live:
             if changed:
                 self._contents = gather_contents(self._reader, live=True)
         except (RequestError, RunError) as error:
-            # What was read stays on the page, below the sentence.
+            # The last reading stays on the page, below the warning.
             trouble, changed = str(error), False
         self._number += changed or trouble != self._trouble
         self._trouble = trouble
@@ -87,14 +87,14 @@ class Live:
 
 
 class Server(ThreadingHTTPServer):
-    """Server of one run, at `address`.
+    """Server of one run.
 
     Args:
         host: Address to listen on; by default, other machines cannot reach it.
-        port: 0 picks a free one.
+        port: Port to listen on; 0 picks a free one.
 
     Raises:
-        RequestError: It cannot listen there.
+        RequestError: The address or the port cannot be used.
     """
 
     daemon_threads = True
@@ -123,7 +123,7 @@ class Server(ThreadingHTTPServer):
             return True
 
     def service_actions(self) -> None:
-        """End connections that take too long; called about twice a second."""
+        """Close connections that take too long; called about twice a second."""
         now = time.monotonic()
         with self._guard:
             late = [connection for connection, end in self._open.items() if end < now]
@@ -132,12 +132,13 @@ class Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
+        """Forget a connection and close it."""
         with self._guard:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def expect(self, connection: socket.socket, seconds: float | None = None) -> None:
-        """Give a connection time for its next step: by default, for reading an answer and sending the next request."""
+        """Set the time that a connection has: by default, for reading an answer and sending the next request."""
         with self._guard:
             self._open[connection] = time.monotonic() + (REQUEST_SECONDS if seconds is None else seconds)
 
@@ -148,15 +149,17 @@ class Server(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
+        """The port on which the server listens."""
         return int(self.server_address[1])
 
     @property
     def address(self) -> str:
+        """The URL of the page."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/"
 
     def knows(self, host: str) -> bool:
-        """Return whether a request's Host is a name of this server; this prevents DNS rebinding."""
+        """Return True if a request's Host is a name of this server; this prevents DNS rebinding."""
         found = _HOST.fullmatch(host)
         if found is None or int(found["port"] or 80) != self.port:
             return False
@@ -184,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_SECONDS
 
     def do_GET(self) -> None:
-        # The time that a page takes is not the client's.
+        # The time for making a page does not count for the client.
         self.server.expect(self.connection, math.inf)
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not self.server.knows(hosts[0].strip()):

@@ -1,7 +1,7 @@
-"""The value and gradient of a loss over the prediction, beside the standard loss of the task.
+"""The value and gradient of a loss over the prediction, with those of the task's standard loss.
 
-The probe is one position with two classes: p at the true one, 1 − p at the other. For an element-wise loss that is the loss
-itself; a loss with means or pools combines neighbours, and here its only neighbour is the other class.
+The probe is one position with two classes: p at the true one, 1 − p at the other. For an element-wise loss this is the loss
+itself; a loss with means or pools combines neighbours, and the only neighbour here is the other class.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from autoloss.zoo import ENTRIES
 
 PROBES = 201
 EDGE = 0.005
-"""Probabilities are probed from here to one minus it."""
+"""Lowest probed probability; the highest is one minus it."""
 CUT = 3.0
-"""Length of an axis, in multiples of the range of the middle nine tenths of the values; poles would compress all else."""
+"""Length of an axis as a multiple of the range of the middle 90 % of the values; poles would compress everything else."""
 MIXING = frozenset({"mean_nhw", "mean_c", "max_pool", "min_pool"})
 """Operators that combine positions or channels."""
 
@@ -36,12 +36,13 @@ class Probe:
     """Probe of one kind of branch.
 
     Args:
-        known: Name in the zoo of the reference where the task's standard loss has no formula.
-        label: Of the axis.
-        setting: The state of the branch, in a sentence.
-        low: First place on the axis; `high` is the last.
-        leaves: Names of the leaves that it serves.
-        sides: Name of a chart's side → channel of the probe.
+        known: Zoo name of the reference if the task's standard loss has no formula.
+        label: Label of the axis.
+        setting: Description of the probe, for readers.
+        low: Lowest value on the axis.
+        high: Highest value on the axis.
+        leaves: Names of the leaves that it supports.
+        sides: (name of a chart's side, channel of the probe) pairs.
     """
 
     known: str
@@ -66,7 +67,7 @@ AREAS = Probe(
 )
 _PROBES: Mapping[Kind | None, Probe] = {"classes": CLASSES, "labels": LABELS, "values": VALUES, "areas": AREAS}
 Drawn = tuple[list[Point], list[Point]]
-"""Value and gradient."""
+"""Points of the value and of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,9 @@ class Shape:
     """Charts of one branch's tree.
 
     Args:
-        branch: Its name; empty for the only one.
-        setting: The state of the branch, in a sentence.
-        notes: What the charts leave out.
+        branch: Name of the branch; empty if it is the only one.
+        setting: Description of the probe, for readers.
+        notes: Limits of the charts, in sentences.
     """
 
     branch: str
@@ -87,11 +88,11 @@ class Shape:
 
 @functools.lru_cache(maxsize=64)
 def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, standard: str = "") -> Shape | None:
-    """Draw the tree of a branch; None where its leaves cannot be probed.
+    """Draw the tree of a branch; None if its leaves cannot be probed.
 
     Args:
         label: Name of the loss in the legend.
-        standard: Formula or name in the zoo of the task's standard loss, which is drawn beside it.
+        standard: Formula or zoo name of the task's standard loss, which is drawn as the reference.
     """
     probe = _PROBES.get(form.kind)
     if probe is None:
@@ -116,11 +117,11 @@ def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, stan
 
 
 def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
-    """Return the loss that others are drawn beside, and its name."""
+    """Return the reference loss and its name."""
     entry = ENTRIES.get(standard)
     formula = entry.formula if entry else standard
     try:
-        # A hand-written one has no formula, and one with a user's own operators cannot be read here.
+        # A hand-written loss has no formula, and one with a user's own operators cannot be parsed here.
         if formula:
             return parse(formula, probe.leaves), (entry.title or entry.name) if entry else "standard loss"
     except FormulaError:
@@ -130,7 +131,7 @@ def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
 
 
 def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
-    """Return side → value and gradient over the places."""
+    """Return side → value and gradient along the axis."""
     found: dict[str, Drawn] = {side: ([], []) for side, _ in probe.sides}
     for place in torch.linspace(probe.low, probe.high, PROBES, dtype=torch.float64):
         at, leaves = _make_leaves(probe, place)
@@ -144,7 +145,7 @@ def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
 
 
 def _make_leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the tensor that is differentiated by, and the leaves; all (1, C, 1, 1)."""
+    """Return the tensor by which the loss is differentiated, and the leaves; all (1, C, 1, 1)."""
     if probe is AREAS:
         at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
         return at, {"i": 1 - at, "u": 1 + at, "e": 1 + at}
@@ -153,7 +154,7 @@ def _make_leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]
 
 
 def _chart(title: str, probe: Probe, mine: tuple[str, list[Point]], other: tuple[str, list[Point]]) -> Chart:
-    """Draw two losses, each with its name."""
+    """Draw the (name, points) of two losses in one chart."""
     (label, ours), (known_name, theirs) = mine, other
     x = axis(ours[0][0], ours[-1][0], probe.label, count=4, widen=True)
     low, high = _find_range([value for _, value in [*ours, *theirs] if math.isfinite(value)])

@@ -25,14 +25,14 @@ def write_report(
 
     Args:
         out: The file; `report.html` in the run's folder if omitted. An earlier report is replaced, any other file is not.
-        scenes: Train twice to draw test images, unless that was done before.
+        scenes: Train two networks to draw test images, unless the scenes are stored already.
         say: Called with a line before each training.
 
     Returns:
-        The file, and what of the run could not be read.
+        The file, and descriptions of the damaged parts of the run.
 
     Raises:
-        RequestError: There is no run, the file is another one's or cannot be written, or no scenes can be drawn.
+        RequestError: There is no run, the file is not a report or cannot be written, or no scenes can be drawn.
         StoreError: The run cannot be read at all.
     """
     path = directory / FILE if out is None else out
@@ -56,10 +56,10 @@ def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tu
         out: The file; `comparison.html` in the current folder if omitted. An earlier report is replaced, any other file is not.
 
     Returns:
-        The file, and what of the runs could not be read.
+        The file, and descriptions of the damaged parts of the runs.
 
     Raises:
-        RequestError: A run comes twice or is not there, or the file is another one's or cannot be written.
+        RequestError: A run is given twice or missing, or the file is not a report or cannot be written.
     """
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise RequestError(
@@ -73,9 +73,9 @@ def write_comparison(directories: Sequence[Path], out: Path | None = None) -> tu
 
 
 def _refuse_other(path: Path) -> None:
-    """Refuse to replace a file that is no report."""
+    """Raise if a file exists that is not a report."""
     if path.is_dir():
         raise RequestError(f"{path} is a folder; name a file.", argument="out")
     if path.exists() and GENERATOR not in path.read_bytes()[:4000]:
-        problem = f"{path} exists already and is no report, so it is not replaced. Name another file."
+        problem = f"{path} exists already and is not a report, so it is not replaced. Name another file."
         raise RequestError(problem, argument="out")
