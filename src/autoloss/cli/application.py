@@ -73,7 +73,7 @@ def console_of(to_stderr: bool = False) -> Console:
 
 
 def print_lines(*texts: object, to_stderr: bool = False) -> None:
-    """Print lines of text without line breaks of their own; the terminal may wrap them."""
+    """Print lines of text without breaking them; only the terminal may wrap them."""
     for text in texts:
         console_of(to_stderr).print(text, soft_wrap=True)
 

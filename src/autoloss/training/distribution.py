@@ -59,7 +59,7 @@ def process_group(device: str) -> Iterator[None]:
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and torch.device(device).index is not None:
         raise RequestError(
-            f"device is {device}; started by torchrun, each process needs a GPU of its own. Use cuda.",
+            f"device is {device}; started by torchrun, each process needs its own GPU. Use cuda.",
             argument="device",
         )
     if on_gpu:

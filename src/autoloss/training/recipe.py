@@ -83,7 +83,7 @@ class Recipe:
             raise TypeError("The schedule is a function; see optimization.Rates.")
         done = (step - 1) / steps
         share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
-        # Rounded: a milestone is a whole number of epochs, whatever its share in floating point.
+        # Rounded: a milestone is a whole number of epochs, also if its share is inexact in floating point.
         share["steps"] = 0.1 ** sum(step - 1 >= round(milestone * steps) for milestone in self.milestones)
         least = min(self.minimum_learning_rate, self.learning_rate)
         scheduled = least + (self.learning_rate - least) * share[self.schedule]

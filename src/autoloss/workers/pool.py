@@ -117,7 +117,7 @@ class Workers(ABC):
 
 
 class InlineWorkers(Workers):
-    """One slot in this process, for debugging: `wait` runs the job to its end, whatever the deadline and the timeout.
+    """One slot in this process, for debugging: `wait` runs the job to its end and ignores deadline and timeout.
 
     An interrupted job stays busy; the next `wait` runs it from its beginning.
     """

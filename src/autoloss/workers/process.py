@@ -217,7 +217,7 @@ def _environment(gpu: str | None) -> dict[str, str]:
 
 
 def _import_path() -> list[str]:
-    """Return the driver's import path with the standard library first; it also finds modules beside the user's script.
+    """Return the driver's import path with the standard library first; it includes the folder of the user's script.
 
     The driver has that library loaded already; a worker would import a user's `random.py` instead of its module.
     """

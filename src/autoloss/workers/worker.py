@@ -92,7 +92,7 @@ def run_job(
     payload: Any,
     passing: type[BaseException] | tuple[type[BaseException], ...] = KeyboardInterrupt,
 ) -> JobOutcome:
-    """Run one job and return its outcome, whatever it raises.
+    """Run one job and return its outcome, also if it raises.
 
     Args:
         passing: Exceptions that are not caught; in the driver's process, Ctrl-C.
