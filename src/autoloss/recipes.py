@@ -20,10 +20,10 @@ class Published:
     """A row of one of the paper's tables.
 
     Args:
-        loss: Its name in the paper.
+        loss: Name of the loss in the paper.
         figures: Metric → percent.
-        target: The metric that it was found for; None for one made by hand.
-        name: Of the same loss in the zoo; of several branches, `branch: name` for each, with semicolons between.
+        target: Metric that the loss was found for; None for a hand-written one.
+        name: Name of the loss in the zoo; of several branches, `branch: name` for each, separated by semicolons.
     """
 
     loss: str
@@ -44,9 +44,9 @@ class PaperRecipe:
     Args:
         task: Name in the catalogue.
         schedule: `proxy` for a search, `full` for a retraining.
-        source: Where the paper says so.
-        options: What differs from the task's defaults.
-        settings: What differs from a run's defaults.
+        source: Section of the paper.
+        options: Options that differ from the task's defaults.
+        settings: Settings that differ from a run's defaults.
         frozen: Branches that keep the task's standard loss, by name.
         published: The paper's figures.
     """
@@ -61,7 +61,7 @@ class PaperRecipe:
     published: tuple[Published, ...] = ()
 
     def values(self) -> dict[str, Any]:
-        """Return every value of the schedule by its name, except where the data lie."""
+        """Return every value of the schedule by its name, except the folder of the data."""
         from inspect import signature
 
         from autoloss.tasks import catalogue
@@ -274,15 +274,15 @@ DEFAULT: Mapping[str, Any] = {
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
 
-Trained at an eighth first, the budget holds several times as many candidates; about one of twelve is trained whole, which
-tells losses that are good from those that only learn fast. The paper's tournament of 5 % would have one to five contestants
-among 20 to 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI 2019 (25 of 100).
-With the paper's half of all candidates drawn at random, few would improve on earlier ones. The population is bounded for the
-time that it takes to value its members at each step. The model chooses the mutations of every other candidate: with all of
-them a search finds a good family of losses on images, and less than the plain evolution does on the two cheap tasks; with
-half it does well on all three. About every twelfth candidate is a promotion: with a lag of 12 for these, each is still decided
-by what the one before came to, and two workers need not wait for it. A threshold that the standard loss misses by a little is
-lowered for it: a search for border scores that rejected cross entropy, and all losses like it, ended below it."""
+With first trainings at an eighth of the schedule, the budget holds several times as many candidates; about one of twelve is
+trained whole, which distinguishes good losses from those that only learn fast. The paper's tournament of 5 % would have one to
+five contestants among 20 to 100 losses, which hardly selects; 25 % is the share of Real et al., Regularized Evolution, AAAI
+2019 (25 of 100). With the paper's half of all candidates drawn at random, few would improve on earlier ones. The population is
+bounded for the time that it takes to value its members at each step. The model chooses the mutations of every other candidate:
+with all of them a search finds a good family of losses on images, and less than the plain evolution does on the two cheap
+tasks; with half it does well on all three. About every twelfth candidate is a promotion: with a lag of 12 for these, each still
+depends on the outcome of the one before, and two workers need not wait for it. A threshold that the standard loss misses by a
+little is lowered for it: a search for border scores that rejected cross entropy, and all losses like it, ended below it."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from autoloss.conversion import parse_json
 from autoloss.errors import RequestError, quote, unknown
 from autoloss.options import Amount, Count, Natural, Positive, PositiveShare, Share, ShareBelowOne, declare, list_types
+from autoloss.untrusted_json import parse_json
 
 Threshold = Literal["relative", "absolute"]
 EngineName = Literal["fast", "reference"]
@@ -31,8 +31,8 @@ class ProtocolSettings:
     unit: Threshold = "relative"
     """`absolute`: g in the metric's unit, the paper's; `relative`: as a share of what the samples can gain."""
     admit_standard: bool = False
-    """Where the standard loss of a softmax or sigmoid has a g below η and at least half of it, lower η before the search to 0.9 of
-    that g: losses like it then pass."""
+    """Lower η before the search to 0.9 of the g of the standard loss of a softmax or sigmoid, if that g is below η and at least
+    half of it: losses like the standard loss then pass."""
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = 500
     learning_rate: Positive = 0.001
     """Step of SGD on the *sum* over all elements; Appendix A normalises nothing here."""
@@ -43,7 +43,7 @@ class ProtocolSettings:
 
 @declare("search.", "setting")
 class SearchSettings:
-    """How candidates are proposed and trained; the defaults are the paper's, every candidate trained whole at its own scale."""
+    """Proposing and training of candidates; the defaults are the paper's, every candidate trained whole at its own scale."""
 
     proposer: str = "evolution"
     """`evolution` is the paper's; `guided` is the same, but trains the most promising of several mutations, by a model of the
@@ -58,11 +58,10 @@ class SearchSettings:
     promote: PositiveShare = 0.05
     """Share of the candidates with a score at one rung that are trained at the next."""
     promoted_lag: Natural = 0
-    """What a promoted candidate came to is known to candidates so many places later, and at least `evolution.lag`. It trains longer
-    than others, which are not to wait for it."""
+    """Lag of the outcomes of promoted candidates, at least `evolution.lag`: they train longer, and others do not wait for them."""
     niche: Amount = 0.0
-    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: it takes part in a
-    tournament for parents with one of its best, so that the variants of one loss count once. At 0 each counts for itself."""
+    """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: one of its
+    best takes part in a tournament for parents, so that the variants of one loss count once. At 0 each counts for itself."""
     scale: bool = False
     """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
     part of the loss that is found, and losses that are equal up to a factor are trained once."""
@@ -98,8 +97,8 @@ class EvolutionSettings:
     one_branch: bool = False
     """Change only one random branch of a candidate, instead of drawing for each branch."""
     maximum_operators: Annotated[int, Field(ge=1, le=64)] = 64
-    """Larger trees are rejected. The paper states no limit; this one bounds the memory, and texts of deeper trees are not
-    read."""
+    """Maximum number of operators of a tree; larger ones are rejected, and their texts not read. The paper states no limit; this
+    one bounds the memory."""
     mutation_attempts: Count = 10_000
     """Rejected attempts after which a mutation is replaced by a fresh tree."""
     attempts: Count = 1_000_000
@@ -122,7 +121,7 @@ class EvolutionSettings:
 
 @declare("offspring.", "setting")
 class OffspringSettings:
-    """How a candidate is made from its parent; the probabilities are those of Section 3.2."""
+    """The step from a parent to a candidate; the probabilities are those of Section 3.2."""
 
     copy: Share = 0.1
     """Probability that a candidate is a copy of its parent."""
@@ -146,10 +145,11 @@ class LimitSettings:
     """Resident memory of one worker with all its processes, in 2**30 bytes. A worker that exceeds it is killed, and its job is
     tried again. None: no limit but the machine's."""
     charge_diverged: bool = False
-    """Whether diverged trainings count towards the budget."""
+    """Charge diverged trainings to the budget."""
 
     @property
     def memory_bytes(self) -> int | None:
+        """The memory limit of a worker in bytes; None without a limit."""
         return None if self.memory_gigabytes is None else round(self.memory_gigabytes * 2**30)
 
 
@@ -160,7 +160,7 @@ class SpaceSettings:
     without: tuple[str, ...] = ()
     """Operators that are switched off."""
     operators: tuple[str, ...] = ()
-    """The user's own: `file.py:name`, or the name of one that was given as an object."""
+    """Operators of the user: `file.py:name`, or the name of one that was given as an object."""
 
 
 @declare("final.", "setting")
@@ -175,7 +175,7 @@ class FinalSettings:
     finalist_seeds: Natural = 3
     """Further seeds per finalist, at most and on average: those clearly behind get fewer, close ones up to twice as many."""
     compare: Natural = 1
-    """Number of these that are compared with the baselines on the test split. The judgement is about the first of them alone."""
+    """Number of finalists that are compared with the baselines on the test split; the judgement concerns the best of them alone."""
     compare_seeds: Natural = 8
     """Seeds of that comparison; docs/results.md shows how often so many see a difference."""
 

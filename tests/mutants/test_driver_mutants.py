@@ -222,7 +222,7 @@ MUTANTS = {
         "a program",
     ),
     "JSON without a bottom": Mutant(
-        "autoloss.conversion:parse_json",
+        "autoloss.untrusted_json:parse_json",
         {"except RecursionError": "except MemoryError"},
         data("file beside a run"),
         "RecursionError",

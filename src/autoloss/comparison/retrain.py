@@ -19,7 +19,6 @@ from autoloss import zoo
 from autoloss.comparison.baselines import baselines
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.table import Measurements, Row, collect_rows, sort_by_mean
-from autoloss.conversion import parse_json
 from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.evaluator import Evaluator, explain_failures
 from autoloss.proposing.jobs import Train
@@ -32,6 +31,7 @@ from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, delete_checkpoints
 from autoloss.training.execution import Execution
 from autoloss.training.training import Training
+from autoloss.untrusted_json import parse_json
 
 FILE = "retraining.sqlite"
 """The store in the folder of a retraining."""

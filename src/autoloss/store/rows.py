@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from types import NoneType
 from typing import Any
 
-from autoloss.conversion import parse_json
 from autoloss.errors import keep_text, quote
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
 from autoloss.store.database import Row, StoreError
 from autoloss.training.training import Training
+from autoloss.untrusted_json import parse_json
 
 NUMBERS = (float, int)
 

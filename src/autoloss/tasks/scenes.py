@@ -1,11 +1,35 @@
-"""Options of the tasks on composed scenes, which need no files."""
+"""The parts that tasks on composed scenes, which need no files, have in common: splits of their sources, and options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from autoloss.errors import unknown
 from autoloss.options import Count, Natural, declare
+
+SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
+"""Split → share of the source that its scenes are made of, so that no part of the source occurs in two splits."""
+
+
+def find_share(split: str, count: int) -> slice:
+    """Return the part of `count` items of the source that belongs to a split.
+
+    Raises:
+        RequestError: There is no such split.
+    """
+    if split not in SHARES:
+        raise unknown("split", split, SHARES)
+    ends = np.cumsum([0.0, *SHARES.values()])
+    place = list(SHARES).index(split)
+    return slice(round(ends[place] * count), round(ends[place + 1] * count))
+
+
+def make_scene_rng(split: str, seed: int, *further: int) -> np.random.Generator:
+    """Return the generator of the scenes of a split."""
+    return np.random.default_rng([seed, list(SHARES).index(split), *further])
 
 
 @declare()

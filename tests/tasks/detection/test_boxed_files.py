@@ -80,7 +80,7 @@ def test_the_search_never_sees_val2017_and_retraining_sees_all_of_train2017(tmp_
     assert all(file.parent.name == "train2017" for file in (*train.files, *valid.files))
     # Of 8 images one has no object; half of the rest trains the proxy, all 7 are trained on in the end.
     assert len(train) in (2, 3)
-    assert len(task._training_data["full"]) == 7
+    assert len(task._examples["full"]) == 7
     halfway = get("coco-det", data=str(tmp_path), **SMALL, full_milestones="0.5", full_epochs="2")
     assert halfway.recipes["full"].milestones == (0.5,)
     assert task.steps(Training(seed=0, split="test", schedule="full")) == 12 * max(1, 7 // 16)
@@ -104,7 +104,7 @@ def test_voc_trains_on_both_years_and_is_measured_on_2007s_test(tmp_path):
     lists = tmp_path / "VOCdevkit/VOC2007/ImageSets/Main"
     (lists / "test.txt").write_text((lists / "trainval.txt").read_text())
     task = get("voc-det", data=str(tmp_path), **{**SMALL, "held_out": 1, "batch_size": 1})
-    assert (task.metric, task.classes, len(task._data["test"]), len(task._training_data["full"])) == ("voc07", 20, 1, 2)
+    assert (task.metric, task.classes, len(task._data["test"]), len(task._examples["full"])) == ("voc07", 20, 1, 2)
     (image, target) = task._data["valid"][0]
     assert image.shape == (3, HEIGHT, WIDTH)
     assert select_trainable(target)["labels"].tolist() == [12]

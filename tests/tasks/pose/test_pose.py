@@ -235,7 +235,7 @@ def test_coco_pose_trains_on_files_and_is_evaluated_in_detected_boxes_on_test_al
     # Workers get the task, and loading processes its examples.
     other = cloudpickle.loads(cloudpickle.dumps(task))
     torch.testing.assert_close(other.samples(1, 0)["main"][0].prediction, task.samples(1, 0)["main"][0].prediction)
-    assert pickle.dumps(task._training["proxy"])
+    assert pickle.dumps(task._examples["proxy"])
     without = get("coco-pose", data=str(folder), **SMALL)
     assert without._data["test"].detected is None
 

@@ -10,7 +10,8 @@ import torch
 from autoloss.errors import RequestError
 from autoloss.space.loss import Loss, bind
 from autoloss.tasks import get
-from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SHARES, SceneSettings, compose_scenes, load_split
+from autoloss.tasks.scenes import SHARES
+from autoloss.tasks.segmentation.data.digits import CELL, CLASSES, SceneSettings, compose_scenes, load_split
 from autoloss.tasks.segmentation.metrics import SEGMENTATION_METRICS
 from autoloss.tasks.segmentation.networks.small import SmallSegmenter
 from autoloss.training.training import Scored, Training

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.inspection import FIRST, faults, inspect_masks
+from autoloss.tasks.files.inspection import FIRST, inspect_masks
 from autoloss.tasks.segmentation.data.cityscapes import load_cityscapes
 from autoloss.tasks.segmentation.data.image_files import ImageFiles
 from autoloss.tasks.segmentation.data.voc import load_voc
@@ -55,7 +55,7 @@ def test_every_fault_is_found_named_and_given_a_remedy(drawn: ImageFiles, kind: 
     which, spoil, said = FAULTS[kind]
     file = drawn.pairs[17][which]
     spoil(file)
-    found = faults(drawn)
+    found = list(inspect_masks(drawn).faults)
     assert [fault.file for fault in found] == [file]
     assert f"{file}: {said}" in str(found[0])
     assert found[0].expected
@@ -67,7 +67,7 @@ def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: 
     for index, (which, spoil, _) in enumerate(FAULTS.values()):
         files.append(drawn.pairs[2 * index][which])
         spoil(files[-1])
-    assert [fault.file for fault in faults(drawn)] == files
+    assert [fault.file for fault in inspect_masks(drawn).faults] == files
     with pytest.raises(RequestError) as caught:
         inspect_masks(drawn).check()
     lines = str(caught.value).splitlines()
@@ -79,8 +79,8 @@ def test_all_kinds_of_faults_are_listed_at_once_in_the_order_of_the_data(drawn: 
 def test_twenty_faults_are_enough(drawn: ImageFiles):
     for image, _ in drawn.pairs:
         image.unlink()
-    assert len(faults(drawn)) == 20
-    assert len(faults(drawn, limit=3)) == 3
+    assert len(inspect_masks(drawn).faults) == 20
+    assert len(inspect_masks(drawn, limit=3).faults) == 3
     assert inspect_masks(drawn).headers == 20
     assert inspect_masks(drawn).decoded == 0
 
@@ -123,7 +123,7 @@ def test_masks_in_matlabs_files_are_looked_at_too(tmp_path: Path):
     generated.save_mat(np.full((16, 16), 21, np.uint8), root / "cls/2008_000002.mat")
     generated.save_mat(np.zeros((16, 12), np.uint8), root / "cls/2008_000003.mat")
     generated.save_mat(np.zeros((16, 16)), root / "cls/2008_000004.mat")
-    said = {fault.file.stem: str(fault) for fault in faults(load_voc(tmp_path, "train_aug"))}
+    said = {fault.file.stem: str(fault) for fault in inspect_masks(load_voc(tmp_path, "train_aug")).faults}
     for stem, part in {
         "2008_000000": "there is no such file",
         "2008_000001": "cannot be decoded",
@@ -137,4 +137,4 @@ def test_masks_in_matlabs_files_are_looked_at_too(tmp_path: Path):
 
 def test_no_images_are_refused(drawn: ImageFiles):
     with pytest.raises(RequestError, match="drawn holds no images"):
-        faults(replace(drawn, pairs=()))
+        inspect_masks(replace(drawn, pairs=()))

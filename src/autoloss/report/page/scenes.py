@@ -17,10 +17,10 @@ from typing import Any
 
 from autoloss.atomic_files import write_text
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
-from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
 from autoloss.run.results import Search, find_learning_rate
 from autoloss.run.user_files import importable_files
+from autoloss.untrusted_json import parse_json
 
 FILE = "scenes.json"
 COUNT = 6

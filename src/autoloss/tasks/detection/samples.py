@@ -1,4 +1,4 @@
-"""Samples of an untrained detector: what the loss of each head is called with on one image (Section 3.2)."""
+"""Samples of an untrained detector: the arguments of each head's loss on one image (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.tasks.detection.data.examples import Example, select_trainable
 from autoloss.tasks.detection.heads.head import BranchSettings, Head, ObjectTarget, collect_targets
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
-
-DRAWS_PER_SAMPLE = 50
-"""Images that are tried for each sample asked for, at most."""
+from autoloss.tasks.image_task import DRAWS_PER_SAMPLE, can_gain
 
 
 def draw_samples(
@@ -42,7 +40,7 @@ def draw_samples(
     for example in _draw_examples(data, collect_targets(heads), count * DRAWS_PER_SAMPLE, generator):
         tried += 1
         for name, sample in _sample_image(network, example, heads, settings).items():
-            if len(found[name]) < count and _can_gain(branches[name], sample):
+            if len(found[name]) < count and can_gain(branches[name], sample):
                 found[name].append(sample)
         if all(len(samples) == count for samples in found.values()):
             return found
@@ -74,7 +72,7 @@ def _draw_examples(
 def _sample_image(
     network: FasterRCNN, example: Example, heads: Sequence[Head], settings: BranchSettings
 ) -> dict[str, Sample]:
-    """Return what the loss of each head is called with on one image."""
+    """Return the arguments of each head's loss on one image."""
     samples: dict[str, Sample] = {}
 
     def recorder(head: Head) -> BranchLoss:
@@ -86,9 +84,3 @@ def _sample_image(
 
     network.loss([example[0]], [example[1]], {head.name: recorder(head) for head in heads}, heads)
     return samples
-
-
-def _can_gain(branch: Branch, sample: Sample) -> bool:
-    initial = branch.metric(sample.prediction, sample.context)
-    # Comparisons with NaN are false.
-    return initial < branch.metric(branch.ideal(sample.context), sample.context)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoloss.conversion import parse_json
 from autoloss.errors import RequestError
+from autoloss.untrusted_json import parse_json
 
 FAULTS_SHOWN = 20
 
@@ -48,6 +49,7 @@ def report_faults(name: str, faults: Sequence[Fault], inspected: str = "") -> Re
 
 
 def missing_file(file: Path, expected: str) -> Fault:
+    """Return the fault of a file that does not exist."""
     return Fault(
         file,
         "there is no such file",
@@ -56,11 +58,24 @@ def missing_file(file: Path, expected: str) -> Fault:
     )
 
 
-def undecodable_file(file: Path, error: Exception, expected: str) -> Fault:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    # Pillow repeats the path.
-    reason = reason.replace(f" {str(file)!r}", "")
-    return Fault(file, f"cannot be decoded ({reason})", expected, "Copy it again from its source, or leave it out.")
+@contextmanager
+def report_decoding(file: Path, expected: str) -> Iterator[None]:
+    """Turn every error that occurs while a file is read into a `FaultyFile`; a damaged one can make a decoder raise anything.
+
+    Args:
+        expected: Expected content, for messages.
+    """
+    try:
+        yield
+    except FaultyFile:
+        raise
+    except (FileNotFoundError, IsADirectoryError):
+        raise FaultyFile(missing_file(file, expected)) from None
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        # Pillow repeats the path.
+        found = f"cannot be decoded ({reason.replace(f' {str(file)!r}', '')})"
+        raise FaultyFile(Fault(file, found, expected, "Copy it again from its source, or leave it out.")) from None
 
 
 def read_json(file: Path, expected: str) -> Any:
@@ -69,12 +84,8 @@ def read_json(file: Path, expected: str) -> Any:
     Raises:
         FaultyFile: It is missing or cannot be decoded.
     """
-    if not file.is_file():
-        raise FaultyFile(missing_file(file, expected))
-    try:
+    with report_decoding(file, expected):
         return parse_json(file.read_bytes())
-    except ValueError as error:
-        raise FaultyFile(undecodable_file(file, error, expected)) from None
 
 
 REMEDY = "Correct it in the file, or remove it."

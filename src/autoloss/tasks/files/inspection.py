@@ -32,7 +32,10 @@ class Named(Protocol):
     """A data set with a name."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name in messages."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -42,11 +45,11 @@ class Inspection:
 
     Args:
         name: Name of the data set.
-        faults: What was found.
+        faults: Faults in the order of the data set.
         images: Number of images in the data set.
         headers: Number of headers read.
         decoded: Number of images decoded.
-        kind: What was inspected, such as pairs of image and mask.
+        kind: Noun for the inspected items, such as pairs of image and mask.
     """
 
     name: str
@@ -65,11 +68,6 @@ class Inspection:
         """Raise a RequestError that lists the faults, if there are any."""
         if self.faults:
             raise report_faults(self.name, self.faults, str(self))
-
-
-def faults(pictures: ImageFiles, limit: int = FAULTS_SHOWN) -> list[Fault]:
-    """Return the faults of a data set's files, at most `limit`."""
-    return list(inspect_masks(pictures, limit).faults)
 
 
 def inspect_masks(pictures: ImageFiles, limit: int = FAULTS_SHOWN, *, pixels: int = PIXELS) -> Inspection:

@@ -23,7 +23,7 @@ from autoloss.tasks.pose.skeleton import SIGMAS
 Array = NDArray[Any]
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
-"""Of the similarity, as in COCO's AP."""
+"""Thresholds of the similarity, as in COCO's AP."""
 VARIANCES = (2 * SIGMAS) ** 2
 COCO_METRICS = {
     "map": "AP_all",
@@ -35,7 +35,7 @@ COCO_METRICS = {
 }
 """Name of a metric → its name in faster-coco-eval."""
 METRICS = (*COCO_METRICS, "oks")
-"""COCO's, and the mean OKS, which also tells poses apart that are all below COCO's least threshold."""
+"""COCO's metrics, and the mean OKS, which also distinguishes poses that are all below COCO's lowest threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Poses:
     Args:
         joints: (D, 17, 2) as x and y in continuous coordinates of the image.
         scores: (D,).
-        area: (D,), of the crops they were predicted in, in square pixels; suppression compares by it.
+        area: (D,), areas in square pixels of the crops in which they were predicted, for suppression.
     """
 
     joints: Array

@@ -113,7 +113,7 @@ class MetricDefinition:
     value: Callable[..., Tensor]
     encoding: Encoding = "one_hot"
     of_boundary: bool = False
-    """Whether the metric is one of boundaries: only these have a tolerance, and only these leave a class out."""
+    """True for a metric of boundaries: only these have a tolerance, and only these leave a class out."""
 
 
 SEGMENTATION_METRICS: Mapping[str, MetricDefinition] = {
@@ -160,6 +160,7 @@ class SegmentationMetric:
         return self.definition.value(counts, self.settings, single=True).item()
 
     def reset(self) -> None:
+        """Forget all batches."""
         self._counts = None
 
     def update(self, prediction: Tensor, target: Tensor) -> None:

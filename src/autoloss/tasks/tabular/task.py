@@ -63,7 +63,7 @@ class TabularOptions:
     drop: str = ""
     """Columns of a CSV file to drop, separated by commas; a name that holds a comma in double quotes."""
     missing: Missing = "refuse"
-    """What is done about missing values of a CSV file: refuse lists them; impute takes the median of the training rows and adds
+    """Handling of missing values of a CSV file: refuse lists them; impute takes the median of the training rows and adds
     a column that says where, or a category of its own for text; drop drops their rows."""
     positive: str = ""
     """Positive class of F1 and average precision; if empty, the last of two classes in order."""

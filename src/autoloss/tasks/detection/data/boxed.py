@@ -143,7 +143,7 @@ class BoxedImages(Sequence[tuple[Tensor, dict[str, Tensor]]]):
         return self if len(kept) == len(self) else self.select(kept, self.name)
 
     def hold_out(self, count: int, seed: int) -> tuple[BoxedImages, BoxedImages]:
-        """Split off `count` images at random; return the rest and those.
+        """Return the images to train on, and `count` of them that are held out at random.
 
         Raises:
             RequestError: There are not enough images.

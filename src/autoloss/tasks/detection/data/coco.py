@@ -42,7 +42,7 @@ def load_coco(directory: Path | str, split: str, *, masks: bool = False) -> Boxe
     """Read the instances of a split, such as train2017; images are read later.
 
     Args:
-        masks: Whether the masks of the instances are read, and must be right.
+        masks: Read and check the masks of the instances.
 
     Raises:
         RequestError: A part of the folder is missing, or annotations are faulty; the first twenty are listed, each by its id.
@@ -59,7 +59,7 @@ def load_instances(
     """Read a file of instances whose images are in a folder; arguments as for `load_coco`.
 
     Args:
-        content: Of the file, where it has been read already.
+        content: Content of the file, if it has been read already.
 
     Raises:
         RequestError: It cannot be read, or annotations are faulty.
@@ -104,7 +104,7 @@ def _find_notes(
     annotations: Sequence[Boxes],
     masks: bool,
 ) -> Iterator[str]:
-    """Yield what is unusual and accepted, as COCO's own tools accept it."""
+    """Yield notes on what is unusual but accepted, as by COCO's own tools."""
     flat = sum(not all(row["bbox"][2:]) for rows in of_image.values() for row in rows)
     if flat:
         yield f"{flat} boxes have no width or no height; training leaves them out, evaluation counts them."

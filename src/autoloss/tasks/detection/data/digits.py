@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoloss.options import Amount, Count, Natural, check, declare
-from autoloss.tasks.segmentation.data.digits import SHARES, load_split
+from autoloss.tasks.scenes import make_scene_rng
+from autoloss.tasks.segmentation.data.digits import load_split
 
 CLASSES = 10
 """Digit d is class d + 1."""
@@ -68,13 +69,13 @@ def compose_box_scenes(
     Args:
         split: train, valid or test; each has digits of its own.
         seed: Seed of the scenes.
-        masks: Whether targets hold the mask of each digit, the pixels of its ink; the scenes are the same.
+        masks: Add the mask of each digit, the pixels of its ink, to the targets; the scenes are the same.
 
     Raises:
         RequestError: There is no such split.
     """
     images, labels = load_split(split)
-    rng = np.random.default_rng([seed, list(SHARES).index(split), scenery.size])
+    rng = make_scene_rng(split, seed, scenery.size)
     scenes = (_compose_scene(images, labels, scenery, rng) for _ in range(count))
     names = ("boxes", "labels", "masks") if masks else ("boxes", "labels")
     return [(image, {name: target[name] for name in names}) for image, target in scenes]

@@ -1,4 +1,4 @@
-"""Training examples of a detector: which objects are left out, and mirroring (Section 4.2)."""
+"""Training examples of a detector: selection of objects, and mirroring (Section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoloss.tasks.detection.heads.head import ObjectTarget
 
 Example = tuple[Tensor, Mapping[str, Tensor]]
 """An image (channels, H, W) in [0, 1]; `boxes` (G, 4), `labels` (G,), and where the data has them `crowd`, `area` and
-`difficult`, see `GroundTruth`; and what heads declare as `ObjectTarget`."""
+`difficult`, see `GroundTruth`; and the targets that heads declare as `ObjectTarget`."""
 
 
 class TrainingExamples(Dataset[Example]):
@@ -21,7 +21,7 @@ class TrainingExamples(Dataset[Example]):
 
     Args:
         flip: Probability that an image is mirrored; drawn from torch's global generator.
-        further: What heads need of each object besides box and class.
+        further: Targets that heads need of each object besides box and class.
     """
 
     def __init__(self, data: Sequence[Example], flip: float, further: Sequence[ObjectTarget] = ()) -> None:
@@ -40,7 +40,7 @@ class TrainingExamples(Dataset[Example]):
 
 
 def select_trainable(target: Mapping[str, Tensor], further: Sequence[ObjectTarget] = ()) -> dict[str, Tensor]:
-    """Drop crowds, difficult objects, boxes without width or height, and what heads cannot be trained on.
+    """Drop crowds, difficult objects, boxes without width or height, and objects that heads cannot be trained on.
 
     Raises:
         RequestError: The data lack what a head needs.

@@ -1,6 +1,6 @@
 """The outlines of COCO's instances: polygons, or run lengths that are compressed or not (Section 4.3).
 
-Source: the data format of cocodataset.org. As in pycocotools, what a polygon holds outside its image is cut off.
+Source: the data format of cocodataset.org. As in pycocotools, polygons are cut off at the border of their image.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ Problem = tuple[str, str]
 
 
 def is_finite(side: Any) -> bool:
+    """Return True for a number whose absolute value is below `LARGEST`."""
     # Comparisons accept integers of any length, and are false for NaN.
     return isinstance(side, int | float) and abs(side) < LARGEST
 
 
 def find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what keeps an outline from being one, whether it is used or not."""
+    """Yield the problems of an outline that concern its form."""
     if isinstance(outline, list):
         for polygon in outline:
             if isinstance(polygon, list) and not all(map(is_finite, polygon)):
@@ -48,7 +49,7 @@ def find_outline_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Pr
 
 
 def find_mask_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what keeps an outline from being a mask of its image.
+    """Yield the problems of an outline as a mask of its image.
 
     Args:
         outline: Without problems of `find_outline_problems`; None where the annotation has none.
@@ -73,7 +74,7 @@ def find_mask_problems(outline: Any, image: Mapping[str, Any]) -> Iterator[Probl
 
 
 def reaches_outside(outline: Any, image: Mapping[str, Any]) -> bool:
-    """Say whether a part of a mask is cut off at the border of its image; coordinates are rounded to pixels."""
+    """Return True if a part of a mask is cut off at the border of its image; coordinates are rounded to pixels."""
     return isinstance(outline, list) and any(
         min(xs) < -1 or min(ys) < -1 or max(xs) > image["width"] + 1 or max(ys) > image["height"] + 1
         for xs, ys in map(_split, outline)
@@ -129,6 +130,6 @@ def _touches(polygon: Sequence[float], width: int, height: int) -> bool:
 
 
 def _reaches_far(polygon: Sequence[float], width: int, height: int) -> bool:
-    """Say whether a point is farther from the image than the image is large: the library draws every pixel of each side."""
+    """Return True if a point is farther from the image than the image is large: the library draws every pixel of each side."""
     xs, ys = _split(polygon)
     return min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height

@@ -15,15 +15,7 @@ import numpy as np
 
 from autoloss.tasks.detection.data.boxed import BoxedImages, Boxes
 from autoloss.tasks.detection.data.outlines import LARGEST
-from autoloss.tasks.files.faults import (
-    REMEDY,
-    Fault,
-    FaultyFile,
-    missing_file,
-    name_problems,
-    report_faults,
-    undecodable_file,
-)
+from autoloss.tasks.files.faults import REMEDY, Fault, FaultyFile, name_problems, report_decoding, report_faults
 from autoloss.tasks.files.layout import find_directory, find_root, read_names
 
 NAME = "VOC"
@@ -107,12 +99,8 @@ def _read_annotation(file: Path, faults: list[Fault]) -> Boxes | None:
 
 
 def _parse_xml(file: Path) -> Element:
-    if not file.is_file():
-        raise FaultyFile(missing_file(file, AN_ANNOTATION))
-    try:
+    with report_decoding(file, AN_ANNOTATION):
         root = ElementTree.parse(file).getroot()
-    except (ElementTree.ParseError, ValueError, OSError) as error:
-        raise FaultyFile(undecodable_file(file, error, AN_ANNOTATION)) from None
     if root.tag != "annotation":
         raise FaultyFile(Fault(file, f"holds <{root.tag}>", "<annotation>", "Copy it again from its source."))
     return root

@@ -10,9 +10,9 @@ from autoloss.tasks.detection.heads.mask import MASK
 from autoloss.tasks.detection.heads.regression import RCNN_REG, RPN_REG
 
 HEADS: tuple[Head, ...] = (RPN_CLS, RPN_REG, RCNN_CLS, RCNN_REG)
-"""Those of Faster R-CNN, in the order of the task's branches."""
+"""The heads of Faster R-CNN, in the order of the task's branches."""
 INSTANCE_HEADS: tuple[Head, ...] = (*HEADS, MASK)
-"""Those of Mask R-CNN."""
+"""The heads of Mask R-CNN."""
 BASELINES: tuple[Mapping[str, str], ...] = (
     {RCNN_REG.name: "baseline/iou"},
     {RCNN_REG.name: "baseline/giou"},

@@ -1,4 +1,4 @@
-"""Which class each sampled box has: the heads rpn_cls and rcnn_cls of Faster R-CNN (Section 4.2)."""
+"""The class of each sampled box: the heads rpn_cls and rcnn_cls of Faster R-CNN (Section 4.2)."""
 
 from __future__ import annotations
 

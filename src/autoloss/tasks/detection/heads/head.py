@@ -1,7 +1,6 @@
-"""What a head of a detector declares: its stage, its branch, its standard loss, and what its loss is called with (Section 4.2).
+"""The declaration of a detector's head: its stage, branch and standard loss, and the arguments of its loss (Section 4.2).
 
-A head of the stage `RCNN` may also declare layers of its own, and what it needs of each object besides box and class: a head that
-predicts masks is one file.
+A head of the stage `RCNN` may also declare layers of its own, and further targets of each object: a mask head is one file.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from autoloss.space.branch import Branch, Sample
 
 
 class Stage(Enum):
-    """Where a network samples boxes to train on, and calls the losses of the heads that predict them."""
+    """The stage of a network that samples boxes to train on, and calls the losses of its heads."""
 
     RPN = "rpn"
     """Anchors of the region proposal network, with one class: object."""
@@ -32,7 +31,7 @@ class BranchSettings:
     """Settings that the branches of a detector share.
 
     Args:
-        unit: Of the areas i, u and e: square `pixels`, the paper's, or the area of each `target` box.
+        unit: Unit of the areas i, u and e: square `pixels`, the paper's, or the area of each `target` box.
         regression_weight: Weight of trees of areas; a hand-written loss on deltas keeps its own, 1.
         deviations: Standard deviations in which the rejection protocol counts deltas.
     """
@@ -63,7 +62,7 @@ class RegionLayers:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTarget:
-    """What a head needs of each object of an image besides its box and class.
+    """A target that a head needs of each object of an image besides its box and class.
 
     Args:
         name: Key in the targets of the data, (G, …). The network's transform resizes `masks`, (G, H, W), and `keypoints` with the
@@ -79,7 +78,7 @@ class ObjectTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOutput:
-    """What the layers of a head predict for the N sampled regions with an object, and the object of each.
+    """The predictions of a head's layers for the N sampled regions with an object, and the object of each.
 
     Args:
         prediction: Output of the layers, (N, …), in float32.
@@ -103,15 +102,15 @@ class SampledBoxes:
     """The N boxes that a stage samples in one step, positive and negative, with what the network predicts for them.
 
     Args:
-        logits: Of the classes, (N, K).
-        deltas: Of each box's own class, (N, 4).
+        logits: Logits of the classes, (N, K).
+        deltas: Deltas of each box's own class, (N, 4).
         target: Class of each box, (N,); 0 for a negative.
         box: Assigned ground-truth box, (N, 4); of a negative its own reference box.
         reference: Anchors or regions, (N, 4).
         deviations: Unit of the deltas, (1, 4).
         truth: Ground-truth boxes of the batch, (G, 4).
         truth_target: Their classes, (G,).
-        own: For a head with layers of its own, what these predict.
+        own: Output of the head's own layers, if it declares some.
     """
 
     logits: Tensor
@@ -136,17 +135,17 @@ class SampledBoxes:
 
 
 class Head(ABC):
-    """One of a detector's losses.
+    """A head of a detector, with one branch and one loss.
 
-    A network calls `inputs` once a step with the boxes that its stage sampled, and the criterion's loss of this name with what
-    comes back. The rejection protocol calls the same on an untrained network, and turns it into a sample.
+    A network calls `inputs` once per step with the boxes that its stage sampled, and the criterion's loss of this name with the
+    result. The rejection protocol does the same on an untrained network, and makes a sample of it.
 
     Attributes:
-        name: Of the branch.
-        stage: Where the loss is called.
+        name: Name of the branch.
+        stage: Stage in which the loss is called.
         standard: Name in the zoo of the usual loss.
         layers: Layers of its own, in the stage `RCNN`.
-        targets: What it needs of each object besides box and class.
+        targets: Targets of each object that it needs besides box and class.
     """
 
     name: str
@@ -172,20 +171,20 @@ class Head(ABC):
         """
 
     def detect(self, found: Mapping[str, Tensor], size: tuple[int, int]) -> Mapping[str, Any]:
-        """Return what layers of its own add to the detections of an image, by the fields of `Detections`; in evaluation only.
+        """Return the fields of `Detections` that its own layers add for an image; called in evaluation only.
 
         Args:
-            found: `boxes` (D, 4) in pixels of the image, `scores` and `labels` (D,), and under the name of the head what its layers
-                predict, (D, …).
+            found: `boxes` (D, 4) in pixels of the image, `scores` and `labels` (D,), and the output of the head's layers under
+                its name, (D, …).
             size: Height and width of the image.
         """
         return {}
 
     def sample(self, prediction: Tensor, context: Mapping[str, Tensor], settings: BranchSettings) -> Sample:
-        """Return what `inputs` gave for one image as a sample of the rejection protocol."""
+        """Return the result of `inputs` for one image as a sample of the rejection protocol."""
         return Sample(prediction, context)
 
 
 def collect_targets(heads: Iterable[Head]) -> tuple[ObjectTarget, ...]:
-    """Return what heads need of each object, each once."""
+    """Return the targets that heads need of each object, each once."""
     return tuple({target.name: target for head in heads for target in head.targets}.values())

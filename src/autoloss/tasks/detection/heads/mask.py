@@ -1,4 +1,4 @@
-"""Which pixels of a region belong to its object: the mask head of Mask R-CNN (Section 4.3, Appendix A.3).
+"""The pixels of a region that belong to its object: the mask head of Mask R-CNN (Section 4.3, Appendix A.3).
 
 Source: He et al., 2017, Mask R-CNN; layers, targets and pasting are torchvision's.
 """
@@ -22,7 +22,7 @@ from autoloss.tasks.detection.masks import RunLengths, encode_masks
 from autoloss.tasks.detection.metrics.regions import MASK_THRESHOLD, measure_masks
 
 PASTED_AT_ONCE = 16
-"""Masks of an image that are held as probabilities of all its pixels at a time."""
+"""Masks that are pasted into an image at a time, which bounds the memory."""
 
 LOGIT_DEVIATION = 0.01
 """Standard deviation of the initial weights of the logits, that of torchvision's RPN. With that of its mask head, logits of an
@@ -70,7 +70,7 @@ class MaskHead(Head):
 
     def inputs(self, boxes: SampledBoxes) -> tuple[Tensor, dict[str, Tensor]]:
         own = boxes.own
-        assert own is not None, "the network calls a head with layers with what they predict"
+        assert own is not None, "the network calls a head that declares layers with their output"
         side = own.prediction.shape[-1]
         parts: list[Tensor] = []
         for image, objects in enumerate(own.objects):

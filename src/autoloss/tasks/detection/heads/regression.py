@@ -1,4 +1,4 @@
-"""Where the object of each sampled box is: the heads rpn_reg and rcnn_reg of Faster R-CNN (Section 4.2)."""
+"""The position of the object of each sampled box: the heads rpn_reg and rcnn_reg of Faster R-CNN (Section 4.2)."""
 
 from __future__ import annotations
 

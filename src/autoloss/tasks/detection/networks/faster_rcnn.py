@@ -31,7 +31,7 @@ from autoloss.tasks.detection.heads.head import Head, OwnOutput, SampledBoxes, S
 from autoloss.tasks.detection.networks.own_layers import OwnLayers
 
 Target = Mapping[str, Tensor]
-"""`boxes` (G, 4) and `labels` (G,) of one image, and what the heads declare besides."""
+"""`boxes` (G, 4) and `labels` (G,) of one image, and the further targets that heads declare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Float32RPNHead(RPNHead):
 
 
 class Float32Predictor(FastRCNNPredictor):
-    """A predictor with outputs in float32, likewise."""
+    """A predictor with outputs in float32 whatever its precision."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, deltas = super().forward(x)
@@ -95,8 +95,7 @@ class Float32Predictor(FastRCNNPredictor):
 
 
 Report = Callable[[Stage, SampledBoxes, Mapping[str, OwnOutput]], None]
-"""Called with the boxes that a stage samples in a training step, and with what the heads' own layers predict; it computes the
-losses of the stage's heads."""
+"""(stage, its sampled boxes in a training step, output of the heads' own layers) → None; computes the losses of its heads."""
 
 
 class ReportingRPN(RegionProposalNetwork):
@@ -133,7 +132,7 @@ class ReportingRPN(RegionProposalNetwork):
 
 
 class ReportingRoIHeads(RoIHeads):
-    """The second stage of an R-CNN, which likewise reports its sampled boxes, and has the layers of heads that declare some."""
+    """The second stage of an R-CNN, which reports its sampled boxes, and has the layers of heads that declare some."""
 
     report: Report
     deviations: tuple[float, ...]
@@ -206,7 +205,7 @@ class FasterRCNN(GeneralizedRCNN):
         backbone: Returns feature maps by name and has `out_channels`; the last map is the pooled extra level.
         classes: C, without background.
         settings: Sizes of the network.
-        heads: Those that may declare layers of their own.
+        heads: Heads, which may declare layers of their own.
 
     Raises:
         RequestError: A head of the first stage declares layers.

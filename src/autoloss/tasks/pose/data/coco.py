@@ -96,7 +96,7 @@ def load_keypoints(directory: Path | str, split: str) -> KeypointFiles:
     remedy = "Use the file of keypoints, not that of captions or instances."
     content = read_annotations(file, A_KEYPOINTS_FILE, remedy)
     persons = _find_persons(file, content["categories"])
-    # What concerns boxes, images and ids is said there, and is right from here on.
+    # Boxes, images and ids are checked there.
     images = load_instances(file, root / split, name, content=content)
     faults: list[Fault] = []
     joints: dict[int, Array] = {}

@@ -61,12 +61,12 @@ class CropSettings:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a crop lies on its box.
+    """The position of a crop on its box.
 
     Args:
         scale: Factor on its sides.
         degrees: Angle by which it is turned, clockwise as one looks at the image.
-        mirrored: Whether left and right are exchanged.
+        mirrored: Exchange left and right.
     """
 
     scale: float = 1.0
@@ -79,7 +79,7 @@ UPRIGHT = Placement()
 
 @declare("augmentation.")
 class Augmentation:
-    """What is drawn for each training example; the defaults are the paper's."""
+    """Random changes of each training example; the defaults are the paper's."""
 
     flip: Share = 0.5
     """Probability that a crop is mirrored, with left and right joints swapped."""

@@ -20,24 +20,22 @@ from PIL import Image, ImageDraw
 from pydantic import Field
 from torch import Tensor
 
-from autoloss.errors import unknown
 from autoloss.options import Count, Natural, Share, check, declare
 from autoloss.tasks.pose.data.people import People, PeopleImages
 from autoloss.tasks.pose.skeleton import JOINTS
-from autoloss.tasks.segmentation.data.digits import SHARES
+from autoloss.tasks.scenes import find_share, make_scene_rng
 
 Array = NDArray[Any]
-Colour = tuple[int, int, int]
 
 LEAST_PIXELS = 40
-"""Of a figure that is annotated."""
+"""Visible pixels of an annotated figure, at least."""
 UNSEEN, HIDDEN, VISIBLE = 0, 1, 2
 """COCO's values of visibility."""
 LIMBS = (((11, 13), 0.085, "legs"), ((12, 14), 0.085, "legs"), ((13, 15), 0.065, "legs"), ((14, 16), 0.065, "legs"))
 ARMS = (((5, 7), 0.06, "shirt"), ((6, 8), 0.06, "shirt"), ((7, 9), 0.05, "skin"), ((8, 10), 0.05, "skin"))
-"""Bones that are drawn: joints, width as a share of the figure's height, and what colours them."""
+"""Bones that are drawn: joints, width as a share of the figure's height, and part whose colour they have."""
 FACE = slice(0, 3)
-"""Joints that are seen from the front only: nose and eyes."""
+"""Joints that are visible from the front only: nose and eyes."""
 
 
 @declare("scenes.")
@@ -89,7 +87,7 @@ def compose_figures(
         RequestError: There is no such split.
     """
     photographs = load_photographs(split)
-    rng = np.random.default_rng([seed, list(SHARES).index(split), settings.size])
+    rng = make_scene_rng(split, seed, settings.size)
     scenes: list[Array] = []
     people: list[People] = []
     while len(scenes) < count:
@@ -107,16 +105,9 @@ def load_photographs(split: str) -> tuple[Image.Image, ...]:
     Raises:
         RequestError: There is no such split.
     """
-    if split not in SHARES:
-        raise unknown("split", split, SHARES)
     from sklearn.datasets import load_sample_images
 
-    ends = np.cumsum([0.0, *SHARES.values()])
-    place = list(SHARES).index(split)
-    parts = [
-        image[:, round(ends[place] * image.shape[1]) : round(ends[place + 1] * image.shape[1])]
-        for image in load_sample_images().images
-    ]
+    parts = [image[:, find_share(split, image.shape[1])] for image in load_sample_images().images]
     return tuple(Image.fromarray(np.ascontiguousarray(image[:, ::way])) for image in parts for way in (1, -1))
 
 
@@ -139,12 +130,12 @@ class _Scene:
         return photograph.resize((self.size, self.size), Image.Resampling.BILINEAR, box=window, reducing_gap=1.0)
 
     def paint(self, layer: Image.Image, mask: Image.Image, number: int) -> None:
-        """Lay what the mask shows of a layer over the scene; it belongs to figure `number`, 0 for none."""
+        """Paste a layer into the scene through a mask; the pixels belong to figure `number`, 0 for none."""
         self.pixels.paste(layer, mask=mask)
         self.owner[np.asarray(mask) > 0] = number
 
     def paint_clutter(self) -> None:
-        """Lay a piece of a photograph over the scene, as a box, an ellipse, or a bar that looks like a limb."""
+        """Paste a piece of a photograph into the scene, as a box, an ellipse, or a bar that looks like a limb."""
         mask = Image.new("L", (self.size, self.size))
         draw, rng = ImageDraw.Draw(mask), self.rng
         place, extent = rng.uniform(0, self.size, 2), rng.uniform(0.06, 0.28, 2) * self.size
@@ -208,7 +199,7 @@ def _move(place: Array, across: float, down: float) -> Array:
 
 
 def _reach(angle: float, way: int, length: float, rng: np.random.Generator) -> Array:
-    """Return the way from a joint to the next, at an angle outwards from below; limbs towards the viewer look shorter."""
+    """Return the offset from a joint to the next, at an angle outwards from below; limbs towards the viewer look shorter."""
     return rng.uniform(0.75, 1.0) * length * np.array([way * np.sin(angle), np.cos(angle)])
 
 
@@ -260,7 +251,7 @@ def _draw_disc(centre: Array, radius: float, part: str, draw: Any, colours: Any)
 
 
 def _annotate(figures: Sequence[tuple[Array, bool, float]], owner: Array) -> People:
-    """Return what COCO would annotate of the figures of a scene."""
+    """Return the annotations that COCO would have of the figures of a scene."""
     rows: list[tuple[list[int], Array, Array, int]] = []
     for number, (joints, from_front, _) in enumerate(figures, start=1):
         seen = owner == number

@@ -44,10 +44,12 @@ class Window:
 
     @property
     def source(self) -> slice:
+        """Pixels of the image."""
         return slice(self.start, self.start + self.length)
 
     @property
     def place(self) -> slice:
+        """Pixels of the crop."""
         return slice(self.offset, self.offset + self.size)
 
 

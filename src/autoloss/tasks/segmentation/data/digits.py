@@ -8,7 +8,6 @@ digit (background clutter), or nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
@@ -17,13 +16,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoloss.errors import unknown
 from autoloss.options import Amount, Share, check, declare
+from autoloss.tasks.scenes import find_share, make_scene_rng
 
 CLASSES = 11
 """Background, then the digits: digit d is class d + 1."""
 
-SHARES: Mapping[str, float] = {"train": 0.6, "valid": 0.2, "test": 0.2}
 CELL = 16
 """Side of a cell in pixels; a digit stays within its cell."""
 
@@ -74,7 +72,7 @@ def compose_scenes(
         RequestError: There is no such split.
     """
     images, labels = load_split(split)
-    rng = np.random.default_rng([seed, list(SHARES).index(split)])
+    rng = make_scene_rng(split, seed)
     across = scenery.size // CELL
     cells = count * across**2
     kind = rng.random(cells)
@@ -100,16 +98,12 @@ def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         RequestError: There is no such split.
     """
-    if split not in SHARES:
-        raise unknown("split", split, SHARES)
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     # The same permutation whatever the seed of the scenes.
     order = np.random.default_rng(0).permutation(len(labels))
-    ends = np.round(np.cumsum([0.0, *SHARES.values()]) * len(order)).astype(int)
-    place = list(SHARES).index(split)
-    chosen = order[ends[place] : ends[place + 1]]
+    chosen = order[find_share(split, len(order))]
     return images[chosen].reshape(-1, 8, 8) / 16.0, labels[chosen].astype(np.int64)
 
 

@@ -118,7 +118,7 @@ def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
 def _check_files(
     root: Path, images: Mapping[str, Path], masks: Mapping[str, Path], lists: Mapping[str, Sequence[str]]
 ) -> None:
-    """Check that each image that is used has a mask, and is in one split only."""
+    """Check that each used image has a mask, and is in one split only."""
     faults: list[Fault] = []
     owner: dict[str, str] = {}
     for part, stems in lists.items():
@@ -144,8 +144,8 @@ def _check_files(
 
 def _assign_splits(stems: list[str], lists: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
     """Return the names of each split."""
-    named = {stem for part, members in lists.items() if part != "train" for stem in members}
-    pool = list(lists.get("train", [stem for stem in stems if stem not in named]))
+    elsewhere = {stem for part, members in lists.items() if part != "train" for stem in members}
+    pool = list(lists.get("train", [stem for stem in stems if stem not in elsewhere]))
     order = rank_by_hash(pool, seed)
     members = {part: list(found) for part, found in lists.items()}
     held_out: set[int] = set()

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
+from autoloss.tasks.files.faults import Fault, FaultyFile, report_decoding
 
 IGNORED = 255
 """Label of a pixel that is ignored."""
@@ -152,18 +152,11 @@ def open_image(file: Path, expected: str, modes: tuple[str, ...] | None) -> Iter
         expected: Expected content, for messages.
         modes: Accepted modes of Pillow; any when None.
     """
-    try:
-        with Image.open(file) as picture:
-            if modes is not None and picture.mode not in modes:
-                found = f"holds {picture.mode} values"
-                raise FaultyFile(Fault(file, found, expected, "Convert it; a mask must not hold colours."))
-            yield picture
-    except FaultyFile:
-        raise
-    except FileNotFoundError:
-        raise FaultyFile(missing_file(file, expected)) from None
-    except Exception as error:  # A broken file can make a decoder raise anything.
-        raise FaultyFile(undecodable_file(file, error, expected)) from None
+    with report_decoding(file, expected), Image.open(file) as picture:
+        if modes is not None and picture.mode not in modes:
+            found = f"holds {picture.mode} values"
+            raise FaultyFile(Fault(file, found, expected, "Convert it; a mask must not hold colours."))
+        yield picture
 
 
 def size_fault(pair: tuple[Path, Path], size: tuple[int, int], of_mask: tuple[int, int]) -> Fault:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloss.errors import RequestError
-from autoloss.tasks.files.faults import Fault, FaultyFile, missing_file, undecodable_file
+from autoloss.tasks.files.faults import Fault, FaultyFile, report_decoding
 from autoloss.tasks.files.layout import check_split, find_directory, find_root, read_names
 from autoloss.tasks.segmentation.data.image_files import ImageFiles, read_indices
 
@@ -89,12 +89,8 @@ def _find_sbd_pairs(sbd: Path, known: set[str]) -> list[tuple[Path, Path]]:
 def _read_sbd(file: Path) -> np.ndarray:
     from scipy.io import loadmat
 
-    try:
+    with report_decoding(file, A_MAT_FILE):
         segmentation = loadmat(file, variable_names="GTcls")["GTcls"]["Segmentation"].item()
-    except FileNotFoundError:
-        raise FaultyFile(missing_file(file, A_MAT_FILE)) from None
-    except Exception as error:  # A damaged file can make the reader raise anything.
-        raise FaultyFile(undecodable_file(file, error, A_MAT_FILE)) from None
     if not isinstance(segmentation, np.ndarray) or segmentation.dtype != np.uint8 or segmentation.ndim != 2:
         found = f"GTcls.Segmentation is {getattr(segmentation, 'dtype', type(segmentation).__name__)}"
         raise FaultyFile(Fault(file, found, "8-bit labels of shape (H, W)", "Copy it again from SBD's archive."))

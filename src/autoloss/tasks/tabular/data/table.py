@@ -33,7 +33,7 @@ LARGEST = 1e100
 FAULTS_SHOWN = 20
 
 Missing = Literal["refuse", "impute", "drop"]
-"""What is done about missing values: they are faults; numbers are imputed, and texts a category of their own; rows are dropped."""
+"""Handling of missing values: they are faults; numbers are imputed and texts get a category of their own; rows are dropped."""
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class Faults:
     """Column → its missing values."""
 
     def add(self, line: int, column: str | None, what: str) -> None:
+        """Add the fault of a line, or of its value in a column."""
         place = f"line {line}" + (f", column {quote(column)}" if column is not None else "")
         self.found.append((line, f"{place}: {what}"))
 
@@ -93,7 +94,7 @@ def read_csv(
         kind: Kind of the metric; the target has to be of the same kind.
         drop: Columns to drop.
         positive: The positive class; the last in order when None.
-        missing: What is done about missing values. Imputed numbers are NaN in the table, with a column that says where; rows
+        missing: Handling of missing values. Imputed numbers are NaN in the table, with a column that says where; rows
             without a target are dropped unless missing values are refused.
 
     Raises:

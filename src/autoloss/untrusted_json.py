@@ -1,4 +1,4 @@
-"""Reading JSON that may come from anybody."""
+"""JSON from files that anybody may have written."""
 
 from __future__ import annotations
 
