@@ -19,6 +19,7 @@ from autoloss.space.loss import bind
 from autoloss.space.parsing import parse
 from autoloss.tasks import get
 from autoloss.tasks.detection.data.digits import BoxSceneSettings, compose_box_scenes
+from autoloss.tasks.trainer_task import FullSchedule
 from autoloss.training.checkpoints import NETWORK, Checkpoints
 from autoloss.training.execution import Execution
 from autoloss.training.recipe import Recipe
@@ -210,9 +211,7 @@ def standard(task):
 def mirroring():
     """Return a task whose images are mirrored at random, with more to do on its full schedule."""
     task = tiny(epochs=2)
-    full = detection.FullSchedule(
-        network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01)
-    )
+    full = FullSchedule(network=task._networks["proxy"], recipe=Recipe(epochs=3, batch_size=4, learning_rate=0.01))
     data = {split: task._data[split] for split in ("train", "valid", "test")}
     return detection.DetectionTask(
         task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=full, flip=0.5
@@ -222,15 +221,24 @@ def mirroring():
 def test_a_schedule_that_trains_on_what_is_held_out_is_not_evaluated_on_it():
     task = tiny()
     data = {split: task._data[split] for split in ("train", "valid", "test")}
-    whole = detection.FullSchedule(
-        recipe=task.recipes["proxy"], data={"train": [*data["train"], *data["valid"]], "valid": None}
-    )
+    whole = FullSchedule(recipe=task.recipes["proxy"], data={"train": [*data["train"], *data["valid"]], "valid": None})
     task = detection.DetectionTask(
         task._networks["proxy"], **data, classes=10, recipe=task.recipes["proxy"], full=whole
     )
     with pytest.raises(RequestError, match="no split of the schedule full named 'valid'"):
         task.train(standard(task), Training(seed=0, schedule="full"))
     assert isinstance(task.train(standard(task), Training(seed=0, schedule="full", split="test")), Scored)
+
+
+def test_the_schedule_full_is_evaluated_on_data_of_its_own():
+    data = {split: tiny()._data[split] for split in ("train", "valid", "test")}
+    full = FullSchedule(data={"valid": data["test"]})
+    task = detection.DetectionTask(tiny()._networks["proxy"], **data, classes=10, recipe=RECIPE, full=full)
+    figures = [
+        task.train(standard(task), Training(seed=0, schedule=schedule, split=split)).also
+        for schedule, split in (("proxy", "test"), ("full", "valid"))
+    ]
+    assert figures[0] == figures[1]
 
 
 @functools.cache
