@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -157,3 +158,13 @@ def test_a_candidate_of_several_trainings_is_settled_when_all_have_ended_and_its
         assert row["deviation"] == pytest.approx(expected.deviation)
     assert reader.outcome(2) == reader.history()[0].outcome == expected
     assert reader.history()[1].outcome.state is State.DIVERGED
+
+
+def test_trainings_beside_the_search_are_groups_of_their_own(tmp_path):
+    directory = begin(tmp_path)
+    with Store(directory, write=True) as store:
+        for seed in (3, 4):
+            outcome = Outcome(state=State.DIVERGED, step=seed, reason=f"not finite\nline {seed}")
+            store.add_training("neg(p)", replace(KEY, seed=seed), outcome)
+    (group,) = Reader(directory).unscored
+    assert [group[name] for name in ("id", "count", "line", "seed", "step")] == [None, 2, "not finite", 3, 3]

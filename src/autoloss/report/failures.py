@@ -8,8 +8,6 @@ from typing import Any
 from rich.console import Console
 
 from autoloss.numbers import counted
-from autoloss.proposing.jobs import Train
-from autoloss.proposing.records import Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.report.leaderboard import table
 from autoloss.report.shares import at_share
@@ -25,16 +23,16 @@ TITLES = {
 
 def group_failures(reader: Reader) -> dict[str, list[dict[str, Any]]]:
     """Return plain values: `trainings` of the search, `trials` outside it, and `rejections`, the most frequent first."""
-    trainings = [
-        {
-            "state": group["state"],
-            "reason": group["line"] or NO_REASON,
-            "count": group["count"],
-            "example": {"formula": group["loss"], **{name: group[name] for name in ("id", "step", "fidelity")}},
-        }
-        for group in reader.unscored
-    ]
-    return {"trainings": trainings, "trials": _trials(reader.trainings), "rejections": _rejections(reader)}
+    trainings, trials = [], []
+    for group in reader.unscored:
+        values = {"state": group["state"], "reason": group["line"] or NO_REASON, "count": group["count"]}
+        if group["id"] is None:
+            example = {name: group[name] for name in ("loss", "seed", "split", "step", "fidelity")}
+            trials.append({**values, "example": example})
+        else:
+            example = {name: group[name] for name in ("id", "step", "fidelity")}
+            trainings.append({**values, "example": {"formula": group["loss"], **example}})
+    return {"trainings": trainings, "trials": trials, "rejections": _rejections(reader)}
 
 
 def _rejections(reader: Reader) -> list[dict[str, Any]]:
@@ -50,26 +48,6 @@ def _rejections(reader: Reader) -> list[dict[str, Any]]:
         if totals.get(reason.name)
     ]
     return sorted(found, key=lambda row: -row["count"])
-
-
-def _trials(trainings: Mapping[Train, Outcome]) -> list[dict[str, Any]]:
-    """Group the trainings outside the search that have no score."""
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for job, outcome in trainings.items():
-        if outcome.state is State.SCORED:
-            continue
-        state, reason = outcome.state.value, next(iter(outcome.reason.splitlines()), NO_REASON)
-        key = job.training
-        example = {
-            "loss": job.loss,
-            "seed": key.seed,
-            "split": key.split,
-            "step": outcome.step,
-            "fidelity": key.fidelity,
-        }
-        first = {"state": state, "reason": reason, "count": 0, "example": example}
-        groups.setdefault((state, reason), first)["count"] += 1
-    return sorted(groups.values(), key=lambda row: -row["count"])
 
 
 def print_failures(console: Console, values: Mapping[str, Sequence[Mapping[str, Any]]], directory: object) -> None:

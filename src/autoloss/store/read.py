@@ -213,7 +213,10 @@ class Reader:
 
     @property
     def unscored(self) -> list[dict[str, Any]]:
-        """Candidates without a score by state and line of the reason: count; id, loss, fidelity, step of the first."""
+        """Trainings without a score by state and line of the reason: count; loss, fidelity and step of the first.
+
+        Groups of candidates have the id of the first, others its seed and split.
+        """
         return self._select("SELECT * FROM unscored")
 
     @property

@@ -85,13 +85,18 @@ ORDER BY id;
 CREATE TEMP VIEW total AS
 SELECT key AS name, sum(value) AS count FROM candidate, json_each(counts) GROUP BY key;
 
--- Candidates without a score by the first line of the reason; what follows is a traceback, which differs. Each group is shown by
--- its first candidate.
+-- Candidates and other trainings (without id) that have no score, by the first line of the reason; what follows is a traceback,
+-- which differs. Each group is shown by its first member.
 CREATE TEMP VIEW unscored AS
-SELECT state, line, count(*) AS count, min(id) AS id, loss, fidelity, step
-FROM (SELECT *, substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS line FROM trained)
+WITH ended AS (
+    SELECT id, id AS place, loss, fidelity, state, step, reason, NULL AS seed, NULL AS split FROM trained
+    UNION ALL
+    SELECT NULL, number, loss, fidelity, state, step, reason, seed, split FROM training WHERE candidate IS NULL
+)
+SELECT state, line, count(*) AS count, min(place) AS place, id, loss, fidelity, step, seed, split
+FROM (SELECT *, substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS line FROM ended)
 WHERE state <> 'scored'
-GROUP BY state, line ORDER BY count DESC, id;
+GROUP BY id IS NULL, state, line ORDER BY count DESC, place;
 
 -- The first formula that was kept of those rejected for a reason.
 CREATE TEMP VIEW example AS
