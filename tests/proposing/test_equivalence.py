@@ -8,6 +8,7 @@ import torch
 
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
 from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.records import Outcome, State
 from autoloss.proposing.view import Ledger
 from autoloss.rejection.gradients import Gradient, compute_gradient, draw_directions
 from autoloss.settings import Configuration
@@ -186,16 +187,18 @@ class TestSignatures:
         assert known.find_twin(4, "b") is None
 
     def test_a_failed_candidate_is_forgotten_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(run())
+        made = run()
+        known = SignatureIndex(made)
         known.record(3, "a")
-        known.record_outcome(3, failed=True)
+        made.tell(3, Outcome(state=State.FAILED))
         assert known.find_twin(6, "a") == 3
         assert known.find_twin(7, "a") is None
 
     def test_a_diverged_candidate_is_known_as_soon_as_later_ones_may_know(self):
-        known = SignatureIndex(run())
+        made = run()
+        known = SignatureIndex(made)
         known.record(3, "a")
-        known.record_outcome(3, diverged=True)
+        made.tell(3, Outcome(state=State.DIVERGED))
         assert not known.is_known_to_diverge(6, "a")
         assert known.is_known_to_diverge(7, "a")
         assert not known.is_known_to_diverge(7, "b")

@@ -40,7 +40,7 @@ def found(radius: float, signatures: Sequence[Mapping[str, Sequence[float]]], br
     for k in range(len(signatures)):
         made.tell(k, outcome(0.5))
     view = View(made, len(signatures))
-    return [niches.find(view, k) for k in range(len(signatures))]
+    return niches.find(view, range(len(signatures)))
 
 
 def test_a_loss_belongs_to_the_nearest_first_member_within_the_radius():

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from autoloss.errors import RequestError, RunError
-from autoloss.evaluation.dispatch import CompletedJob, Dispatcher, run_jobs
-from autoloss.proposing.jobs import RejectionBatch, Train
+from autoloss.evaluation.dispatch import Dispatcher, run_jobs
+from autoloss.proposing.jobs import CompletedJob, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.training.training import Training

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autoloss.errors import RequestError, RunError, keep_text
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
+from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
 from autoloss.proposing.records import REASON_CHARACTERS, Outcome, State
 from autoloss.settings import LimitSettings
 from autoloss.workers.messages import Finished, JobOutcome, Lost, Raised
 from autoloss.workers.pool import Workers
 from autoloss.workers.queue import JobQueue
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedJob:
-    """A job with its result."""
-
-    ticket: int
-    job: Job
-    result: Outcome | list[Attempt]
-    seconds: float
 
 
 class Dispatcher:

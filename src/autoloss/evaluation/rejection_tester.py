@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from autoloss.proposing.jobs import Attempt
@@ -115,7 +114,7 @@ class RejectionTester:
         valid = [tree.canonical() for tree, reason in zip(trees, reasons, strict=True) if reason is None]
         tested = iter(self._test_canonical(valid))
         return [
-            replace(next(tested) if reason is None else Attempt(0, "", reason.name), number=number, formula=str(tree))
+            (next(tested) if reason is None else Attempt(0, "", reason.name))._replace(number=number, formula=str(tree))
             for number, (tree, reason) in enumerate(zip(trees, reasons, strict=True), first)
         ]
 
@@ -146,13 +145,13 @@ class RejectionTester:
         rest = [i for i, one in enumerate(results) if one.reason is None and one.key not in self._known]
         for i, verdict in zip(rest, self._decide([trees[i] for i in rest]), strict=True):
             reason = verdict.reason.name if verdict.reason else None
-            results[i] = replace(results[i], reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
+            results[i] = results[i]._replace(reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
         if self._scale is not None:
             # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here.
             for i, attempt in enumerate(results):
                 if attempt.key:
                     scaled = self._scale.measure(trees[i], gradients[i])
-                    results[i] = replace(attempt, signature=scaled.signature, factor=scaled.factor)
+                    results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
         return results
 
 

@@ -92,8 +92,8 @@ class AgeingPopulation(Archive):
             scores = dict(zip(members, visible.scores(members), strict=True))
         if self._niches is not None:
             niches: dict[int, list[int]] = {}
-            for member in members:
-                niches.setdefault(self._niches.find(visible, member), []).append(member)
+            for member, niche in zip(members, self._niches.find(visible, members), strict=True):
+                niches.setdefault(niche, []).append(member)
             drawn = self._draw_share(list(niches.values()), rng)
             members = [_find_best(self._draw_share(niche, rng), scores, rng) for niche in drawn]
             return _find_best(members, scores, rng)

@@ -49,7 +49,7 @@ def correct_scores(visible: View) -> Mapping[int, float]:
         if len(promoted) < LEAST_PROMOTED:
             continue
         if rows is None:
-            rows = _standardise([[value for row in visible.describe(k) for value in row] for k in numbers])
+            rows = _standardise(visible.describe(numbers))
         at = np.array([where for where, _ in promoted])
         order = np.argsort(np.argsort([score for _, score in promoted], kind="stable"), kind="stable")
         change = np.sort(values[at])[order] - values[at]
@@ -83,10 +83,10 @@ def _squared_distances(rows: NDArray[np.float64], others: NDArray[np.float64]) -
     return np.maximum(squares[:, None] + other_squares[None, :] - 2 * products, 0.0)
 
 
-def _standardise(features: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+def _standardise(features: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return features around their median in units of their interquartile range; one that hardly varies counts nothing."""
     length = max(map(len, features))
-    rows = np.array([[*row, *[0.0] * (length - len(row))] for row in features], dtype=np.float64)
+    rows = np.array([row if len(row) == length else np.pad(row, (0, length - len(row))) for row in features])
     low, centre, high = np.percentile(rows, [25, 50, 75], axis=0)
     spread = np.where(high - low > 1e-9, high - low, np.inf)
     return np.clip((rows - centre) / spread, -BOUND, BOUND)

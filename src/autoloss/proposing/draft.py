@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from autoloss.errors import RunError
 from autoloss.proposing.attempts import resolve_kind
@@ -163,7 +162,7 @@ class Draft:
         if attempt.key in verdicts:
             self.counts["reused"] += 1
             # A worker may have simulated it all the same; what it found must not depend on that.
-            attempt = replace(attempt, simulated=False)
+            attempt = attempt._replace(simulated=False)
             reason = None if verdicts[attempt.key] else Reason.KNOWN_KEY
         elif not attempt.simulated:
             raise LookupError(f"Attempt {attempt.number} at {branch} was not simulated, and its key is unknown.")

@@ -1,7 +1,8 @@
-"""What a search remembers of losses by their gradients (Section 3.2): verdicts by direction-aware key, candidates by signature."""
+"""The memory of losses by their gradients (Section 3.2): verdicts by direction-aware key, candidates by signature."""
 
 from __future__ import annotations
 
+from autoloss.proposing.records import State
 from autoloss.proposing.view import Ledger
 
 
@@ -30,6 +31,7 @@ class VerdictCache:
         return key in self._passed
 
     def record(self, key: bytes, passed: bool) -> None:
+        """Remember whether the losses with a key passed."""
         if key not in self._passed:
             self._order += key
         self._passed[key] = passed
@@ -51,40 +53,34 @@ class VerdictCache:
 
 
 class SignatureIndex:
-    """The first candidate with each signature, and whether its training gave no score; later ones with the same are its twins.
+    """The first candidate with each signature; later ones with the same are its twins.
 
     Args:
-        ledger: Says from which candidate on an outcome is known.
+        ledger: The outcomes of candidates, and who may know them.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._first: dict[str, int] = {}
-        self._diverged: set[int] = set()
-        self._failed: set[int] = set()
 
     def record(self, candidate: int, signature: str) -> None:
         """Remember a candidate that is to be trained."""
         self._first[signature] = candidate
-
-    def record_outcome(self, candidate: int, *, diverged: bool = False, failed: bool = False) -> None:
-        """Remember whether a candidate's training diverged or failed."""
-        if diverged:
-            self._diverged.add(candidate)
-        if failed:
-            self._failed.add(candidate)
 
     def find_twin(self, candidate: int, signature: str) -> int | None:
         """Return the earlier candidate whose outcome this one shares, finished or still running; None for a new signature.
 
         A candidate whose training failed is no twin to those that may know of it: the loss was not at fault for sure.
         """
-        first = self._first.get(signature)
-        if first is None or (first in self._failed and self._ledger.sees(candidate, first)):
-            return None
-        return first
+        return None if self._find_state(candidate, signature) is State.FAILED else self._first.get(signature)
 
     def is_known_to_diverge(self, candidate: int, signature: str) -> bool:
         """Say whether a candidate may know that the training of a loss with this signature diverges."""
+        return self._find_state(candidate, signature) is State.DIVERGED
+
+    def _find_state(self, candidate: int, signature: str) -> State | None:
+        """Return how the first training of a loss ended, as far as a candidate may know."""
         first = self._first.get(signature)
-        return first is not None and first in self._diverged and self._ledger.sees(candidate, first)
+        if first is None or first not in self._ledger.outcomes or not self._ledger.sees(candidate, first):
+            return None
+        return self._ledger.outcomes[first].state

@@ -17,7 +17,7 @@ from autoloss.proposing.evolution import Evolution
 from autoloss.proposing.jobs import Attempt
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
-from autoloss.proposing.score_model import ScoreModel, Smoothness, describe_signature
+from autoloss.proposing.score_model import ScoreModel, Smoothness, describe_loss
 from autoloss.proposing.view import View
 from autoloss.settings import Configuration
 
@@ -59,11 +59,8 @@ class Guided(Proposer):
         for branch, pool in pools.items():
             # One branch after the other: with several, the others are as they were chosen so far, or as the parent has them.
             around = {**parent, **{name: attempt.signature for name, attempt in chosen.items()}}
-            offered = [{**around, branch: attempt.signature} for attempt in pool]
-            described = [
-                [value for name in visible.branches for value in describe_signature(signature.get(name, ()))]
-                for signature in offered
-            ]
+            offered = ({**around, branch: attempt.signature} for attempt in pool)
+            described = [describe_loss(signature, visible.branches) for signature in offered]
             chosen[branch] = pool[model.find_most_promising(described)]
         return chosen
 
@@ -77,9 +74,7 @@ class _Models:
 
     def fit(self, visible: View) -> ScoreModel | None:
         """Return the model of all scores that are visible; None while there are too few."""
-        scored = visible.scored(visible.configuration.search.rungs[0])
-        # Twins and copies repeat an observation, with the same outcome.
-        observed = tuple(k for k in scored if visible.candidate(k).source is None)
+        observed = tuple(visible.scored(visible.configuration.search.rungs[0], repeated=False))
         if len(observed) < LEAST_OBSERVED:
             return None
         if self._model is None or self._model[0] != observed:
@@ -96,5 +91,4 @@ class _Models:
 
 def _make_model(visible: View, observed: Sequence[int], smoothness: Smoothness | None = None) -> ScoreModel:
     latest = observed[-MOST_OBSERVED:]
-    described = [[value for row in visible.describe(k) for value in row] for k in latest]
-    return ScoreModel(described, visible.scores(latest), smoothness)
+    return ScoreModel(visible.describe(latest), visible.scores(latest), smoothness)

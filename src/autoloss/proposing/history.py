@@ -26,7 +26,7 @@ from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.training.training import Training
 
 ROUNDING = 1e-9
-"""Of sums of shares."""
+"""Tolerance for sums of shares."""
 
 
 class History:
@@ -84,7 +84,7 @@ class History:
 
     @property
     def end(self) -> str | None:
-        """Why no further candidate belongs to the run, or None while there may be more."""
+        """The reason for which no further candidate belongs to the run, or None while there may be more."""
         settings, limits = self.configuration.evolution, self.configuration.limits
         if not self.running and self._cost_of_next > self._budget_left:
             unit = "trainings" if len(self.configuration.search.rungs) == 1 else "training equivalents"
@@ -114,7 +114,7 @@ class History:
 
     @property
     def _cost_of_next(self) -> float:
-        """What the next candidate is charged with, should it be trained."""
+        """Training equivalents that the next candidate is charged with, should it be trained."""
         plan = self.plan(len(self.candidates))
         return plan.fidelity * len(plan.seeds) * len(plan.folds)
 
@@ -212,8 +212,7 @@ class History:
 
     def collect(self, k: int, training: Training, outcome: Outcome) -> None:
         """Keep the outcome of one training of candidate k, and record that of the candidate with the last."""
-        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
-        self._trainings[k][training] = replace(outcome, curve=())
+        self._trainings[k][training] = outcome
         outcomes = list(filter(None, self._trainings[k].values()))
         if len(outcomes) == len(self._trainings[k]):
             self.tell(k, Outcome.pool(outcomes))
@@ -221,15 +220,15 @@ class History:
     def tell(self, k: int, outcome: Outcome) -> None:
         """Record the outcome of the trainings of candidate k, for the candidate and for its twins."""
         del self._trainings[k]
-        candidate, diverged = self.candidates[k], outcome.state is State.DIVERGED
-        self.trainings[candidate.fidelity] += outcome.count
+        self.trainings[self.candidates[k].fidelity] += outcome.count
+        diverged = outcome.state is State.DIVERGED
         if outcome.state is State.SCORED or (diverged and self.configuration.limits.charge_diverged):
             self.charged += outcome.fidelity * outcome.count
-        self._signatures.record_outcome(k, diverged=diverged, failed=outcome.state is State.FAILED)
         for told in (k, *self._twins.pop(k, ())):
             self._assign(told, outcome)
 
     def _assign(self, k: int, outcome: Outcome) -> None:
+        # No decision reads a curve; the store keeps it, and ten thousand of them would fill a driver's memory.
         outcome = replace(outcome, curve=())
         self._ledger.tell(k, outcome)
         individual = Individual(self.candidates[k], outcome)

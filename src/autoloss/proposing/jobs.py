@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from autoloss.proposing.records import Outcome
 from autoloss.training.training import Training
@@ -32,9 +32,8 @@ class RejectionBatch:
     passes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The result of testing one attempt.
+class Attempt(NamedTuple):
+    """The result of testing one attempt; a tuple, since batches hold thousands and frozen dataclasses are pickled slowly.
 
     Args:
         number: j, its number among the attempts at this branch of this candidate.
@@ -58,20 +57,6 @@ class Attempt:
     gains: tuple[float, ...] = ()
     factor: float = 1.0
 
-    def __reduce__(self) -> tuple[type[Attempt], tuple[object, ...]]:
-        # Batches hold thousands, and what a frozen dataclass does by default takes the driver five times as long.
-        return Attempt, (
-            self.number,
-            self.formula,
-            self.reason,
-            self.key,
-            self.signature,
-            self.simulated,
-            self.score,
-            self.gains,
-            self.factor,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Train:
@@ -90,14 +75,11 @@ class Train:
 Job = RejectionBatch | Train
 
 
-class Completed(Protocol):
+@dataclass(frozen=True, slots=True)
+class CompletedJob:
     """A job with its result, and how long it took."""
 
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def result(self) -> Outcome | list[Attempt]: ...
-
-    @property
-    def seconds(self) -> float: ...
+    ticket: int
+    job: Job
+    result: Outcome | list[Attempt]
+    seconds: float

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoloss.proposing.history import History
-from autoloss.proposing.jobs import Attempt, Completed, Job, RejectionBatch, Train
+from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
 from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import NewCandidate, NewTraining, Outcome
 
@@ -59,7 +59,7 @@ class Machine:
         self._progress: defaultdict[tuple[int, str], BranchProgress] = defaultdict(BranchProgress)
         self._seconds_per_attempt = 0.0
 
-    def receive(self, completed: Iterable[Completed] = ()) -> Iterator[NewCandidate | NewTraining]:
+    def receive(self, completed: Iterable[CompletedJob] = ()) -> Iterator[NewCandidate | NewTraining]:
         """Take in the results of jobs, and yield the trainings that ended and the candidates that are complete.
 
         Raises:

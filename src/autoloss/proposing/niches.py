@@ -29,21 +29,18 @@ class Niches:
     def __init__(self, radius: float) -> None:
         self._radius = radius
 
-    def find(self, visible: View, k: int) -> int:
-        """Return the niche of a visible candidate, by the number of its first member."""
+    def find(self, visible: View, among: Sequence[int]) -> list[int]:
+        """Return the niche of each of several visible candidates, by the number of its first member."""
         found = visible.memo(self, _Found)
         # In their order: a niche begins with its first member.
-        while len(found.niches) <= k:
-            found.niches.append(self._place(found, len(found.niches), visible.describe(len(found.niches))))
-        return found.niches[k]
-
-    def _place(self, found: _Found, k: int, rows: Sequence[Sequence[float]]) -> int:
-        widths = tuple(map(len, rows))
-        if not any(widths):
-            return k
-        if widths not in found.centres:
-            found.centres[widths] = _Centres(widths)
-        return found.centres[widths].find(k, np.concatenate(rows), self._radius)
+        for k in range(len(found.niches), max(among, default=-1) + 1):
+            signature = visible.candidate(k).signature
+            widths = tuple(len(signature.get(branch, ())) for branch in visible.branches)
+            if any(widths) and widths not in found.centres:
+                found.centres[widths] = _Centres(widths)
+            [row] = visible.describe([k])
+            found.niches.append(found.centres[widths].find(k, row, self._radius) if any(widths) else k)
+        return [found.niches[k] for k in among]
 
 
 class _Found:

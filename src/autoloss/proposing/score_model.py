@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Features = Sequence[Sequence[float] | NDArray[np.float64]]
 LENGTHS = (0.5, 1.0, 2.0)
 NOISES = (0.03, 0.3)
 """What is tried: see `Smoothness`."""
@@ -42,6 +43,11 @@ def describe_signature(signature: Sequence[str]) -> list[float]:
         *map(_log, later),
         *(_divide(product, norm) for product, norm in zip(later_products, later, strict=True)),
     ]
+
+
+def describe_loss(signature: Mapping[str, Sequence[str]], branches: Sequence[str]) -> NDArray[np.float64]:
+    """Return the features of a loss on all branches, one after the other; a branch without a signature has none."""
+    return np.array([value for branch in branches for value in describe_signature(signature.get(branch, ()))])
 
 
 def _log(value: float) -> float:
@@ -77,9 +83,7 @@ class ScoreModel:
         smoothness: By default the one of a small grid under which the scores are most likely, which takes one fit for each.
     """
 
-    def __init__(
-        self, features: Sequence[Sequence[float]], scores: Sequence[float], smoothness: Smoothness | None = None
-    ) -> None:
+    def __init__(self, features: Features, scores: Sequence[float], smoothness: Smoothness | None = None) -> None:
         from scipy.stats import norm, rankdata
 
         rows = np.asarray(features, dtype=np.float64)
@@ -97,13 +101,13 @@ class ScoreModel:
     def _standardise(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.clip((rows - self._centre) / self._width, -BOUND, BOUND)
 
-    def predict(self, features: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def predict(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of the transformed scores of losses."""
         rows = self._standardise(np.asarray(features, dtype=np.float64))
         with _libraries().limit(limits=1):
             return self._process.predict(rows, return_std=True)
 
-    def find_most_promising(self, features: Sequence[Sequence[float]]) -> int:
+    def find_most_promising(self, features: Features) -> int:
         """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
         mean, deviation = self.predict(features)
         # Rounded: the last bits may differ between two ways to add up.

@@ -1,4 +1,4 @@
-"""What a candidate may know of earlier ones: a history is the same whoever trains, and however fast."""
+"""The knowledge that a candidate may have of earlier ones: a history is the same whoever trains, and however fast."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.records import Candidate, Outcome
-from autoloss.proposing.score_model import describe_signature
+from autoloss.proposing.score_model import describe_loss
 from autoloss.settings import Configuration
 
 Value = TypeVar("Value")
@@ -41,8 +44,8 @@ class Ledger:
         """Candidate → the first that it is as trained again at the same share, and has a score there."""
         self.memos: dict[object, Any] = {}
         self._others_resolved = 0
-        """Likewise, as if promoted candidates had an outcome at once."""
-        self._features: dict[int, list[list[float]]] = {}
+        """The same number, as if promoted candidates had an outcome at once."""
+        self._features: list[NDArray[np.float64]] = []
 
     def add(self, candidate: Candidate) -> None:
         """Append the next candidate."""
@@ -60,8 +63,9 @@ class Ledger:
         self.outcomes[k] = outcome
         if outcome.score is not None:
             insort(self.scored[outcome.fidelity], k)
-            parent = self.candidates[k].parent if self.candidates[k].promoted else None
-            if parent is not None and self.outcomes[parent].fidelity == outcome.fidelity:
+            candidate = self.candidates[k]
+            parent = candidate.parent if candidate.promoted else None
+            if parent is not None and self.candidates[parent].fidelity == candidate.fidelity:
                 self.again[parent] = min(k, self.again.get(parent, k))
         self._count_resolved()
 
@@ -83,12 +87,11 @@ class Ledger:
         """Say whether all that candidate k may know is there."""
         return self._others_resolved > k - self.lag and self.resolved > k - self.promoted_lag
 
-    def describe(self, k: int) -> list[list[float]]:
-        """Return the features of a candidate's gradients, for each branch (`describe_signature`)."""
-        if k not in self._features:
-            signature = self.candidates[k].signature
-            self._features[k] = [describe_signature(signature.get(branch, ())) for branch in self.branches]
-        return self._features[k]
+    def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:
+        """Return the features of candidates (`View.describe`)."""
+        for candidate in self.candidates[len(self._features) : max(among, default=-1) + 1]:
+            self._features.append(describe_loss(candidate.signature, self.branches))
+        return [self._features[k] for k in among]
 
 
 class View:
@@ -96,24 +99,18 @@ class View:
 
     Attributes:
         k: The candidate that is planned.
+        branches: The names of the task's branches, in its order.
+        configuration: All settings of the run.
         count: Candidates 0 … count − 1 are visible. Of those that were promoted to a larger share of the schedule the latest have
             no outcome yet (`search.promoted_lag`).
     """
 
     def __init__(self, ledger: Ledger, k: int) -> None:
         self.k = k
+        self.branches = ledger.branches
+        self.configuration = ledger.configuration
         self.count = max(0, k - ledger.lag + 1) if ledger.covers(k) else 0
         self._ledger = ledger
-
-    @property
-    def branches(self) -> Sequence[str]:
-        """The names of the task's branches, in its order."""
-        return self._ledger.branches
-
-    @property
-    def configuration(self) -> Configuration:
-        """All settings of the run."""
-        return self._ledger.configuration
 
     def candidate(self, k: int) -> Candidate:
         """Return how an earlier candidate was made.
@@ -130,16 +127,22 @@ class View:
         self.candidate(k)
         return self._ledger.outcomes[k] if self._ledger.sees(self.k, k) else None
 
-    def scored(self, fidelity: float) -> Sequence[int]:
+    def scored(self, fidelity: float, *, repeated: bool = True) -> Sequence[int]:
         """Return the visible candidates with a score at a share of the schedule, in their order.
 
         One that was trained again at that share gives way to the candidate that it is now: a score that a loss was chosen by
         flatters it.
+
+        Args:
+            repeated: Include twins and copies, which repeat the outcome of another.
         """
         first = fidelity == self.configuration.search.rungs[0]
         last = self.count - 1 if first else min(self.count - 1, self.k - self._ledger.promoted_lag)
         found, again = self._ledger.scored.get(fidelity, []), self._ledger.again
         found = found[: bisect_right(found, last)]
+        if not repeated:
+            candidates = self._ledger.candidates
+            found = [k for k in found if candidates[k].source is None]
         return [k for k in found if again.get(k, self.k) > last] if again else found
 
     def scores(self, among: Sequence[int]) -> list[float]:
@@ -147,10 +150,15 @@ class View:
         outcomes = self._ledger.outcomes
         return [score for k in among if (score := outcomes[k].score) is not None]
 
-    def describe(self, k: int) -> list[list[float]]:
-        """Return features of the gradients of a visible candidate, for each branch: logarithms of norms, and directions."""
-        self.candidate(k)
-        return self._ledger.describe(k)
+    def describe(self, among: Sequence[int]) -> list[NDArray[np.float64]]:
+        """Return the features of the gradients of visible candidates, a row for each: logarithms of norms, and directions.
+
+        A row has as many features as the candidate's signature has numbers, branch by branch.
+        """
+        for k in (min(among, default=None), max(among, default=None)):
+            if k is not None:
+                self.candidate(k)
+        return self._ledger.describe(among)
 
     def before(self, k: int) -> View:
         """Return the view of an earlier candidate."""

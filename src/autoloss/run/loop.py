@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autoloss.errors import RunError
-from autoloss.evaluation.dispatch import CompletedJob, Dispatcher
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.proposing.history import History
+from autoloss.proposing.jobs import CompletedJob
 from autoloss.proposing.machine import Machine
 from autoloss.proposing.records import Candidate, NewCandidate, NewTraining, Outcome, State
 from autoloss.run.progress import Progress
