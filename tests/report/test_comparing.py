@@ -42,7 +42,7 @@ def test_several_runs_stand_beside_each_other(runs, tmp_path, capsys):
     write_comparison(runs, out)
     other = tmp_path / "notes.html"
     other.write_text("mine")
-    with pytest.raises(RequestError, match="is no report"):
+    with pytest.raises(RequestError, match="so it is not replaced"):
         write_comparison(runs, other)
 
 
