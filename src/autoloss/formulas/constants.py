@@ -13,7 +13,7 @@ from autoloss.formulas.terms import Term, evaluate_node, negate, number, power, 
 from autoloss.space.parsing import MAXIMUM_NUMBER
 
 ROUND = 1e-11
-"""So near, relative to itself, a floating-point number is a simple fraction; ε displaces numbers by less."""
+"""Relative distance within which a floating-point number is taken for a simple fraction; ε displaces numbers by less."""
 SIMPLE = 16
 """The largest denominator of such a fraction."""
 

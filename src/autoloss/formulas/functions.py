@@ -53,7 +53,7 @@ LOCAL = (
 
 OF_TORCH: dict[str, Any] = {"torch": torch, "F": F}
 AT_HAND: dict[str, Any] = {**OF_TORCH, "Tensor": Tensor, "nn": nn, "math": math}
-"""What a function may use besides its arguments and Python itself: an exported file imports it."""
+"""The names that a function may use besides its arguments and Python itself: an exported file imports it."""
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -79,6 +79,7 @@ RESERVED = frozenset({"self", "EPSILON", *AT_HAND, *FUNCTIONS})
 
 
 def is_own(operator: Operator) -> bool:
+    """Return True if an operator, or the function behind its name, is not that of Table 1."""
     return operator.name not in OPERATORS or operator.function is not OPERATORS[operator.name].function
 
 

@@ -39,7 +39,7 @@ TEXT = Notation(
     power=lambda base, exponent: f"{base}**{exponent}",
     call=lambda operator: call_by_name(operator.name, operator.arity),
 )
-"""What `autoloss.parse` reads: `-y * log(p)`."""
+"""The text that `autoloss.parse` reads: `-y * log(p)`."""
 
 UNICODE = Notation(
     minus=" − ",
@@ -105,4 +105,4 @@ MATHML = Notation(
     group="<mrow>{0}</mrow>",
     call=_mathml_call,
 )
-"""What a browser sets by itself. Names of leaves and operators are identifiers, so nothing needs to be escaped."""
+"""Markup that a browser displays by itself. Names of leaves and operators are identifiers, so nothing needs to be escaped."""

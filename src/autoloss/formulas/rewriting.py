@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import final
 
-from autoloss.formulas.ranges import bound_node, limit_to_usual
 from autoloss.formulas.rules import rules_for
 from autoloss.formulas.terms import Term, call, fold, power, product, total
 from autoloss.formulas.verification import Dual, Scene, are_equal, compute_dual, draw_scenes
-from autoloss.space.ranges import LARGE, Range
+from autoloss.space.ranges import BOUNDS, LARGE, POSITIVE, REAL, Range, bound_power, bound_product, bound_sum
 
 KEPT = 20_000
 """Terms that a rewriter remembers before it starts anew; about 5 kB each."""
@@ -26,7 +25,7 @@ class Rewriter:
 
     def __init__(self, leaves: Mapping[str, Range], is_single: bool = False) -> None:
         self._leaves = leaves
-        self._usual = {name: limit_to_usual(known) for name, known in leaves.items()}
+        self._usual = {name: _limit_to_usual(known) for name, known in leaves.items()}
         self._scenes: tuple[Scene, ...] = draw_scenes(leaves, is_single)
         self.has_space = not is_single
         self.forget()
@@ -78,13 +77,13 @@ class Rewriter:
         return _rebuild(term, tuple(parts))
 
     def bound(self, term: Term) -> Range:
-        return fold(term, lambda node, parts: bound_node(node, parts, self._leaves), self._ranges)
+        return fold(term, lambda node, parts: _bound_node(node, parts, self._leaves), self._ranges)
 
     def may_overflow(self, term: Term) -> bool:
         """Say whether the term, or what it is made of, can become infinite on usual leaves."""
 
         def join(node: Term, parts: list[tuple[Range, bool]]) -> tuple[Range, bool]:
-            found = bound_node(node, [known for known, _ in parts], self._usual)
+            found = _bound_node(node, [known for known, _ in parts], self._usual)
             return found, not found.within(-LARGE, LARGE) or any(large for _, large in parts)
 
         return fold(term, join, self._sizes)[1]
@@ -127,3 +126,27 @@ def _rebuild(term: Term, parts: tuple[Term, ...]) -> Term:
             return call(term.operator, *parts)
         case _:
             return term
+
+
+def _limit_to_usual(known: Range) -> Range:
+    """Return the values that an unbounded leaf has in practice, by which overflows are judged: logits, areas in pixels."""
+    return Range(max(known.low, -30), min(known.high, 1e6 if known == POSITIVE else 30))
+
+
+def _bound_node(term: Term, parts: list[Range], leaves: Mapping[str, Range]) -> Range:
+    """Return the range of a node from those of its parts."""
+    match term.head:
+        case "leaf":
+            return leaves.get(term.name, REAL)
+        case "number":
+            return Range(float(term.value), float(term.value))
+        case "sum":
+            return bound_sum(*parts)
+        case "product":
+            return reduce(bound_product, parts)
+        case "power":
+            return bound_power(parts[0], term.exponent)
+        case _:
+            assert term.operator is not None
+            known = BOUNDS.get(term.operator.name)
+            return known(parts[0]) if known and term.is_call(term.operator.name) else REAL

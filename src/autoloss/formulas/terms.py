@@ -102,6 +102,7 @@ class Term:
         return fold(self, join)
 
     def is_call(self, name: str) -> bool:
+        """Return True if the term is a call of this operator of Table 1."""
         return self.operator is not None and self.operator is OPERATORS.get(name)
 
     def expression(self) -> Expression:
@@ -132,6 +133,7 @@ def number(value: Fraction | int | float, name: str = "") -> Term:
 
 
 def variable(name: str) -> Term:
+    """Return a leaf."""
     return Term("leaf", name=name)
 
 
@@ -232,6 +234,7 @@ def split_coefficient(term: Term) -> tuple[Term, Term]:
 
 
 def list_factors(term: Term) -> tuple[Term, ...]:
+    """Return the factors of a product, or the term itself."""
     return term.parts if term.head == "product" else (term,)
 
 

@@ -1,4 +1,4 @@
-"""Whether two terms agree in value and gradient, on positions where the leaves are 0, 1, nearly 0, and anything between.
+"""Compare value and gradient of two terms, on positions where the leaves are 0, 1, nearly 0, and anything between.
 
 Each node is computed once, together with its derivative along one random direction of all leaves that are no targets. Directions
 are drawn for each element, so where two derivatives along them agree, the gradients do. The derivatives of operators are those
@@ -20,7 +20,7 @@ from autoloss.space.operators import Operator
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
-"""How far value and derivative may differ in double precision. ε itself, 1e-12, is below this."""
+"""Largest difference of values and derivatives in double precision. ε itself, 1e-12, is below this."""
 
 TINY = 1e-13
 """A probability in a confident prediction: below ε, so that log(p + ε) and log(p + 2ε) are different losses there."""
@@ -29,7 +29,7 @@ SHAPE = (2, 2, 4, 4)
 """(N, C, H, W) with more than one of each, so that means and pools join different elements."""
 
 SINGLE_SHAPE = (64, 1, 1, 1)
-"""Likewise where each item has one number, so that `mean_nhw` alone joins anything."""
+"""(N, C, H, W) where each item has one number, so that `mean_nhw` alone joins anything."""
 
 MOST_ENDS = 1024
 """Combinations of ends that are tried, at most."""

@@ -1,4 +1,4 @@
-"""How formulas are written: one writer, which decides on signs, fractions, powers and parentheses for every notation.
+"""The writer of formulas, which decides on signs, fractions, powers and parentheses for every notation.
 
 A formula is written from its leaves up: each method of `Notation` takes written parts and returns the written whole. Terms,
 trees and the statements of an exported file are all written this way.
@@ -43,7 +43,7 @@ class Written:
 @final
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How an operator is written.
+    """The notation of an operator.
 
     Args:
         template: A format string with the operands as {0} and {1}.
@@ -205,4 +205,5 @@ def opposite(formula: str) -> str:
 
 
 def call_by_name(name: str, operands: int) -> Call:
+    """Return the notation of a call with its operands in parentheses."""
     return Call(f"{name}({', '.join(f'{{{place}}}' for place in range(operands))})")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autoloss.errors import unknown
 from autoloss.rejection.gradients import Gradient, draw_directions
-from autoloss.rejection.protocol import Descent, Reference, Verdict
+from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch
 from autoloss.space.expression import CONSTANT, Expression
@@ -70,9 +70,9 @@ class Engine(ABC):
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:
         """Differentiate each loss's plain sum with respect to the raw initial predictions, in float64."""
 
-    @abstractmethod
     def verdicts(self, expressions: Sequence[Expression]) -> list[Verdict]:
         """Run the whole protocol for each loss."""
+        return [conclude(self.start_descent(expression), self.settings) for expression in expressions]
 
     @abstractmethod
     def start_descent(self, expression: Expression) -> Descent:

@@ -44,10 +44,12 @@ class Gradient:
 
     @property
     def finite(self) -> bool:
+        """True if the gradient is finite on all samples."""
         return all(map(math.isfinite, self.norms))
 
     @property
     def zero(self) -> bool:
+        """True if the gradient is zero on all samples."""
         return not any(self.norms)
 
     @property
@@ -68,6 +70,7 @@ class Gradient:
 
 
 def round_digits(value: float, digits: int) -> str:
+    """Write a number with so many significant digits, zero as `0`."""
     return f"{value:.{digits - 1}e}" if value else "0"
 
 

@@ -38,6 +38,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
+        """True if the loss was not rejected."""
         return self.reason is None
 
 

@@ -1,4 +1,4 @@
-"""Why a candidate is rejected (Section 3.2). Readers of a run import these names, so this file does not import torch."""
+"""The reasons to reject a candidate (Section 3.2). Readers of a run import these names, so this file does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a candidate was rejected, in the order of the checks."""
+    """A reason to reject a candidate, in the order of the checks."""
 
     SIZE = "too large"
     STRUCTURE = "no prediction or no target"

@@ -33,9 +33,6 @@ class ReferenceEngine(Engine):
         samples = self.reference.samples
         return [compute_gradient(expression, self.branch, samples, self.directions) for expression in expressions]
 
-    def verdicts(self, expressions: Sequence[Expression]) -> list[Verdict]:
-        return [conclude(self.start_descent(expression), self.settings) for expression in expressions]
-
     def start_descent(self, expression: Expression) -> Descent:
         self.check_leaves(expression)
         return ReferenceDescent(expression, self.branch, self.reference, self.settings)

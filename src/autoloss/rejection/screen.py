@@ -109,7 +109,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class _Preparation:
-    """What the screen needs of an engine, once: the bounds, and an engine on the exchanged samples where there are early stops."""
+    """Computed once for an engine: the bounds, and an engine on the exchanged samples where there are early stops."""
 
     bounds: tuple[float, ...]
     exchanges: tuple[Exchange, ...] = ()
@@ -242,7 +242,7 @@ def _advance(descent: Descent, exchanges: Sequence[Exchange], step: int) -> Reas
 
 
 class Response(Enum):
-    """What a prediction's own target, in place of another, changes in its displacement."""
+    """The effect of a prediction's own target, in place of another, on its displacement."""
 
     NONE = "nothing, or it moves it away"
     CLEAR = "it moves as the target does, or otherwise"

@@ -16,7 +16,7 @@ from autoloss.space.ranges import BINARY, UNIT, Range
 
 
 class Role(Enum):
-    """What a leaf depends on. A tree is a loss only if it depends on both prediction and target."""
+    """The dependence of a leaf. A tree is a loss only if it depends on both prediction and target."""
 
     PREDICTION = "prediction"
     TARGET = "target"
@@ -90,17 +90,17 @@ class Branch(ABC):
 
     @property
     def is_single(self) -> bool:
-        """Whether the leaves have one number for each item: one channel and no space."""
+        """True if the leaves have one number for each item: one channel and no space."""
         return False
 
     @property
     def has_classes(self) -> bool:
-        """Whether the prediction's leaf holds the probabilities of classes of which one is right, as after a softmax."""
+        """True if the prediction's leaf holds the probabilities of classes of which one is right, as after a softmax."""
         return False
 
     @property
     def predicts_probabilities(self) -> bool:
-        """Whether all leaves that depend on the prediction alone are probabilities."""
+        """True if all leaves that depend on the prediction alone are probabilities."""
         predicted = [name for name, role in self.leaves_and_roles.items() if role is Role.PREDICTION]
         return bool(predicted) and all(self.ranges.get(name) == UNIT for name in predicted)
 
@@ -113,7 +113,7 @@ class Branch(ABC):
 
     @property
     def step_to_ideal(self) -> float:
-        """How far towards the ideal prediction a partly right one is moved.
+        """Share of the way to the ideal prediction by which a partly right one is moved.
 
         Logits of the ideal prediction are so large that a tenth makes a probability of 0.8 to 0.9 of eleven classes.
         """
@@ -125,7 +125,7 @@ class Branch(ABC):
 
     @property
     def kernel(self) -> Kernel | None:
-        """How compiled code makes the leaves; None where it cannot, so that the reference runs in its place."""
+        """The way in which compiled code makes the leaves; None where it cannot, so that the reference runs in its place."""
         return None
 
     def fits(self, kernel: str, channels: int) -> bool:

@@ -25,6 +25,7 @@ Symbol = Operator | str
 
 
 def arity(symbol: Symbol) -> int:
+    """Return the number of operands of a node; 0 for a leaf."""
     return symbol.arity if isinstance(symbol, Operator) else 0
 
 
@@ -65,6 +66,7 @@ class Expression:
 
     @property
     def root(self) -> Symbol:
+        """The symbol at the top of the tree."""
         return self.symbols[0]
 
     @property
@@ -74,6 +76,7 @@ class Expression:
 
     @property
     def operators(self) -> tuple[Operator, ...]:
+        """The operators of the tree in prefix order, repeated ones included."""
         return tuple(symbol for symbol in self.symbols if isinstance(symbol, Operator))
 
     @property
@@ -90,6 +93,7 @@ class Expression:
         return node
 
     def subtree(self, node: int) -> Expression:
+        """Return the subtree whose root is the symbol at `node`, without the factor."""
         return Expression(self.symbols[node : self.end(node)])
 
     def children(self, node: int) -> tuple[Expression, ...]:
@@ -157,6 +161,7 @@ class Expression:
 
 
 def leaf(name: str) -> Expression:
+    """Return the tree of a single leaf."""
     return Expression((name,))
 
 

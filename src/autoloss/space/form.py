@@ -73,7 +73,7 @@ class BranchForm:
 
     @property
     def kind(self) -> Kind | None:
-        """What the leaves are, by which a loss is drawn; None where they are others than y and p or the areas of boxes."""
+        """The kind of the leaves, by which a loss is drawn; None where they are others than y and p or the areas of boxes."""
         if set(self.leaves) == {"i", "u", "e"}:
             return "areas"
         return KINDS[self.activation] if set(self.leaves) == {"y", "p"} else None

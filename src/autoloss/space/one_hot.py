@@ -22,7 +22,7 @@ from autoloss.space.ranges import LARGE, UNIT, Range, bound_operation, bound_slo
 ELEMENTWISE = frozenset({"add", "mul", "neg", "abs", "inv", "log", "exp", "tanh", "square", "sqrt"})
 ACTIVATIONS = ("softmax", "sigmoid")
 ROUNDING = 1e-11
-"""How far f(p, 0) may be displaced where ε is left out of it; single precision rounds more."""
+"""Largest displacement of f(p, 0) where ε is left out of it; single precision rounds more."""
 LEAST = 2**14
 """Numbers in a prediction from which the shorter way is the faster one; below, all channels take fewer calls."""
 USUAL = (0.5, 0.999, 0.25, 0.1, 0.03, 0.01, 0.001)

@@ -8,12 +8,12 @@ from autoloss.errors import unknown
 
 Activation = Literal["softmax", "sigmoid", "none"]
 Kernel = Literal["softmax", "sigmoid", "none", "box"]
-"""How leaves are made of the raw prediction, for compiled code and in the zoo: an activation, or the areas of boxes."""
+"""The making of leaves from the raw prediction, for compiled code and in the zoo: an activation, or the areas of boxes."""
 AreaUnit = Literal["pixels", "target"]
 Encoding = Literal["one_hot", "edge", "band"]
 Divisor = Literal["all", "valid"]
 TargetKind = Literal["one_hot", "binary", "values"]
-"""What y is at each position: 1 in one channel and 0 elsewhere; 0 or 1 in each channel; any value."""
+"""The values of y at each position: 1 in one channel and 0 elsewhere; 0 or 1 in each channel; any value."""
 
 ACTIVATIONS = ("softmax", "sigmoid", "none")
 """The activations of an `ActivatedBranch`; in the zoo, losses of areas of boxes have `box`."""

@@ -1,4 +1,4 @@
-"""Which values a node can take, from those of its operands, by interval arithmetic.
+"""Interval arithmetic: the values that a node can take, from those of its operands.
 
 Numbers drawn at random do not show that something holds everywhere; these bounds do.
 """
@@ -34,10 +34,12 @@ class Range:
 
     @property
     def is_away_from_zero(self) -> bool:
+        """True if no value is nearer to zero than `AWAY`."""
         return self.low >= AWAY or self.high <= -AWAY
 
     @property
     def largest(self) -> float:
+        """The largest absolute value."""
         return max(abs(self.low), abs(self.high))
 
     @classmethod
@@ -51,6 +53,7 @@ class Range:
         return low, high, self.binary
 
     def within(self, low: float, high: float) -> bool:
+        """Return True if all values lie from `low` to `high`."""
         return low <= self.low and self.high <= high
 
 
@@ -61,12 +64,14 @@ BINARY = Range(0, 1, binary=True)
 
 
 def bound_sum(*parts: Range) -> Range:
+    """Return the range of a sum."""
     low, high = sum(part.low for part in parts), sum(part.high for part in parts)
     # An overflow's ∞ − ∞ says nothing.
     return REAL if math.isnan(low) or math.isnan(high) else Range(low, high)
 
 
 def bound_product(left: Range, right: Range) -> Range:
+    """Return the range of a product."""
     corners = [_drop_nan(a * b) for a in (left.low, left.high) for b in (right.low, right.high)]
     return Range(min(corners), max(corners), left.binary and right.binary)
 
@@ -77,6 +82,7 @@ def _drop_nan(corner: float) -> float:
 
 
 def bound_power(base: Range, exponent: int) -> Range:
+    """Return the range of a natural power."""
     ends = [_raise(base.low, exponent), _raise(base.high, exponent)]
     if exponent % 2 == 0 and base.low < 0 < base.high:
         ends.append(0.0)
@@ -145,14 +151,6 @@ def _evaluate_sqrt(value: float) -> float:
     return math.copysign(math.sqrt(abs(value) + EPSILON), value) if value else 0.0
 
 
-def _bound_mean(inner: Range) -> Range:
-    return Range(inner.low, inner.high)
-
-
-def _bound_pool(inner: Range) -> Range:
-    return inner
-
-
 BOUNDS: Mapping[str, Callable[[Range], Range]] = {
     "abs": _bound_abs,
     "inv": _bound_inv,
@@ -160,10 +158,10 @@ BOUNDS: Mapping[str, Callable[[Range], Range]] = {
     "exp": _bound_exp,
     "tanh": lambda inner: Range(math.tanh(inner.low), math.tanh(inner.high)),
     "sqrt": _bound_sqrt,
-    "mean_nhw": _bound_mean,
-    "mean_c": _bound_mean,
-    "max_pool": _bound_pool,
-    "min_pool": _bound_pool,
+    "mean_nhw": lambda inner: Range(inner.low, inner.high),
+    "mean_c": lambda inner: Range(inner.low, inner.high),
+    "max_pool": lambda inner: inner,
+    "min_pool": lambda inner: inner,
 }
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from autoloss.errors import RequestError, unknown
 from autoloss.space.loss_text import join_branches, split_branches
-from autoloss.zoo.branches import check_leaves, get_only_branch
 from autoloss.zoo.entries import ENTRIES
-from autoloss.zoo.entry import Entry
+from autoloss.zoo.entry import Entry, check_leaves, get_only_branch
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss

@@ -1,4 +1,4 @@
-"""What rules look like, what they may ask, and what several of them need."""
+"""The form of rules, the questions that they may ask, and helpers that several of them need."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autoloss.space.ranges import Range
 
 
 class Facts(Protocol):
-    """What a rule may ask about a term."""
+    """The questions that a rule may ask about a term."""
 
     has_space: bool
-    """Whether H and W can be above 1, and C; boxes have none of it."""
+    """True if H, W and C can be above 1; not so for boxes."""
 
     def bound(self, term: Term) -> Range: ...
 

@@ -13,7 +13,7 @@ from autoloss.rejection.compiled.tape import Instruction, Op, Scaled
 from autoloss.space.ranges import BOUNDS, LARGE, Range, bound_product, bound_sum
 
 PROBABILITY = Range(0.0, 1.01)
-"""Of p after an activation; rounding may take it above 1."""
+"""Range of p after an activation; rounding may take it above 1."""
 ROUNDING = 1e-5
 """Relative widening of each result. It covers rounding in single precision and the polynomials of `functions.py`."""
 SUM_ROUNDING = 0.1

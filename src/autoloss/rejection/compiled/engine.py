@@ -36,7 +36,7 @@ from autoloss.rejection.compiled.packed_samples import (
 from autoloss.rejection.compiled.program import Program, assemble
 from autoloss.rejection.engine import OPERATOR_CAP, Engine
 from autoloss.rejection.gradients import Gradient
-from autoloss.rejection.protocol import Descent, Reference, Verdict, conclude
+from autoloss.rejection.protocol import Descent, Reference
 from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.settings import ProtocolSettings
@@ -84,9 +84,6 @@ class CompiledEngine(Engine):
 
     def gradients(self, expressions: Sequence[Expression]) -> list[Gradient]:
         return [self._compute_gradient(expression) for expression in expressions]
-
-    def verdicts(self, expressions: Sequence[Expression]) -> list[Verdict]:
-        return [conclude(self.start_descent(expression), self.settings) for expression in expressions]
 
     def start_descent(self, expression: Expression) -> Descent:
         if expression.factor != 1 or not self.compiles(expression):

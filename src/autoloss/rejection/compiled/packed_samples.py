@@ -26,7 +26,7 @@ Packed = NDArray[np.floating[Any]]
 """A tensor (N, C, H, W) or (N, C, D, H, W), flat, in the order of the workspace."""
 
 KERNELS: Mapping[Kernel | None, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
-"""How the leaves of a branch are made → its number in the interpreter."""
+"""The way in which leaves are made → its number in the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
