@@ -17,13 +17,13 @@ from typing import Any
 
 import autoloss
 from autoloss.comparison.entrant import CONFIRMATION, training_seeds
+from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, Job, Train
 from autoloss.proposing.records import Candidate, Outcome, State
 from autoloss.run.loop import run_loop
-from autoloss.run.prepare import adapt
 from autoloss.settings import Configuration
 from autoloss.training.training import Training
 from autoloss.workers.pool import InlineWorkers
@@ -40,7 +40,7 @@ FRESH = training_seeds(0, CONFIRMATION, 2)
 """Training seeds on which losses are confirmed; no search trains with them, and all share them."""
 
 
-PROPOSING = ("proposing/*.py", "rejection/**/*.py", "evaluation/rejection_tester.py", "run/prepare.py")
+PROPOSING = ("proposing/*.py", "rejection/**/*.py", "evaluation/rejection_tester.py", "evaluation/adapting.py")
 """Code that decides which losses are trained; a search that was done with other code is done again, from the same trainings."""
 
 

@@ -13,7 +13,7 @@ import torch
 
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
+from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind
@@ -216,7 +216,7 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     settings = configuration.evolution
     numbers = range(7, 7 + count)
     drawn = [draw_attempt(3, "main", Kind.FRESH, number, None, tester.alphabet, settings, 0) for number in numbers]
-    alone = make_tester(task.branches["main"], tester.engine.reference, configuration)
+    alone = Evaluator(task, samples, configuration).get_tester("main")
     every = [alone.test(number, [tree])[0] for number, tree in enumerate(drawn, 7)]
     first = next((place for place, one in enumerate(every, 1) if one.simulated and one.reason is None), count)
     assert expected == every[:first]

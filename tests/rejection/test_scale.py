@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autoloss import zoo
-from autoloss.evaluation.rejection_tester import make_tester
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.gradients import Gradient
 from autoloss.rejection.protocol import Reference, measure_reference
@@ -29,6 +29,7 @@ from tests.rejection.scenes import mean_iou
 from tests.rejection.test_box_areas import drawn as drawn_boxes
 from tests.rejection.test_engine import BRANCHES as ENGINE_BRANCHES
 from tests.rejection.test_engine import likeness
+from tests.run.quick import QuickTask
 
 SETTINGS = ProtocolSettings(samples=2, steps=5)
 CE, DICE = "-y * log(p)", "baseline/dice"
@@ -228,15 +229,21 @@ def test_a_gradient_that_is_not_finite_later_is_part_of_the_signature():
     assert all(isinstance(text, str) for text in found.signature)
 
 
-def test_a_standard_loss_without_a_gradient_gives_no_scale():
+def test_a_standard_loss_without_a_gradient_gives_no_scale(monkeypatch: pytest.MonkeyPatch):
     branch, reference = ENGINE_BRANCHES["softmax"]
+    task = QuickTask()
+    monkeypatch.setattr(QuickTask, "branches", {"main": branch})
+
+    def scaled(configuration: Configuration, standard: Expression | BranchLoss | None) -> bool:
+        monkeypatch.setattr(Evaluator, "find_standard", lambda self, branch: standard)
+        return Evaluator(task, {"main": reference.samples}, configuration).get_tester("main").scales
+
     configuration = Configuration().changed({"search.scale": True, "rejection.samples": 2, "rejection.steps": 5})
     for text, scales in ((CE, True), ("p * 0 + y", False), ("exp(exp(exp(exp(exp(exp(y + p))))))", False)):
-        assert make_tester(branch, reference, configuration, standard=parse(text)).scales is scales
-    assert not make_tester(branch, reference, configuration).scales
-    assert not make_tester(branch, reference, configuration, standard=lambda prediction, context: torch.ones(())).scales
-    own = configuration.changed({"search.scale": False})
-    assert not make_tester(branch, reference, own, standard=parse(CE)).scales
+        assert scaled(configuration, parse(text)) is scales
+    assert not scaled(configuration, None)
+    assert not scaled(configuration, lambda prediction, context: torch.ones(()))
+    assert not scaled(configuration.changed({"search.scale": False}), parse(CE))
 
 
 @pytest.mark.parametrize("engine", [CompiledEngine, ReferenceEngine])

@@ -10,11 +10,9 @@ import pytest
 
 import autoloss
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
-from autoloss.evaluation.rejection_tester import make_tester
 from autoloss.proposing import machine
 from autoloss.proposing.history import History, as_text
 from autoloss.proposing.records import Origin, State
-from autoloss.rejection.protocol import measure_reference
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.store.store import Store
@@ -105,8 +103,7 @@ def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeyp
 
 
 def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
-    reference = measure_reference(TASK.branches["main"], TASK.samples(2, 0)["main"])
-    tested = make_tester(TASK.branches["main"], reference, Configuration().changed(SETTINGS))
+    tested = Evaluator(TASK, TASK.samples(2, 0), Configuration().changed(SETTINGS)).get_tester("main")
     keys = [bytes([number] * 8) for number in range(6)]
     tested.learn(b"".join(keys[:2]), 0)
     tested.learn(b"".join(keys[1:3]), 8)

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 import autoloss
 from autoloss.errors import RequestError, RunError
+from autoloss.evaluation.adapting import adapt as adapt_evaluator
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.history import as_text
 from autoloss.recipes import DEFAULT
 from autoloss.run.notes import FEW_LOSSES, describe_budget, describe_prospects
-from autoloss.run.prepare import adapt as adapt_evaluator
-from autoloss.run.prepare import prepare
-from autoloss.run.request import make_request
+from autoloss.run.request import make_request, prepare
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
 from autoloss.tasks.data import Data
@@ -324,7 +323,7 @@ class TestAdapting:
 class TestProspects:
     def test_a_search_says_once_that_no_loss_is_ahead_of_the_standard_one(self, tmp_path, monkeypatch):
         said: list[str] = []
-        monkeypatch.setattr("autoloss.run.search.FEW_LOSSES", 3)
+        monkeypatch.setattr("autoloss.run.notes.FEW_LOSSES", 3)
         settings = {**SETTINGS, "search.rungs": (0.125, 1.0)}
         autoloss.search(
             Flat(), evaluations=2, workers=0, settings=settings, directory=tmp_path, final=False, say=said.append

@@ -1,4 +1,4 @@
-"""What a loss is worth on a task: tests attempts, trains, judges the standard loss, and records (Section 3.2)."""
+"""The worth of a loss on a task: attempts are tested, losses trained, the standard loss judged, and all recorded (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from autoloss import zoo
 from autoloss.errors import RequestError, RunError, describe_user_error, keep_text, unknown
-from autoloss.evaluation.rejection_tester import RejectionTester, make_tester
+from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
+from autoloss.rejection.engines import make_engine
+from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
+from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Criterion, Sample
 from autoloss.space.expression import Expression
@@ -32,7 +36,7 @@ from autoloss.workers.process_state import preserve_state
 
 STEPS = 1 << 31
 """Steps of a training are below."""
-Samples = Mapping[str, tuple[Sample, ...]]
+Samples = Mapping[str, Sequence[Sample]]
 """Branch → its B samples."""
 
 
@@ -92,13 +96,26 @@ class Evaluator:
         """Return the tester of losses on a branch; it is made at the first call."""
         if branch not in self._testers:
             with isolate():
-                form = self.task.branches[branch]
-                standard = self.find_standard(branch) if self.configuration.search.scale else None
-                reference = measure_reference(form, self.samples[branch])
-                tester = make_tester(form, reference, self.configuration, self.operators, standard)
+                self._testers[branch] = tester = self._make_tester(branch)
             tester.learn(self._known.get(branch, b""), 0)
-            self._testers[branch] = tester
         return self._testers[branch]
+
+    def _make_tester(self, branch: str) -> RejectionTester:
+        form, configuration = self.task.branches[branch], self.configuration
+        reference = measure_reference(form, self.samples[branch])
+        make = partial(
+            make_engine,
+            form,
+            settings=configuration.rejection,
+            directions=draw_directions(reference.samples, configuration.seed),
+            operator_cap=configuration.evolution.maximum_operators,
+        )
+        engine, scale = make(reference), None
+        if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
+            norm = measure_norm(standard, engine)
+            if 0 < norm < math.inf:
+                scale = ScaleMeasure(make(move_to_ideal(form, reference, configuration.seed)), norm)
+        return RejectionTester(engine, configuration, self.operators, scale)
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
         """Draw and test attempts, up to the last one that the job asks for."""
@@ -173,7 +190,7 @@ class Evaluator:
 
     @property
     def has_standard(self) -> bool:
-        """Whether the task names a standard loss for every branch."""
+        """True if the task names a standard loss for every branch."""
         return set(self.task.standard) == set(self.task.branches)
 
     def find_standard(self, branch: str) -> Expression | BranchLoss | None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from autoloss.proposing.jobs import Attempt
 from autoloss.rejection.engine import Engine
-from autoloss.rejection.engines import make_engine
-from autoloss.rejection.gradients import Gradient, draw_directions
-from autoloss.rejection.protocol import Reference
+from autoloss.rejection.gradients import Gradient
 from autoloss.rejection.reasons import Reason
-from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
+from autoloss.rejection.scale import ScaleMeasure
 from autoloss.rejection.screen import screen_losses
 from autoloss.settings import Configuration
-from autoloss.space.branch import Branch, BranchLoss, Role
+from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.parsing import parse
@@ -30,33 +27,6 @@ def build_alphabet(
     """Return what a run draws a branch's trees from: all operators that are not switched off."""
     off = configuration.space.without
     return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
-
-
-def make_tester(
-    branch: Branch,
-    reference: Reference,
-    configuration: Configuration,
-    operators: Mapping[str, Operator] = OPERATORS,
-    standard: Expression | BranchLoss | None = None,
-) -> RejectionTester:
-    """Make the tester of a branch, with the engine that the configuration names.
-
-    Args:
-        standard: The loss in common use, whose scale others are brought to; without it they keep their own.
-    """
-    make = partial(
-        make_engine,
-        branch,
-        settings=configuration.rejection,
-        directions=draw_directions(reference.samples, configuration.seed),
-        operator_cap=configuration.evolution.maximum_operators,
-    )
-    engine = make(reference)
-    norm = 0.0 if standard is None or not configuration.search.scale else measure_norm(standard, engine)
-    scale = None
-    if 0 < norm < math.inf:
-        scale = ScaleMeasure(make(move_to_ideal(branch, reference, configuration.seed)), norm)
-    return RejectionTester(engine, configuration, operators, scale)
 
 
 class RejectionTester:
@@ -89,10 +59,11 @@ class RejectionTester:
 
     @property
     def scales(self) -> bool:
-        """Whether losses are brought to the scale of the standard one."""
+        """True if losses are brought to the scale of the standard one."""
         return self._scale is not None
 
     def parse(self, text: str) -> Expression:
+        """Parse a formula of the branch, in which the run's own operators may stand."""
         return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
     def learn(self, keys: bytes, before: int) -> None:

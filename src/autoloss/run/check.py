@@ -11,12 +11,12 @@ from statistics import mean
 from typing import Any
 
 from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
-from autoloss.run.prepare import adapt, prepare
-from autoloss.run.request import choose_settings, make_request
+from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import inspect_data, refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
@@ -204,8 +204,8 @@ def check(
     ('baseline/ce', True)
     """
     inspect_data(refer_to_task(task, metric, options))
-    configuration = choose_settings(task, None, settings, seed=seed, evaluations=evaluations)
-    evaluator = prepare(make_request(task, configuration, metric=metric, options=options))
+    request = make_request(task, settings, seed=seed, evaluations=evaluations, metric=metric, options=options)
+    evaluator = prepare(request)
     doubts, notes = evaluator.diagnose(), list[str]()
     evaluator = adapt(evaluator, notes.append)
     loaded, configuration = evaluator.task, evaluator.configuration

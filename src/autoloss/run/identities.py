@@ -67,38 +67,39 @@ def identify_formulas(search: Search, losses: Mapping[str, Loss]) -> dict[str, d
         search: Its branches are the task's own, where it has them; otherwise they are made of what the run stores.
         losses: Formula → loss.
     """
-    settings = search.settings
-    if search.branches is None:
-        forms, standard = tuple(settings.branches.items()), tuple(settings.standard_loss.items())
-        made = _make_identifiers(search.directory, settings.samples_digest, forms, standard)
-    else:
-        samples = _load_samples(search.directory, settings.samples_digest)
-        known = {name: branch for name, branch in search.branches.items() if samples.get(name)}
-        made = {
-            name: Identifier(branch, samples[name], settings.standard_loss.get(name)) for name, branch in known.items()
-        }
+    settings, branches = search.settings, search.branches
+    forms, standard = tuple(settings.branches.items()), tuple(settings.standard_loss.items())
+    make = _restore_identifiers if branches is None else functools.partial(_make_identifiers, branches=branches)
+    made = make(search.directory, settings.samples_digest, forms, standard)
     return {formula: _identify_loss(loss, made) for formula, loss in losses.items()}
 
 
-@functools.lru_cache(maxsize=1)
 def _make_identifiers(
     directory: Path,
     digest: str,
     forms: tuple[tuple[str, BranchForm], ...],
     standard: tuple[tuple[str, str], ...],
+    branches: Mapping[str, Branch] | None = None,
 ) -> Mapping[str, Identifier]:
-    """Make them of what a run stores; kept for a page that looks at the same run again and again."""
     from autoloss.space.stored import make_branch
+    from autoloss.store import samples as sample_files
 
-    samples = _load_samples(directory, digest)
-    branches = {
-        name: make_branch(form, samples[name][0].prediction.shape[1]) for name, form in forms if samples.get(name)
-    }
-    return {
-        name: Identifier(branch, samples[name], dict(standard).get(name))
-        for name, branch in branches.items()
-        if branch is not None
-    }
+    try:
+        samples = sample_files.load(directory, digest)
+    except RunError:
+        # A run that is only looked at needs no samples: losses have no other name then.
+        return {}
+    made: dict[str, Identifier] = {}
+    for name, form in forms:
+        if found := samples.get(name):
+            branch = branches[name] if branches else make_branch(form, found[0].prediction.shape[1])
+            if branch is not None:
+                made[name] = Identifier(branch, found, dict(standard).get(name))
+    return made
+
+
+_restore_identifiers = functools.lru_cache(maxsize=1)(_make_identifiers)
+"""The same for a page that looks at one run again and again."""
 
 
 def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[str, Identity] | None:
@@ -106,16 +107,6 @@ def _identify_loss(loss: Loss, identifiers: Mapping[str, Identifier]) -> dict[st
         return None
     found = {name: identifiers[name].identify(tree) for name, tree in loss.items()}
     return {name: identity for name, identity in found.items() if identity is not None}
-
-
-def _load_samples(directory: Path, digest: str) -> Mapping[str, Sequence[Sample]]:
-    from autoloss.store import samples as sample_files
-
-    try:
-        return sample_files.load(directory, digest)
-    except RunError:
-        # A run that is only looked at needs no samples: losses have no other name then.
-        return {}
 
 
 @final
@@ -128,33 +119,21 @@ class Identifier:
     """
 
     def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
-        self._branch = branch
-        self._states = _draw_states(branch, [_cut(sample) for sample in samples])
+        states = _draw_states(branch, [_cut(sample) for sample in samples])
+        self._states = range(len(states))
         self._known = list(_list_known(branch, samples[0].prediction.shape[1], standard))
-        self._slopes: dict[tuple[str, int], Tensor | None] = {}
+        self._differentiate = lambda tree, number: _differentiate(tree, branch, states[number])
+        self._differentiate_known = functools.cache(self._differentiate)
 
     def identify(self, tree: Expression) -> Identity | None:
         """Return the first loss of the zoo whose gradient is a positive multiple of this tree's, or None."""
-        mine: dict[int, Tensor | None] = {}
-
-        def differentiate(number: int) -> Tensor | None:
-            if number not in mine:
-                mine[number] = _differentiate(tree, self._branch, self._states[number])
-            return mine[number]
-
+        slope = functools.cache(functools.partial(self._differentiate, tree))
         for name, title, known in self._known:
             # One state tells most losses apart.
-            factor = _compare(
-                (differentiate(at), self._differentiate(name, known, at)) for at in range(len(self._states))
-            )
+            factor = _compare((slope(number), self._differentiate_known(known, number)) for number in self._states)
             if factor is not None:
                 return Identity(name, title, float(f"{factor:.6g}"))
         return None
-
-    def _differentiate(self, name: str, known: Expression, number: int) -> Tensor | None:
-        if (name, number) not in self._slopes:
-            self._slopes[name, number] = _differentiate(known, self._branch, self._states[number])
-        return self._slopes[name, number]
 
 
 def _list_known(branch: Branch, channels: int, standard: str | None) -> Iterator[tuple[str, str, Expression]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from autoloss.errors import keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
+from autoloss.proposing.history import History
 from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
@@ -108,6 +109,36 @@ def describe_failures(outcomes: Sequence[Outcome], directory: object) -> str | N
         f"{len(failed)} of {len(outcomes)} trainings failed so far, and have no score. The last one: {reason} — "
         f"`autoloss failures {directory}` lists them. Ctrl-C ends the search; what was found is saved."
     )
+
+
+class Concerns:
+    """Notices that many trainings fail, and once that nothing may be found.
+
+    Args:
+        standard: Score of the standard loss at the first rung; None where it is not known.
+    """
+
+    def __init__(self, history: History, standard: float | None, directory: object) -> None:
+        self._history, self._standard, self._directory = history, standard, directory
+        self._due = 0
+
+    def describe(self) -> list[str]:
+        """Say what is new since the last call."""
+        outcomes, standard = list(self._history.outcomes.values()), self._standard
+        found: list[str] = []
+        if len(outcomes) > self._due:
+            self._due = len(outcomes)
+            if text := describe_failures(outcomes, self._directory):
+                # Said again when as many more have ended.
+                self._due *= 2
+                found.append(text)
+        if standard is not None and len(outcomes) >= FEW_LOSSES:
+            first = self._history.configuration.search.rungs[0]
+            scores = [one.score for one in outcomes if one.fidelity == first and one.score is not None]
+            if len(scores) >= FEW_LOSSES:
+                self._standard = None
+                found += filter(None, [describe_prospects(scores, standard)])
+        return found
 
 
 def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:

@@ -24,8 +24,7 @@ from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
-from autoloss.run.prepare import prepare
-from autoloss.run.request import restore_request
+from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration

@@ -1,17 +1,18 @@
-"""What a run works on, resolved and checked before anything is written."""
+"""The request of a run, resolved and checked before anything is written, and the evaluator that every command starts from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
-from autoloss.evaluation.evaluator import Samples
+from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
+from autoloss.proposing.archive import Archive
 from autoloss.proposing.proposer import Proposer
-from autoloss.proposing.proposers import make_proposer
+from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
@@ -48,6 +49,32 @@ class Request:
     notes: Sequence[str] = ()
 
 
+def prepare(request: Request, *, samples: bool = True) -> Evaluator:
+    """Return the evaluator of a request, with the samples of its run, or new ones where it starts one.
+
+    Args:
+        samples: Whether losses are tested; for trainings alone, none are drawn.
+
+    Raises:
+        RequestError: The samples do not serve, or the task does not follow the learning rate.
+    """
+    task, configuration = request.task, request.configuration
+    _check_learning_rate(task, configuration.search.learning_rate)
+    found = request.samples
+    if found is None:
+        found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
+    return Evaluator(task, found, configuration, request.operators)
+
+
+def _check_learning_rate(task: Task, rate: float) -> None:
+    if rate != 1 and not task.tunes_learning_rate:
+        raise RequestError(
+            f"search.learning_rate is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
+            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
+            argument="settings",
+        )
+
+
 def choose_settings(
     task: object, recipe: str | None, settings: Mapping[str, Any] | Configuration | None, **changes: Any
 ) -> Configuration:
@@ -77,28 +104,32 @@ def choose_settings(
 
 def make_request(
     task: str | Task,
-    configuration: Configuration,
+    settings: Mapping[str, Any] | Configuration | None = None,
     *,
+    recipe: str | None = None,
+    evaluations: int | None = None,
+    seed: int | None = None,
     metric: str | None = None,
     options: Mapping[str, Any] | None = None,
     start: Sequence[str] = (),
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
-    make: Callable[[Configuration], Proposer] = make_proposer,
+    proposer: Proposer | None = None,
+    archive: Archive | None = None,
 ) -> Request:
     """Resolve what a user asks for; the arguments are those of `autoloss.search`.
-
-    Args:
-        make: Makes the proposer of a run, and refuses one that does not exist.
 
     Raises:
         RequestError: Something does not exist or does not fit.
 
-    >>> make_request("tabular", Configuration(seed=3), options={"data": "iris"}).task.name
+    >>> make_request("tabular", seed=3, options={"data": "iris"}).task.name
     'tabular'
     """
-    make(configuration)
+    configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
+    named = name_proposer(configuration.search.proposer, proposer, archive)
+    configuration = configuration.changed({"search.proposer": named})
+    make_proposer(configuration, proposer, archive)
     reference = refer_to_task(task, metric, options, frozen)
     loaded = load_task(reference, task)
     _check_names(loaded)

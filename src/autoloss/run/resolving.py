@@ -39,6 +39,7 @@ def refer_to_task(
     return TaskReference(None, {}, frozen or {})
 
 
+@importable_files()
 def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
     """Return the task that a reference stands for, with its frozen branches.
 
@@ -48,7 +49,17 @@ def load_task(reference: TaskReference, task: str | Task | None = None) -> Task:
     Raises:
         RequestError: There is none of that name, its options do not fit, or it was given as an object when the run was started.
     """
-    made = task if isinstance(task, Task) else _make_task(reference)
+    if isinstance(task, Task):
+        made = task
+    elif reference.name is None:
+        raise RequestError(
+            "This run's task was given as an object; give it again, as in autoloss.resume(directory, task=…) or "
+            "autoloss.retrain(directory, task=…)."
+        )
+    elif ".py:" in reference.name:
+        made = _load_own_task(reference.name, reference.options)
+    else:
+        made = tasks.get(reference.name, **reference.options)
     return freeze_branches(made, reference.frozen) if reference.frozen else made
 
 
@@ -139,31 +150,19 @@ def _load_operators(name: str) -> list[Operator]:
     return operators
 
 
-@importable_files()
-def _make_task(reference: TaskReference) -> Task:
-    if reference.name is None:
-        raise RequestError(
-            "This run's task was given as an object; give it again, as in autoloss.resume(directory, task=…) or "
-            "autoloss.retrain(directory, task=…)."
-        )
-    if ".py:" in reference.name:
-        return _load_own_task(reference.name, reference.options)
-    return tasks.get(reference.name, **reference.options)
-
-
 def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
-    file, _, attribute = Path(name).name.rpartition(":")
-    loaded = load_object(name, "task")
+    path, _, attribute = name.rpartition(":")
+    loaded, what = load_object(name, "task"), f"{attribute} in {Path(path).name}"
+    metric, others = None, dict(options)
     function = loaded if not isinstance(loaded, Task) and callable(loaded) else None
     # The metric of a task that is none of its function's arguments is chosen afterwards.
-    takes_metric = function is not None and "metric" in inspect.signature(function).parameters
-    metric = None if takes_metric else options.get("metric")
-    others = options if takes_metric else {option: value for option, value in options.items() if option != "metric"}
+    if function is None or "metric" not in inspect.signature(function).parameters:
+        metric = others.pop("metric", None)
     if function is not None:
         try:
             inspect.signature(function).bind(**others)
         except TypeError as error:
-            raise RequestError(f"{name} does not take the options {dict(others)}: {error}") from error
+            raise RequestError(f"{name} does not take the options {others}: {error}") from error
         try:
             loaded = function(**others)
         except RequestError:
@@ -172,14 +171,12 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
             raise RequestError(f"{name} fails: {describe_user_error(error)}.") from error
     elif others:
         raise RequestError(
-            f"{attribute} in {file} is no function, so it takes no options; found {', '.join(others)}. The name of a setting has "
+            f"{what} is no function, so it takes no options; found {', '.join(others)}. The name of a setting has "
             "its group in front, such as search.learning_rate; the budget is --evaluations, in Python evaluations=…."
         )
     if not isinstance(loaded, Task):
-        raise RequestError(
-            f"{attribute} in {file} is a {type(loaded).__name__}; expected a Task or a function that returns one."
-        )
-    return loaded if metric is None else _choose_metric(loaded, str(metric), name.rpartition(":")[0])
+        raise RequestError(f"{what} is a {type(loaded).__name__}; expected a Task or a function that returns one.")
+    return loaded if metric is None else _choose_metric(loaded, str(metric), path)
 
 
 def _choose_metric(task: Task, metric: str, file: str) -> Task:

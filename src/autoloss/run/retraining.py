@@ -22,8 +22,7 @@ from autoloss.comparison.retrain import (
     choose_execution,
 )
 from autoloss.errors import RequestError, unknown
-from autoloss.run.prepare import prepare
-from autoloss.run.request import Request
+from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
 from autoloss.run.user_files import importable_files
@@ -178,7 +177,5 @@ def _settings(task: Task, name: TaskReference, split: str, execution: Execution)
 
 def _metric(name: TaskReference) -> str:
     """Return what the score is called: the metric's name where the catalogue knows it."""
-    if "metric" in name.options:
-        return str(name.options["metric"])
     row = CATALOGUE.get(name.name or "")
-    return SCORE if row is None else row.metric
+    return str(name.options.get("metric", SCORE if row is None else row.metric))

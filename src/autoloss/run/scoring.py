@@ -17,8 +17,7 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
 from autoloss.run.notes import describe_changes
-from autoloss.run.prepare import prepare
-from autoloss.run.request import choose_settings, make_request, restore_request
+from autoloss.run.request import make_request, prepare, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
@@ -76,9 +75,8 @@ def score(
     >>> rows[0].mean >= rows[1].mean
     True
     """
-    configuration = choose_settings(task, None, settings, seed=seed)
     request = make_request(
-        task, configuration, metric=metric, options=options, frozen=frozen, operators=operators, also=also
+        task, settings, seed=seed, metric=metric, options=options, frozen=frozen, operators=operators, also=also
     )
     evaluator = prepare(request, samples=False)
     entrants = []

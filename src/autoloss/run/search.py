@@ -6,35 +6,32 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.errors import RequestError
+from autoloss.evaluation.adapting import Say, adapt, check_threshold, score_standard
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.proposer import Proposer
-from autoloss.proposing.proposers import make_proposer, name_proposer
+from autoloss.proposing.proposers import make_proposer
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import (
-    FEW_LOSSES,
+    Concerns,
     describe_budget,
     describe_changes,
-    describe_failures,
     describe_idle_workers,
-    describe_prospects,
     describe_start,
     read_recipe,
 )
-from autoloss.run.prepare import Say, adapt, check_threshold, prepare, score_standard
 from autoloss.run.progress import Finale, Progress
-from autoloss.run.request import Request, branch_forms, choose_settings, make_request, restore_request
+from autoloss.run.request import Request, branch_forms, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.starting_losses import try_starting_losses
 from autoloss.run.user_files import importable_files
@@ -118,19 +115,20 @@ def search(
     (2, True)
     """
     machines = _choose_machines(workers, ray)
-    configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
-    named = name_proposer(configuration.search.proposer, proposer, archive)
-    make = partial(make_proposer, proposer=proposer, archive=archive)
     request = make_request(
         task,
-        configuration.changed({"search.proposer": named}),
+        settings,
+        recipe=recipe,
+        evaluations=evaluations,
+        seed=seed,
         metric=metric,
         options=options,
         start=[start] if isinstance(start, str) else start,
         frozen=frozen,
         operators=operators,
         also=also,
-        make=make,
+        proposer=proposer,
+        archive=archive,
     )
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     try:
@@ -145,11 +143,11 @@ def search(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
                 argument="directory",
             )
-        evaluator, settings_of_run = _begin(request, path, machines.workers, say or _ignore)
-        settings_of_run = replace(settings_of_run, final=final, workers=machines.workers)
+        evaluator, settings_of_run = _begin(request, path, machines.workers, final, say or _ignore)
+        made = make_proposer(evaluator.configuration, proposer, archive)
         with Store(path, write=True, say=say or warn) as store:
             store.write_settings(settings_of_run)
-            return _Driver(evaluator, make, path, store, machines, observe, say or _ignore).run(final)
+            return _drive(evaluator, made, path, store, machines, final, observe or _ignore, say or _ignore)
 
 
 @importable_files()
@@ -190,7 +188,6 @@ def resume(
     path = Path(directory)
     # What does not fit together is refused before the run is looked at.
     machines = _choose_machines(2 if workers is None else workers, ray)
-    make = partial(make_proposer, proposer=proposer, archive=archive)
     # A directory without a run is refused before it is locked.
     Store(path).close()
     with _own_run(path), Store(path, write=True, say=say or warn) as store:
@@ -198,15 +195,14 @@ def resume(
         final = _keep_setting(store, "final", settings.final, final)
         count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators)
-        make(request.configuration)
-        if evaluations is not None and evaluations != request.configuration.evaluations:
-            request = replace(request, configuration=_extend_budget(request.configuration, evaluations))
-            store.change_setting("configuration", request.configuration)
-        machines = replace(machines, workers=count)
-        return _Driver(prepare(request), make, path, store, machines, observe, say or _ignore).run(final)
+        configuration = _extend_budget(settings.configuration, evaluations)
+        made = make_proposer(configuration, proposer, archive)
+        _keep_setting(store, "configuration", settings.configuration, configuration)
+        evaluator, machines = prepare(replace(request, configuration=configuration)), replace(machines, workers=count)
+        return _drive(evaluator, made, path, store, machines, final, observe or _ignore, say or _ignore)
 
 
-def _begin(request: Request, directory: Path, workers: int, say: Say) -> tuple[Evaluator, RunSettings]:
+def _begin(request: Request, directory: Path, workers: int, final: bool, say: Say) -> tuple[Evaluator, RunSettings]:
     """Prepare a new run: draw and save its samples, adapt its settings, and test the losses to start from.
 
     Returns:
@@ -243,94 +239,68 @@ def _begin(request: Request, directory: Path, workers: int, say: Say) -> tuple[E
         recipe=read_recipe(task),
         start=start,
         also=request.also,
+        final=final,
+        workers=workers,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    """Drives a run."""
+def _drive(
+    evaluator: Evaluator,
+    proposer: Proposer,
+    directory: Path,
+    store: Store,
+    machines: Machines,
+    final: bool,
+    observe: Observe,
+    say: Say,
+) -> Search:
+    """Search until the budget is spent, then confirm and compare the best if `final`."""
+    task, configuration = evaluator.task, evaluator.configuration
+    history = History(task.branches, configuration, proposer)
+    history.restore(store.candidates(), store.search_trainings())
+    evaluator.learn(history.known_keys)
+    settings = store.settings()
+    if history.candidates and (final or history.end is None):
+        for text in describe_changes(evaluator, settings):
+            say(text)
+    for text in describe_gpus(gpus_of_workers(task, machines)):
+        say(text)
+    concerns = Concerns(history, settings.standard, directory)
 
-    evaluator: Evaluator
-    make: Callable[[Configuration], Proposer]
-    directory: Path
-    store: Store
-    machines: Machines
-    observe: Observe | None
-    say: Say
+    def watch(progress: Progress) -> None:
+        observe(progress)
+        for text in concerns.describe():
+            say(text)
 
-    def run(self, final: bool) -> Search:
-        """Search until the budget is spent, then confirm and compare the best if `final`."""
-        evaluator, store = self.evaluator, self.store
-        task, configuration = evaluator.task, evaluator.configuration
-        history = History(task.branches, configuration, self.make(configuration))
-        history.restore(store.candidates(), store.search_trainings())
-        evaluator.learn(history.known_keys)
-        settings = store.settings()
-        if history.candidates and (final or history.end is None):
-            for text in describe_changes(evaluator, settings):
-                self.say(text)
-        for text in describe_gpus(gpus_of_workers(task, self.machines)):
-            self.say(text)
-        with start_workers(evaluator, self.machines, f"autoloss resume {self.directory}") as workers:
-            dispatcher = Dispatcher(workers, configuration.limits)
-            store.rest_with(dispatcher.queue.rest)
-            end = run_loop(history, store, dispatcher, self._watch(history, settings.standard))
-            if final:
-                best = open_run(self.directory).finalists
-                if not best and history.best is not None:
-                    self.say("No loss improved the untrained network, so nothing is confirmed or compared.")
-                confirm_and_compare(best, task, configuration, dispatcher, store, self.say, self._count())
-        if dispatcher.queue.losses:
-            self.say(dispatcher.queue.describe_losses())
-        if isinstance(workers, FaultyWorkers):
-            self.say(workers.describe_faults(dispatcher.failed))
-        # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
-        table = evaluator.operators
-        own = [table[name] for name in configuration.space.operators if name in table]
-        return read_run(self.directory, end, own, task.branches)
+    with start_workers(evaluator, machines, f"autoloss resume {directory}") as workers:
+        dispatcher = Dispatcher(workers, configuration.limits)
+        store.rest_with(dispatcher.queue.rest)
+        end = run_loop(history, store, dispatcher, watch)
+        if final:
+            best = open_run(directory).finalists
+            if not best and history.best is not None:
+                say("No loss improved the untrained network, so nothing is confirmed or compared.")
+            confirm_and_compare(best, task, configuration, dispatcher, store, say, _count(observe))
+    if dispatcher.queue.losses:
+        say(dispatcher.queue.describe_losses())
+    if isinstance(workers, FaultyWorkers):
+        say(workers.describe_faults(dispatcher.failed))
+    # The losses of the result can then be used at once; whoever opens the run later has to give the operators again.
+    table = evaluator.operators
+    own = [table[name] for name in configuration.space.operators if name in table]
+    return read_run(directory, end, own, task.branches)
 
-    def _count(self) -> Callable[[int, int], None]:
-        """Return a callback for the number of trainings of the finale that are done."""
-        began, before = time.monotonic(), None
 
-        def count(done: int, expected: int) -> None:
-            nonlocal before
-            before = done if before is None else before
-            if self.observe is not None:
-                self.observe(Finale(done, expected, done - before, time.monotonic() - began))
+def _count(observe: Observe) -> Callable[[int, int], None]:
+    """Return a callback for the number of trainings of the finale that are done."""
+    began, before = time.monotonic(), None
 
-        return count
+    def count(done: int, expected: int) -> None:
+        nonlocal before
+        before = done if before is None else before
+        observe(Finale(done, expected, done - before, time.monotonic() - began))
 
-    def _watch(self, history: History, standard: float | None) -> Callable[[Progress], None]:
-        """Return a callback for the progress; it also says that trainings fail, and once that nothing may be found.
-
-        Args:
-            standard: Score of the standard loss at the first rung; None where it is not known.
-        """
-        first = history.configuration.search.rungs[0]
-        due, waits = 0, standard is not None
-
-        def watch(progress: Progress) -> None:
-            nonlocal due, waits
-            if self.observe is not None:
-                self.observe(progress)
-            ended = len(history.outcomes)
-            if ended > due:
-                due = ended
-                if text := describe_failures([*history.outcomes.values()], self.directory):
-                    # Said again when as many more have ended.
-                    due = 2 * ended
-                    self.say(text)
-            if standard is None or not waits or ended < FEW_LOSSES:
-                return
-            short = [outcome.score for outcome in history.outcomes.values() if outcome.fidelity == first]
-            scores = [score for score in short if score is not None]
-            if len(scores) >= FEW_LOSSES:
-                waits = False
-                if text := describe_prospects(scores, standard):
-                    self.say(text)
-
-        return watch
+    return count
 
 
 @contextmanager
@@ -359,17 +329,17 @@ def _keep_setting(store: Store, name: str, stored: Value, given: Value | None) -
     return given
 
 
-def _ignore(text: str) -> None:
-    """Print nothing; the default when no callback is given."""
+def _ignore(event: object) -> None:
+    """Do nothing; the default when no callback is given."""
 
 
-def _extend_budget(configuration: Configuration, evaluations: int) -> Configuration:
-    if evaluations < configuration.evaluations:
+def _extend_budget(configuration: Configuration, evaluations: int | None) -> Configuration:
+    if evaluations is not None and evaluations < configuration.evaluations:
         raise RequestError(
             f"This run's budget is {configuration.evaluations} trainings; {evaluations} is less. "
             "A budget can grow: its shorter history stays the beginning of the longer one."
         )
-    return configuration.changed({"evaluations": evaluations})
+    return configuration.changed({"evaluations": configuration.evaluations if evaluations is None else evaluations})
 
 
 def _choose_directory(request: Request, metric: str | None) -> Path:

@@ -35,11 +35,20 @@ class StartingLoss:
 
     Args:
         label: As the user wrote it.
-        formula: Its text, as it is stored with the run.
+        loss: Without factors; the search's own samples give them.
+        source: The zoo or the run that it was taken from; empty where it was given itself.
+        place: Where it stands in a file, for messages.
     """
 
     label: str
-    formula: str
+    loss: Loss
+    source: str = ""
+    place: str = ""
+
+    @property
+    def formula(self) -> str:
+        """Its text, as it is stored with the run."""
+        return str(self.loss)
 
 
 def parse_starting_losses(
@@ -59,48 +68,44 @@ def parse_starting_losses(
         RequestError: One is unknown, is written by hand rather than a tree, does not fit the branches, or comes twice; or a run
             has other branches.
     """
-    found = [entry for text in start for entry in _read(text, task, operators)]
-    given: dict[str, StartingLoss] = {}
-    for source, place, loss in found:
-        if not source and loss.formula in given:
-            raise RequestError(
-                f"{place}{loss.label} is the loss {given[loss.formula].label} once more; give each once."
-            )
-        if not source:
-            given[loss.formula] = loss
-    room = max(0, most - len(given))
-    chosen: dict[str, StartingLoss] = {}
-    offered: dict[str, set[str]] = {}
-    for source, _, loss in found:
-        if source and (loss.formula in given or loss.formula in chosen):
-            continue
-        if source:
-            offered.setdefault(source, set()).add(loss.formula)
-            if len(chosen.keys() - given.keys()) >= room:
+    found = [loss for text in start for loss in _read(text, task, operators)]
+    given: dict[Loss, StartingLoss] = {}
+    for one in found:
+        if not one.source and (first := given.setdefault(one.loss, one)) is not one:
+            raise RequestError(f"{one.place}{one.label} is the loss {first.label} once more; give each once.")
+    room = most - len(given)
+    chosen: dict[Loss, StartingLoss] = {}
+    offered: dict[str, dict[Loss, bool]] = {}
+    for one in found:
+        taken = True
+        if one.source:
+            if one.loss in given or one.loss in chosen:
                 continue
-        chosen[loss.formula] = loss
-    left_out = {source: len(formulas - chosen.keys()) for source, formulas in offered.items()}
+            taken = offered.setdefault(one.source, {}).setdefault(one.loss, room > 0)
+            room -= taken
+        if taken:
+            chosen[one.loss] = one
     return tuple(chosen.values()), tuple(
-        f"{count} of the {len(offered[source])} losses of {source} are left out: the search starts from evolution.initial = "
+        f"{count} of the {len(losses)} losses of {source} are left out: the search starts from evolution.initial = "
         f"{most} losses at most."
-        for source, count in left_out.items()
-        if count
+        for source, losses in offered.items()
+        if (count := sum(loss not in chosen for loss in losses))
     )
 
 
-def _read(text: str, task: Task, operators: Mapping[str, Operator]) -> Iterator[tuple[str, str, StartingLoss]]:
-    """Yield the losses that a text stands for: the zoo or run that they come from if any, their place in a file, the loss."""
+def _read(text: str, task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
+    """Yield the losses that a text stands for."""
     if _is(Path.is_file, text):
         for place, label in _lines(Path(text)):
-            yield "", place, _resolve(label, task, operators, place)
+            yield _resolve(label, task, operators, place=place)
         return
     for part in [text] if _is(Path.is_dir, text) else map(str.strip, _separated(text)):
         if part == ZOO:
-            yield from (("the zoo", "", loss) for loss in _take_zoo(task, operators))
+            yield from _take_zoo(task, operators)
         elif _is(Path.is_dir, part):
-            yield from ((part, "", loss) for loss in _take_run(part, task, operators))
+            yield from _take_run(part, task, operators)
         else:
-            yield "", "", _resolve(part, task, operators)
+            yield _resolve(part, task, operators)
 
 
 def _is(kind: Callable[[Path], bool], text: str) -> bool:
@@ -109,33 +114,31 @@ def _is(kind: Callable[[Path], bool], text: str) -> bool:
 
 
 def _resolve(
-    label: str, task: Task, operators: Mapping[str, Operator], place: str = "", text: str | Mapping[str, str] = ""
+    label: str,
+    task: Task,
+    operators: Mapping[str, Operator],
+    text: str | Mapping[str, str] = "",
+    *,
+    source: str = "",
+    place: str = "",
 ) -> StartingLoss:
-    """Resolve one loss.
-
-    Args:
-        place: Where it stands, for messages.
-        text: The loss, where its label is not.
-    """
+    """Resolve a loss; `text` is the loss where its label is not."""
     try:
         losses = zoo.resolve(text or label, task.branches, operators)[1]
     except RequestError as error:
         raise RequestError(f"{place}{error}") from None
-    trees = {name: loss for name, loss in losses.items() if isinstance(loss, Expression)}
+    trees = {name: loss.scaled(1.0) for name, loss in losses.items() if isinstance(loss, Expression)}
     if len(trees) < len(losses):
         raise RequestError(f"{place}{label} is written by hand; a search can start from formulas only.")
-    # Each tree gets the factor of this search's own samples.
-    return StartingLoss(label, str(Loss({name: tree.scaled(1.0) for name, tree in trees.items()})))
+    return StartingLoss(label, Loss(trees), source, place)
 
 
 def _take_zoo(task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
     """Give the standard loss of the task, then all of the zoo, as far as they are formulas that fit the branches."""
-    offers: list[tuple[str, str | Mapping[str, str]]] = [(name, name) for name in zoo.names()]
-    if task.standard:
-        offers.insert(0, (join_branches(task.standard), task.standard))
-    for label, text in offers:
+    standard = [(join_branches(task.standard), task.standard)] if task.standard else []
+    for label, text in [*standard, *((name, name) for name in zoo.names())]:
         with suppress(RequestError):
-            yield _resolve(label, task, operators, text=text)
+            yield _resolve(label, task, operators, text, source="the zoo")
 
 
 def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> list[StartingLoss]:
@@ -157,8 +160,11 @@ def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> 
     if not numbers:
         raise RequestError(f"No loss of the run in {directory} has a score yet; a search cannot start from it.")
     chosen = run.losses([number for number in ranking if number in numbers])
-    name = Path(directory).name or directory
-    return [_resolve(f"{name} #{loss.id}", task, operators, f"{name} #{loss.id}: ", loss.formula) for loss in chosen]
+    labels = [f"{Path(directory).name or directory} #{loss.id}" for loss in chosen]
+    return [
+        _resolve(label, task, operators, loss.formula, source=directory, place=f"{label}: ")
+        for label, loss in zip(labels, chosen, strict=True)
+    ]
 
 
 def _describe_leaves(leaves: Mapping[str, Sequence[str]]) -> str:
@@ -190,10 +196,9 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def try_starting_losses(losses: Sequence[StartingLoss], evaluator: Evaluator) -> tuple[StartVerdict, ...]:
     """Hold losses to the rejection protocol, each branch on its own, as the search does."""
-    leaves = {name: branch.leaves_and_roles for name, branch in evaluator.task.branches.items()}
     found: list[StartVerdict] = []
     for loss in losses:
-        attempts = evaluator.test_loss(Loss.parse(loss.formula, leaves, evaluator.operators))
+        attempts = evaluator.test_loss(loss.loss)
         reasons = {name: Reason[tested.reason].value for name, tested in attempts.items() if tested.reason is not None}
         scores = {name: tested.score for name, tested in attempts.items()}
         found.append(StartVerdict(loss.label, loss.formula, scores, join_branches(reasons) or None))

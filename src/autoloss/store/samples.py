@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -13,7 +13,7 @@ from autoloss.errors import RunError
 from autoloss.space.branch import Sample
 
 FILE = "samples.safetensors"
-Samples = Mapping[str, tuple[Sample, ...]]
+Samples = Mapping[str, Sequence[Sample]]
 
 
 def save(directory: Path, samples: Samples) -> None:

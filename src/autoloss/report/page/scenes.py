@@ -89,8 +89,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
         RequestError: The task cannot be loaded, has no standard loss or no pictures, or a training diverged.
     """
     from autoloss.comparison.baselines import baselines
-    from autoloss.run.prepare import prepare
-    from autoloss.run.request import Request
+    from autoloss.run.request import Request, prepare
     from autoloss.run.resolving import load_task, operator_table
     from autoloss.training.training import Diverged
 

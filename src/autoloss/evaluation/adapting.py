@@ -1,4 +1,4 @@
-"""What every command starts from: an evaluator of the task, and for a search the settings that the task can follow."""
+"""Changes of a search's settings to what its task can follow, found before the first candidate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 
 from autoloss.errors import RequestError
-from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.records import State
 from autoloss.rejection.screen import bound_gains
-from autoloss.run.request import Request
-from autoloss.tasks.task import Task
 from autoloss.training.training import Training
 
 LEAST_STEPS = 32
@@ -20,32 +18,6 @@ NEAR, SHARE_OF_STANDARD = 0.5, 0.9
 LARGEST_SHARE = 0.5
 """Largest share of the schedule that counts as a short training."""
 Say = Callable[[str], None]
-
-
-def prepare(request: Request, *, samples: bool = True) -> Evaluator:
-    """Return the evaluator of a request, with the samples of its run, or new ones where it starts one.
-
-    Args:
-        samples: Whether losses are tested; for trainings alone, none are drawn.
-
-    Raises:
-        RequestError: The samples do not serve, or the task does not follow the learning rate.
-    """
-    task, configuration = request.task, request.configuration
-    _check_learning_rate(task, configuration.search.learning_rate)
-    found = request.samples
-    if found is None:
-        found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
-    return Evaluator(task, found, configuration, request.operators)
-
-
-def _check_learning_rate(task: Task, rate: float) -> None:
-    if rate != 1 and not task.tunes_learning_rate:
-        raise RequestError(
-            f"search.learning_rate is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
-            "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
-            argument="settings",
-        )
 
 
 def check_threshold(evaluator: Evaluator) -> None:
@@ -105,21 +77,12 @@ def _adapt_threshold(evaluator: Evaluator, say: Say) -> Evaluator:
     if not rejected:
         return evaluator
     branch = min(rejected, key=lambda name: rejected[name])
-    threshold = lower_to(rejected[branch])
+    threshold = float(f"{SHARE_OF_STANDARD * rejected[branch]:.3g}")
     say(
         f"The standard loss of the branch {branch} has g {rejected[branch]:.3g} on the samples, just below rejection.threshold = "
         f"{settings.threshold:g}. The threshold is lowered to {threshold:g}, so that losses like it pass."
     )
     return evaluator.changed(evaluator.configuration.changed({"rejection.threshold": threshold}))
-
-
-def lower_to(g: float) -> float:
-    """Return the threshold that admits a standard loss with this g, and losses like it.
-
-    >>> lower_to(0.573)
-    0.516
-    """
-    return float(f"{SHARE_OF_STANDARD * g:.3g}")
 
 
 def _adapt_scale(evaluator: Evaluator, say: Say) -> Evaluator:
