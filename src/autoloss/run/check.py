@@ -49,7 +49,7 @@ LITTLE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BranchCheck:
-    """What the rejection protocol says of the standard loss on one branch.
+    """The verdict of the rejection protocol on the standard loss of one branch.
 
     Args:
         loss: Its name or formula.
@@ -72,7 +72,7 @@ class TaskCheck:
     """The result of a check.
 
     Args:
-        outcome: What the training came to.
+        outcome: Of the training, in words.
         training_seconds: Of one whole training, extrapolated if it was cut off; None where the task does not tell its steps.
         seconds_per_candidate: Of testing one candidate, a tree for each branch.
         search_seconds: Estimated time of a search with this budget and number of workers.
@@ -81,8 +81,8 @@ class TaskCheck:
         untrained: The best score of as many untrained networks; None where no rate was tried or the task cannot tell.
         rungs: Shares of the schedule that candidates are trained at.
         learning_rate: Factor on the recipe's at which they are.
-        notes: What a search would change of its settings, since the task cannot do it, and how its workers share GPUs.
-        doubts: What looks wrong with data or network.
+        notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
+        doubts: Faults that data or network seem to have.
     """
 
     task: str
@@ -103,6 +103,7 @@ class TaskCheck:
     doubts: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
+        """Return the result as plain values."""
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
@@ -117,7 +118,7 @@ class TaskCheck:
                 f"ξ₀ {branch.initial:.3f}, ξ_best {branch.best:.3f}"
             )
             if branch.reason:
-                yield f"    rejected: {branch.reason}. {advise(branch, self.unit)}"
+                yield f"    rejected: {branch.reason}. {_advise(branch, self.unit)}"
         yield f"    {EXPLANATION}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
@@ -226,10 +227,8 @@ def check(
         outcome=outcome,
         training_seconds=training,
         seconds_per_candidate=per_candidate,
-        search_seconds=None if training is None else _estimate_search(configuration, accepted, training, workers),
-        final_seconds=None
-        if training is None
-        else count_final_trainings(configuration.final) * training / max(1, workers),
+        search_seconds=training and _estimate_search(configuration, accepted, training, workers),
+        final_seconds=training and _count_final_trainings(configuration.final) * training / max(1, workers),
         evaluations=evaluations,
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,
@@ -256,10 +255,10 @@ def _estimate_search(configuration: Configuration, accepted: float, training: fl
     return (candidates * accepted + configuration.evaluations * training) / busy
 
 
-def count_final_trainings(settings: FinalSettings) -> int:
+def _count_final_trainings(settings: FinalSettings) -> int:
     """Return at most about how many trainings follow a search: confirmations, learning rates, the comparison.
 
-    >>> count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
+    >>> _count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
     20
     """
     tuning = count_tuning_trainings(settings.compare + 2)
@@ -268,7 +267,7 @@ def count_final_trainings(settings: FinalSettings) -> int:
     return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
 
 
-def advise(branch: BranchCheck, unit: str) -> str:
+def _advise(branch: BranchCheck, unit: str) -> str:
     """Return what to change where even the standard loss is rejected."""
     if branch.score is None:
         return "Check that the prediction reaches the loss, and that inputs and targets are finite."
@@ -288,12 +287,10 @@ def advise(branch: BranchCheck, unit: str) -> str:
 def _test_standard_loss(name: str, evaluator: Evaluator) -> BranchCheck:
     reference = evaluator.get_tester(name).engine.reference
     initial, best = mean(reference.initial), mean(reference.best)
-    text = evaluator.task.standard.get(name)
-    if text is None:
-        return BranchCheck(name, "(no standard loss)", None, initial, best, None)
-    verdict = evaluator.judge_standard(name)
-    if verdict is None:
-        return BranchCheck(name, f"{text} (hand-written)", None, initial, best, None)
+    text, verdict = evaluator.task.standard.get(name), evaluator.judge_standard(name)
+    if text is None or verdict is None:
+        loss = "(no standard loss)" if text is None else f"{text} (hand-written)"
+        return BranchCheck(name, loss, None, initial, best, None)
     return BranchCheck(name, text, verdict.score, initial, best, verdict.reason.value if verdict.reason else None)
 
 

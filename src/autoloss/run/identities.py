@@ -1,4 +1,4 @@
-"""What a loss is on its branch: the loss of the zoo whose gradient it has there, up to a positive factor.
+"""Losses recognised: the loss of the zoo that has the same gradient on a branch, up to a positive factor.
 
 Equal formulas are rare, equal losses are not: where y is 0 or 1, -(y + y)·log(p) is cross entropy, twice. What decides is the
 gradient on the raw predictions of the branch's own samples, of which a training sees nothing but multiples.
@@ -32,7 +32,7 @@ not quite 2·log(p) at small probabilities."""
 UNITY = 5e-3
 """A factor so near to 1 is the rounding of a found loss's own factor."""
 LARGEST_SPREAD = 1.0
-"""Of random predictions around the network's own, in logits."""
+"""The largest spread of random predictions around the network's own, in logits."""
 SIDE = 64
 """Images are cut to this side."""
 

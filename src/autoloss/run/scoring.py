@@ -29,7 +29,7 @@ from autoloss.tasks.task import Task
 
 FINAL = FinalSettings()
 BASELINES = ("usual", "all")
-"""Those that close a search too, and all that fit the task."""
+"""The baselines that close a search too, and all that fit the task."""
 
 
 @importable_files()

@@ -233,14 +233,14 @@ def _begin(request: Request, directory: Path, workers: int, final: bool, say: Sa
         branches=branch_forms(task, evaluator.samples),
         release=__version__,
         samples_digest=sample_files.find_digest(directory),
-        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
-        standard=score_standard(evaluator),
-        standard_loss=dict(task.standard),
         recipe=read_recipe(task),
         start=start,
         also=request.also,
         final=final,
         workers=workers,
+        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+        standard_loss=dict(task.standard),
+        standard=score_standard(evaluator),
     )
 
 

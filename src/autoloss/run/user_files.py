@@ -22,7 +22,7 @@ PREFIX = "autoloss_file_"
 
 @final
 class _Scope:
-    """What was put on the import path since a scope began."""
+    """The folders and modules that were put on the import path since it began."""
 
     def __init__(self) -> None:
         self.folders: list[str] = []
