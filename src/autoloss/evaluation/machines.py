@@ -10,7 +10,7 @@ from autoloss.proposing.jobs import Job, RejectionBatch
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import deal_gpus
 from autoloss.workers.injection import FaultyFunction, FaultyWorkers, Injection
-from autoloss.workers.pool import InlineWorkers, JobFunction, ProcessWorkers, Workers
+from autoloss.workers.pool import InlineWorkers, ProcessWorkers, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,22 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
     Raises:
         RequestError: The Ray cluster cannot be used.
     """
-    limit = runner.configuration.limits.memory_bytes
-    if machines.injection is None:
-        return _start(runner.perform, runner, machines, limit, resume)
-    workers = _start(FaultyFunction(runner.perform), runner, machines, limit, resume)
-    return FaultyWorkers(workers, machines.injection, job_key, limit)
+    limit, injection = runner.configuration.limits.memory_bytes, machines.injection
+    function = runner.perform if injection is None else FaultyFunction(runner.perform)
+    if machines.ray is not None:
+        from autoloss.workers.ray_cluster import start_ray_workers
+
+        execution = runner.task.execution
+        on_gpu = execution is not None and execution.device.startswith("cuda")
+        workers = start_ray_workers(
+            function, machines.workers, machines.ray, on_gpu=on_gpu, memory_limit_bytes=limit, resume=resume
+        )
+    elif machines.workers == 0:
+        workers = InlineWorkers(function)
+    else:
+        gpus = gpus_of_workers(runner.task, machines)
+        workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus)
+    return workers if injection is None else FaultyWorkers(workers, injection, job_key, limit)
 
 
 def job_key(job: Job) -> tuple[int | str, ...]:
@@ -87,18 +98,3 @@ def gpus_of_workers(task: Task, machines: Machines) -> tuple[str, ...]:
     if machines.ray is not None or task.execution is None:
         return ()
     return deal_gpus(task.execution.device, machines.workers)
-
-
-def _start(function: JobFunction, runner: Evaluator, machines: Machines, limit: int | None, resume: str) -> Workers:
-    if machines.ray is not None:
-        from autoloss.workers.ray_cluster import start_ray_workers
-
-        execution = runner.task.execution
-        on_gpu = execution is not None and execution.device.startswith("cuda")
-        return start_ray_workers(
-            function, machines.workers, machines.ray, on_gpu=on_gpu, memory_limit_bytes=limit, resume=resume
-        )
-    if machines.workers == 0:
-        return InlineWorkers(function)
-    gpus = gpus_of_workers(runner.task, machines)
-    return ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus)

@@ -10,6 +10,7 @@ from random import Random
 from statistics import mean
 from typing import Any
 
+from autoloss import tasks
 from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator
@@ -17,7 +18,7 @@ from autoloss.evaluation.machines import Machines, gpus_of_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
 from autoloss.run.request import make_request, prepare
-from autoloss.run.resolving import inspect_data, refer_to_task
+from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.space.expression import Expression
@@ -204,7 +205,10 @@ def check(
     >>> found.branches[0].loss, found.branches[0].initial < found.branches[0].best
     ('baseline/ce', True)
     """
-    inspect_data(refer_to_task(task, metric, options))
+    reference = refer_to_task(task, metric, options)
+    if reference.name is not None and ".py:" not in reference.name:
+        # Faulty files are named before the task is made.
+        tasks.inspect(reference.name, **reference.options)
     request = make_request(task, settings, seed=seed, evaluations=evaluations, metric=metric, options=options)
     evaluator = prepare(request)
     doubts, notes = evaluator.diagnose(), list[str]()

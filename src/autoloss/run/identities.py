@@ -119,7 +119,9 @@ class Identifier:
     """
 
     def __init__(self, branch: Branch, samples: Sequence[Sample], standard: str | None = None) -> None:
-        states = _draw_states(branch, [_cut(sample) for sample in samples])
+        # The middle of a large image is a sample like any other.
+        cut = [sample.crop([min(length, SIDE) for length in sample.prediction.shape[2:]]) for sample in samples]
+        states = _draw_states(branch, cut)
         self._states = range(len(states))
         self._known = list(_list_known(branch, samples[0].prediction.shape[1], standard))
         self._differentiate = lambda tree, number: _differentiate(tree, branch, states[number])
@@ -176,12 +178,6 @@ def _scatter(branch: Branch, sample: Sample, generator: torch.Generator) -> Samp
     away = (branch.ideal(sample.context).to(prediction).reshape(prediction.shape) - prediction).square().mean().sqrt()
     spread = min(LARGEST_SPREAD, float(away))
     return replace(sample, prediction=prediction + spread * torch.randn(prediction.shape, generator=generator))
-
-
-def _cut(sample: Sample) -> Sample:
-    """Return the middle of a large image, which is a sample like any other."""
-    size = sample.prediction.shape[2:]
-    return sample.crop([min(length, SIDE) for length in size])
 
 
 def _differentiate(tree: Expression, branch: Branch, sample: Sample) -> Tensor | None:

@@ -201,13 +201,12 @@ def _clean(value: Any) -> Any:
 def _are_same(stored: Sequence[Sample], drawn: Sequence[Sample]) -> bool:
     return len(stored) == len(drawn) and all(
         before.context.keys() == now.context.keys()
+        and all(_are_close(one, now.context[name]) for name, one in before.context.items())
         and _are_close(before.prediction, now.prediction)
-        and all(_are_close(before.context[name], now.context[name]) for name in before.context)
         for before, now in zip(stored, drawn, strict=True)
     )
 
 
 def _are_close(before: Tensor, now: Tensor) -> bool:
-    if before.shape != now.shape:
-        return False
-    return torch.allclose(before.double(), now.detach().cpu().double(), RELATIVE, ABSOLUTE, equal_nan=True)
+    one, other = before.double(), now.detach().cpu().double()
+    return one.shape == other.shape and torch.allclose(one, other, RELATIVE, ABSOLUTE, equal_nan=True)

@@ -14,8 +14,9 @@ from autoloss.proposing.archive import Archive
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
-from autoloss.run.resolving import load_task, operator_table, refer_to_operators, refer_to_task
+from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
+from autoloss.run.user_files import absolute_name
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.space.form import BranchForm
@@ -59,20 +60,17 @@ def prepare(request: Request, *, samples: bool = True) -> Evaluator:
         RequestError: The samples do not serve, or the task does not follow the learning rate.
     """
     task, configuration = request.task, request.configuration
-    _check_learning_rate(task, configuration.search.learning_rate)
-    found = request.samples
-    if found is None:
-        found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
-    return Evaluator(task, found, configuration, request.operators)
-
-
-def _check_learning_rate(task: Task, rate: float) -> None:
+    rate = configuration.search.learning_rate
     if rate != 1 and not task.tunes_learning_rate:
         raise RequestError(
             f"search.learning_rate is {rate:g}, and the task {task.name} trains at 1 only. Leave it at 1, or "
             "follow Training.learning_rate in train() and declare `tunes_learning_rate = True`.",
             argument="settings",
         )
+    found = request.samples
+    if found is None:
+        found = draw_samples(task, configuration.rejection.samples, configuration.seed) if samples else {}
+    return Evaluator(task, found, configuration, request.operators)
 
 
 def choose_settings(
@@ -145,7 +143,7 @@ def make_request(
     configuration = configuration.changed(
         {
             "space.without": off,
-            "space.operators": refer_to_operators(own),
+            "space.operators": tuple(one.name if isinstance(one, Operator) else absolute_name(one) for one in own),
             "evolution.start": tuple(loss.formula for loss in losses),
         }
     )

@@ -93,21 +93,6 @@ def freeze_branches(task: Task, losses: Mapping[str, str]) -> Task:
     return FrozenTask(task, bind(zoo.resolve(kept, branches)[1], branches))
 
 
-def inspect_data(reference: TaskReference) -> None:
-    """Look over the data of a task of the catalogue, before the task is made.
-
-    Raises:
-        RequestError: Files are faulty; up to twenty are named.
-    """
-    if reference.name is not None and ".py:" not in reference.name:
-        tasks.inspect(reference.name, **reference.options)
-
-
-def refer_to_operators(operators: Sequence[Operator | str]) -> tuple[str, ...]:
-    """Return how a run refers to its operators: `file.py:name` with the full path, or the name of an object."""
-    return tuple(given.name if isinstance(given, Operator) else absolute_name(given) for given in operators)
-
-
 def operator_table(operators: Sequence[Operator | str], given: Sequence[Operator] = ()) -> Mapping[str, Operator]:
     """Return Table 1, followed by a run's own operators, by name.
 
