@@ -24,7 +24,7 @@ LENGTH = 0.5
 RESERVE = 0.25
 """Weight of the score itself beside its neighbours: a candidate far from all that were promoted keeps its own."""
 BOUND = 4.0
-"""Of a feature, in units of its spread."""
+"""Largest absolute value of a feature, in units of its spread."""
 
 
 def correct_scores(visible: View) -> Mapping[int, float]:

@@ -63,6 +63,7 @@ class Draft:
         return [branch for branch in self.plan.drawn if self.is_open(branch)]
 
     def is_open(self, branch: str) -> bool:
+        """Say whether a branch still lacks attempts that pass."""
         return len(self.passed[branch]) < self.plan.pool
 
     def decide(self, branch: str, attempt: Attempt) -> None:

@@ -16,9 +16,9 @@ from autoloss.proposing.proposer import Plan
 from autoloss.proposing.records import NewCandidate, NewTraining, Outcome
 
 TARGET_SECONDS = 0.5
-"""How long one batch should take: short enough that little is tested in vain, long enough to be worth sending."""
+"""Intended duration of one batch: short enough that little is tested in vain, long enough to be worth sending."""
 MIN_ATTEMPTS, MAX_ATTEMPTS = 16, 4096
-"""Of one batch."""
+"""Bounds of the number of attempts in one batch."""
 KEYS_PER_BATCH = 4096
 """Number of the latest known keys that are sent with a batch. A worker adds them to those it has; one that has just started lacks
 the older ones and simulates some losses again, which costs time and decides nothing."""

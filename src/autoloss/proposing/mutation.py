@@ -77,7 +77,7 @@ def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[
 
 
 class Kind(Enum):
-    """How one branch of a candidate is made. The values are stored with every run, so they never change."""
+    """The way in which one branch of a candidate is made. The values are stored with every run, so they never change."""
 
     COPY = "copied"
     FRESH = "fresh"

@@ -45,7 +45,7 @@ class Promotion(Proposer):
 
 
 class _Decisions:
-    """Which of the first candidates of a run promotes which."""
+    """The promotions that the first candidates of a run make."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration

@@ -1,4 +1,4 @@
-"""How each candidate of a search is made: the seam at which other ways to search plug in."""
+"""The way in which each candidate of a search is made: the seam at which other ways to search plug in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def promotes(self) -> bool:
-        """Whether it is the parent itself, trained at a larger share, or again at the same with other seeds or folds."""
+        """True if it is the parent itself, trained at a larger share, or again at the same with other seeds or folds."""
         return Kind.PROMOTION in self.kinds.values()
 
 

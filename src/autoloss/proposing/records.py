@@ -19,7 +19,7 @@ PROMOTED = "promoted"
 
 
 class State(Enum):
-    """How a training ends."""
+    """The end of a training."""
 
     SCORED = "scored"
     DIVERGED = "diverged"
@@ -41,7 +41,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """How a candidate was made; all of it follows from configuration, seed and earlier outcomes.
+    """The making of a candidate; all of it follows from configuration, seed and earlier outcomes.
 
     Args:
         attempts: Branch → number of the attempt that passed; None for a copied branch.
@@ -77,7 +77,7 @@ class Candidate:
 
     @property
     def promoted(self) -> bool:
-        """Whether it is an earlier candidate, trained at a larger share of the schedule or again at the same."""
+        """True if it is an earlier candidate, trained at a larger share of the schedule or again at the same."""
         return PROMOTED in self.kinds.values()
 
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 Features = Sequence[Sequence[float] | NDArray[np.float64]]
 LENGTHS = (0.5, 1.0, 2.0)
 NOISES = (0.03, 0.3)
-"""What is tried: see `Smoothness`."""
+"""The values that are tried: see `Smoothness`."""
 OPTIMISM = 1.0
 """Standard deviations that are added to the mean where losses are chosen: the upper confidence bound of Srinivas et al. (2010)."""
 PARTS = 4
 """A signature of a search at the standard loss's scale has norms and products, at the start and at partly right predictions."""
 BOUND = 6.0
-"""Of a feature, in standard deviations: an exploding gradient is as far away as any other."""
+"""Largest absolute value of a feature, in standard deviations: an exploding gradient is as far away as any other."""
 
 
 def describe_signature(signature: Sequence[str]) -> list[float]:
@@ -61,7 +61,7 @@ def _divide(product: float, norm: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Smoothness:
-    """What is assumed of scores as a function of the features.
+    """The assumed dependence of scores on the features.
 
     Args:
         length: The distance over which scores stay alike, as a multiple of the square root of the number of features.

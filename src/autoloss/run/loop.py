@@ -22,7 +22,7 @@ FAILED_FIRST, SCORELESS_FIRST = 3, 50
 
 
 class Record(Protocol):
-    """What a search writes to: a store."""
+    """The destination of a search's records: a store."""
 
     def add_candidate(self, candidate: Candidate, rejected: dict[tuple[str, int], tuple[str, str]]) -> None: ...
 

@@ -39,7 +39,7 @@ from autoloss.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a stored candidate differs from what configuration, seed and earlier outcomes give.
+    """The first place where a stored candidate differs from what configuration, seed and earlier outcomes give.
 
     Args:
         child: Number of the candidate.

@@ -127,7 +127,7 @@ class Search:
 
     @property
     def settings(self) -> RunSettings:
-        """How the run was started."""
+        """The request that started the run."""
         return self.reader.settings
 
     @property
@@ -164,7 +164,7 @@ class Search:
 
     @cached_property
     def judgement(self) -> Judgement:
-        """Whether the best loss beats the best baseline on the test split."""
+        """The verdict on whether the best loss beats the best baseline on the test split."""
         return judge_comparison(self.comparison, self.best.id if self.top(1) else None)
 
     @property
@@ -175,7 +175,7 @@ class Search:
 
     @property
     def never_trained(self) -> NeverTrained:
-        """How many losses passed the rejection protocol and then trained nothing."""
+        """The number of losses that passed the rejection protocol and then trained nothing."""
         diverged = self.reader.trained(State.DIVERGED)
         return NeverTrained.of(self.reader.scores, diverged, self.settings.untrained)
 
