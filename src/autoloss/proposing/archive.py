@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from autoloss.proposing.view import View
 from autoloss.settings import Configuration
 
 Drawn = TypeVar("Drawn")
+FindScores = Callable[[Sequence[int]], list[float]]
 
 
 class Archive(ABC):
@@ -86,23 +87,26 @@ class AgeingPopulation(Archive):
         members = self.members(visible)
         if not members:
             return None
-        if self._corrected:
-            scores = correct_scores(visible)
-        else:
-            scores = dict(zip(members, visible.scores(members), strict=True))
+        # Only contestants are looked up: a tournament is a small share of a population of thousands.
+        find_scores = _look_up(correct_scores(visible)) if self._corrected else visible.scores
         if self._niches is not None:
             niches: dict[int, list[int]] = {}
             for member, niche in zip(members, self._niches.find(visible, members), strict=True):
                 niches.setdefault(niche, []).append(member)
             drawn = self._draw_share(list(niches.values()), rng)
-            members = [_find_best(self._draw_share(niche, rng), scores, rng) for niche in drawn]
-            return _find_best(members, scores, rng)
-        return _find_best(self._draw_share(members, rng), scores, rng)
+            members = [_find_best(self._draw_share(niche, rng), find_scores, rng) for niche in drawn]
+            return _find_best(members, find_scores, rng)
+        return _find_best(self._draw_share(members, rng), find_scores, rng)
 
     def _draw_share(self, among: Sequence[Drawn], rng: Random) -> list[Drawn]:
         return rng.sample(among, max(1, math.ceil(self._tournament * len(among))))
 
 
-def _find_best(contestants: Sequence[int], scores: Mapping[int, float], rng: Random) -> int:
-    best = max(scores[contestant] for contestant in contestants)
-    return rng.choice([contestant for contestant in contestants if scores[contestant] == best])
+def _look_up(scores: Mapping[int, float]) -> FindScores:
+    return lambda among: [scores[k] for k in among]
+
+
+def _find_best(contestants: Sequence[int], find_scores: FindScores, rng: Random) -> int:
+    scores = find_scores(contestants)
+    best = max(scores)
+    return rng.choice([one for one, score in zip(contestants, scores, strict=True) if score == best])
