@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -10,8 +11,8 @@ from statistics import median
 ROOT = Path(__file__).parents[1] / "src"
 FILES = sorted(ROOT.rglob("*.py"))
 MOST_LINES, USUAL_LINES = 400, 145
-ALL_LINES = 39_100
-"""The aim is 25,000."""
+ALL_LINES = 37_700
+"""The limit only falls; the aim is 32,000."""
 
 
 def module_of(path: Path) -> str:
@@ -78,6 +79,16 @@ def test_files_are_short_and_the_package_is_light():
     assert {path.name: count for path, count in lines.items() if count > MOST_LINES} == {}
     assert median(count for path, count in lines.items() if path.name != "__init__.py") <= USUAL_LINES
     assert sum(lines.values()) <= ALL_LINES
+
+
+def test_the_table_of_rooms_says_how_large_each_is():
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = dict(re.findall(r"^\| `(\w+)/` \| ([\d,]+) \|", page, re.MULTILINE))
+    folders = {path.parent.name: path.parent for path in ROOT.glob("autoloss/*/__init__.py")}
+    assert set(rooms) == set(folders)
+    for name, said in rooms.items():
+        lines = sum(path.read_text(encoding="utf-8").count("\n") for path in folders[name].rglob("*.py"))
+        assert abs(int(said.replace(",", "")) - lines) <= 150, name
 
 
 def test_no_task_is_probed():
