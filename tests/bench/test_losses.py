@@ -25,6 +25,8 @@ from quick import BENCH
 from reaching import compare_arms, find_reaching, find_score, summarise_task
 from sharing import FRESH, Cache, Improvement, OutOfTime, Trace, run_search
 
+pytestmark = pytest.mark.experiment
+
 TASK = "tabular-f1"
 ROW = LossRow(
     task=TASK,
