@@ -24,7 +24,7 @@ CHECKSUM = "checksum"
 NUMBER = "number"
 """Name of the row's number beside its columns."""
 RETRY_SECONDS = 5.0
-"""How long a full disk is left alone before the next try."""
+"""Seconds between two tries to write to a full disk."""
 LOG_PAGES = 100
 """The log is copied into the file when it is so long: a lost log takes some tens of transactions with it, never the run."""
 NO_ROOM = (
@@ -38,7 +38,7 @@ LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 """Another program writes to the file, or keeps others from it."""
 REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 OPENING_SECONDS, BUSY_SECONDS = 10.0, 1.0
-"""How long a lock of another program is waited for before that is said: when the file is opened, and in each transaction."""
+"""Seconds to wait for a lock of another program before saying so: when the file is opened, and in each transaction."""
 PRIMARY = 0xFF
 """The part of an extended error code that names its kind."""
 
@@ -138,7 +138,7 @@ class Database:
 
     @property
     def in_place(self) -> bool:
-        """Whether the file, and the log of a writer, are still where they were opened."""
+        """True if the file, and the log of a writer, are still where they were opened."""
         try:
             return all(os.path.samestat(os.stat(file), place) for file, place in self._places.items())
         except OSError:

@@ -17,7 +17,7 @@ from autoloss.errors import OwnedError, RequestError, RunError
 
 FILE = "owner.lock"
 NAME_SECONDS = 1.0
-"""How long a new owner may take to write its name."""
+"""Seconds that a new owner may take to write its name."""
 
 
 class Ownership:

@@ -144,7 +144,7 @@ class Reader:
 
     @property
     def last_change(self) -> float | None:
-        """When the newest candidate or training was written (Unix time), or None."""
+        """Unix time at which the newest candidate or training was written; None without any."""
         times = "SELECT born_at AS time FROM candidate UNION ALL SELECT finished_at FROM training"
         return self._column(f"SELECT max(time) FROM ({times})")[0]
 
@@ -180,7 +180,7 @@ class Reader:
 
     @property
     def count(self) -> int:
-        """How many candidates are settled."""
+        """Number of candidates that are settled."""
         return len(self.settled)
 
     @property

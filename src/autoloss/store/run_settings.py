@@ -1,4 +1,4 @@
-"""How a run was started: decoded and checked here, encoded here, and read by attribute everywhere else; no torch."""
+"""The start of a run: decoded and checked here, encoded here, and read by attribute everywhere else; no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoloss.untrusted_json import parse_json
 
 @dataclass(frozen=True, slots=True)
 class TaskReference:
-    """How a run refers to its task, so that the task can be made again.
+    """A reference to the task of a run, from which the task can be made again.
 
     Args:
         name: A name of the catalogue or `file.py:name`; None for a task that was given as an object.

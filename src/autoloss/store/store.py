@@ -32,7 +32,7 @@ FILE = "run.sqlite"
 
 
 def exists(directory: Path) -> bool:
-    """Whether a folder holds a run; a damaged or foreign file also counts as a run, one without settings does not."""
+    """Say whether a folder holds a run; a damaged or foreign file also counts as a run, one without settings does not."""
     if not (directory / FILE).exists():
         return False
     try:
@@ -111,7 +111,7 @@ class Store:
         return RunSettings.from_rows(rows, self.path)
 
     def has_settings(self) -> bool:
-        """Whether the settings were written."""
+        """True if the settings were written."""
         return bool(self.texts())
 
     def texts(self) -> dict[str, str]:
