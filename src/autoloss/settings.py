@@ -15,6 +15,9 @@ from autoloss.options import Amount, Count, Natural, Positive, PositiveShare, Sh
 from autoloss.untrusted_json import parse_json
 
 Threshold = Literal["relative", "absolute"]
+StepRule = Literal["recipe", "clipped", "one_norm", "adamw"]
+"""How a gradient becomes a step: as the recipe says; with the gradient's norm clipped; with every gradient scaled to norm 1; or by
+AdamW in place of the recipe's optimizer."""
 EngineName = Literal["fast", "reference"]
 MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
 """Larger values, such as a typing error, would fill the memory or test the first loss for days."""
@@ -67,6 +70,14 @@ class SearchSettings:
     part of the loss that is found, and losses that are equal up to a factor are trained once."""
     learning_rate: Positive = 1.0
     """Factor on the learning rate of the task's proxy, for all candidates."""
+    step_rule: StepRule = "recipe"
+    """How the gradients of all candidates become steps: `recipe`, as the task's proxy says; `clipped` at norm 0.5; `one_norm`, all
+    scaled to norm 1; or `adamw` in place of the recipe's SGD."""
+    tuned_threshold: bool = False
+    """Decide between yes and no at the threshold that is best on the valid split instead of 0.5, for all candidates."""
+    direction: bool = False
+    """Count losses as equal whose gradients on each sample differ by a positive factor alone: for trainings whose steps do not
+    grow with the gradient."""
 
     def __post_init__(self) -> None:
         rungs = self.rungs

@@ -145,6 +145,24 @@ def test_positive_multiples_have_one_signature_and_the_negated_loss_another(name
                 assert other.factor == pytest.approx(found.factor / multiple, rel=1.1e-2, abs=1.1e-6)
 
 
+@pytest.mark.parametrize("text", ["sqrt(mean_c(mean_nhw(-y * log(p))))", "tanh(mean_c(mean_nhw(-y * log(p))))"])
+def test_of_the_direction_alone_a_function_of_the_mean_makes_no_other_loss(text: str):
+    branch, reference = ENGINE_BRANCHES["softmax"]
+    engine = CompiledEngine(branch, reference, SETTINGS)
+    partly = CompiledEngine(branch, move_to_ideal(branch, reference, 0), SETTINGS)
+    plain, other, negated = (parse(one) for one in (CE, text, f"neg({text})"))
+
+    def signatures(direction: bool) -> list[tuple[str, ...]]:
+        measure = ScaleMeasure(partly, 1.0, direction=direction)
+        trees = [plain, other, negated]
+        return [measure.measure(tree, one).signature for tree, one in zip(trees, engine.gradients(trees), strict=True)]
+
+    same, found, opposite = signatures(direction=True)
+    assert same == found != opposite
+    same, found, _ = signatures(direction=False)
+    assert same != found
+
+
 def uniform(channels: int = 4) -> tuple[Branch, Reference]:
     """Predictions of which every class has the same probability."""
     target = torch.arange(2 * 5 * 6).reshape(2, 1, 5, 6) % channels

@@ -126,6 +126,9 @@ def test_every_field_of_a_training_is_part_of_its_key(field, tmp_path):
         "fidelity": 1.0,
         "learning_rate": 1.0,
         "scale": {},
+        "step_rule": "one_norm",
+        "length": 2.0,
+        "tuned_threshold": True,
     }
     other = replace(KEY, **{field: others[field]})
     with Store(tmp_path, write=True) as store:

@@ -28,6 +28,9 @@ class Everything(TwoHeadsTask):
     also = ("kind", "place", "other")
     tunes_learning_rate = True
     shortens = True
+    step_rules = ("recipe", "one_norm")
+    lengthens = True
+    tunes_threshold = True
     execution = Execution(precision="bfloat16")
 
     def steps(self, training: Training) -> int:
@@ -65,7 +68,10 @@ def test_every_member_of_task_is_forwarded():
     }
 
 
-FORWARDED = ("name", "splits", "folds", "schedules", "also", "tunes_learning_rate", "shortens", "execution")
+FORWARDED = (
+    *("name", "splits", "folds", "schedules", "also", "execution"),
+    *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold"),
+)
 
 
 @pytest.mark.parametrize("member", FORWARDED)

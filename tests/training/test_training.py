@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.training.loop import clip_gradients, fit, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.loop import fit, scale_gradients, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
-from autoloss.training.training import Diverged
+from autoloss.training.training import Diverged, Training
 
 PLAIN = Recipe(schedule="constant", momentum=0.0, weight_decay=0.0, learning_rate=0.5)
 
@@ -63,10 +64,49 @@ def test_gradients_are_scaled_down_together_to_their_largest_norm():
     assert curve == ((1, 4.0), (2, 1.0))
     assert network.weight.item() == 0.0
     slopes = [torch.tensor([3e30, 0.0]), torch.tensor([4e30])]
-    clip_gradients(slopes, 10.0)
+    scale_gradients(slopes, 10.0)
     assert [slope.tolist() for slope in slopes] == [[pytest.approx(6.0), 0.0], [pytest.approx(8.0)]]
-    clip_gradients(slopes, 20.0)
+    scale_gradients(slopes, 20.0)
     assert slopes[1].item() == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_with_one_norm_a_step_is_as_long_as_the_rate_whatever_the_factor_of_the_loss(factor: float):
+    network = weight_of_one()
+    fit(network, range(1), lambda batch: factor * square(network), dataclasses.replace(PLAIN, one_norm=True), 1)
+    assert network.weight.item() == pytest.approx(0.5)
+
+
+def test_with_one_norm_a_gradient_of_nothing_makes_no_step():
+    network = weight_of_one()
+    curve = fit(network, range(1), lambda batch: 0.0 * square(network), dataclasses.replace(PLAIN, one_norm=True), 1)
+    assert curve == ((1, 0.0),)
+    assert network.weight.item() == 1.0
+
+
+def test_a_recipe_follows_what_a_training_asks_for():
+    recipe = Recipe(epochs=4, learning_rate=0.5, clip_norm=2.0)
+    assert recipe.follow(Training(seed=0)) == recipe
+    followed = recipe.follow(Training(seed=0, learning_rate=3.0, step_rule="one_norm", length=2.0))
+    assert (followed.epochs, followed.learning_rate, followed.one_norm, followed.clip_norm) == (8, 1.5, True, 0.0)
+    adam = recipe.follow(Training(seed=0, learning_rate=3.0, step_rule="adamw"))
+    assert (adam.optimizer, adam.learning_rate) == ("adamw", pytest.approx(3e-3))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rules"),
+    [
+        (Recipe(), ("recipe", "clipped", "one_norm", "adamw")),
+        (Recipe(clip_norm=1.0), ("recipe", "one_norm", "adamw")),
+        (Recipe(optimizer=torch.optim.SGD), ("recipe", "clipped", "one_norm")),
+        (Recipe(optimizer="adam"), ("recipe",)),
+        (Recipe(optimizer=torch.optim.AdamW), ("recipe",)),
+        (Recipe(optimizer=torch.optim.LBFGS), ("recipe",)),
+        (Recipe(one_norm=True), ("recipe",)),
+    ],
+)
+def test_step_rules_are_offered_where_they_change_the_steps(recipe: Recipe, rules: tuple[str, ...]):
+    assert offer_step_rules(recipe) == rules
 
 
 def test_a_gradient_that_is_no_number_is_not_clipped_but_stops():

@@ -13,8 +13,7 @@ from autoloss import zoo
 from autoloss.errors import RequestError, RunError, describe_user_error, keep_text, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
-from autoloss.proposing.chance import derive_seed
-from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train
+from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
 from autoloss.rejection.engines import make_engine
@@ -114,7 +113,8 @@ class Evaluator:
         if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
             norm = measure_norm(standard, engine)
             if 0 < norm < math.inf:
-                scale = ScaleMeasure(make(move_to_ideal(form, reference, configuration.seed)), norm)
+                partly = make(move_to_ideal(form, reference, configuration.seed))
+                scale = ScaleMeasure(partly, norm, direction=configuration.search.direction)
         return RejectionTester(engine, configuration, self.operators, scale)
 
     def test(self, job: RejectionBatch) -> list[Attempt]:
@@ -180,9 +180,8 @@ class Evaluator:
         return scale_criterion(bind(losses, self.task.branches), training.scale)
 
     def make_training(self, fidelity: float = 1.0) -> Training:
-        """Return the training of a search: all have the same seed, which leaves less noise in selection."""
-        seed, rate = derive_seed(self.configuration.seed, "training"), self.configuration.search.learning_rate
-        return Training(seed=seed, fidelity=fidelity, learning_rate=rate)
+        """Return the training of the search's candidates."""
+        return make_training(self.configuration, fidelity)
 
     def diagnose(self) -> list[str]:
         """Say in sentences what looks wrong with the task's network or data."""

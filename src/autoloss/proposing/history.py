@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
-from autoloss.proposing.jobs import Train
+from autoloss.proposing.jobs import Train, make_training
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
@@ -197,15 +196,8 @@ class History:
             self._twins[candidate.source].append(candidate.id)
 
     def _list_trainings(self, candidate: Candidate) -> list[Training]:
-        # Common random numbers: by default every training of a search has the same seed, which leaves less noise in selection.
-        seed, learning_rate = self.configuration.seed, self.configuration.search.learning_rate
         return [
-            Training(
-                seed=derive_seed(seed, "training", *([number] if number else [])),
-                fold=fold,
-                fidelity=candidate.fidelity,
-                learning_rate=learning_rate,
-            )
+            make_training(self.configuration, candidate.fidelity, number, fold)
             for number in candidate.seeds
             for fold in candidate.folds
         ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.records import Outcome
+from autoloss.settings import Configuration
 from autoloss.training.training import Training
 
 
@@ -73,6 +75,25 @@ class Train:
 
 
 Job = RejectionBatch | Train
+
+
+def make_training(configuration: Configuration, fidelity: float = 1.0, number: int = 0, fold: int = 0) -> Training:
+    """Return a training of a search.
+
+    Common random numbers: by default every training of a search has the same seed, which leaves less noise in selection.
+
+    Args:
+        number: Of the training seed.
+    """
+    settings = configuration.search
+    return Training(
+        seed=derive_seed(configuration.seed, "training", *([number] if number else [])),
+        fold=fold,
+        fidelity=fidelity,
+        learning_rate=settings.learning_rate,
+        step_rule=settings.step_rule,
+        tuned_threshold=settings.tuned_threshold,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autoloss.rejection.engine import Engine
-from autoloss.rejection.gradients import Gradient, round_digits
+from autoloss.rejection.gradients import PRODUCT_DIGITS, Gradient, round_digits
 from autoloss.rejection.protocol import Reference
 from autoloss.space.branch import Branch, BranchLoss, Sample
 from autoloss.space.expression import Expression
@@ -32,7 +32,8 @@ class Scaled:
     Args:
         factor: As `round_factor` returns it.
         signature: Norms and inner products of its gradient at that scale, first where the network starts and then where half of
-            the predictions are right: near their beginning, all losses of a kind point in nearly the same direction.
+            the predictions are right: near their beginning, all losses of a kind point in nearly the same direction. Of the
+            direction alone: the inner products of the gradients on each sample, each divided by its norm.
     """
 
     factor: float
@@ -45,11 +46,14 @@ class ScaleMeasure:
     Args:
         partly: An engine whose samples are those of an untrained network with partly right predictions (`move_to_ideal`).
         standard: Joint norm of the standard loss's gradient on the samples of an untrained network.
+        direction: Whether signatures are those of the direction alone (`search.direction`): a factor that depends on the whole
+            batch, such as any function of the loss's mean brings, then makes no other loss.
     """
 
-    def __init__(self, partly: Engine, standard: float) -> None:
+    def __init__(self, partly: Engine, standard: float, *, direction: bool = False) -> None:
         self._partly = partly
         self._standard = standard
+        self._direction = direction
 
     def measure(self, tree: Expression, gradient: Gradient) -> Scaled:
         """Return the scale of a loss.
@@ -61,6 +65,10 @@ class ScaleMeasure:
         # Within the range of factors: losses that no factor brings to the standard's scale are not equal in training.
         ratio = min(max(self._standard / join_norms(gradient.norms), LEAST_FACTOR), LARGEST_FACTOR)
         values = (*gradient.norms, *gradient.products, *later.norms, *later.products)
+        if self._direction:
+            pairs = [pair for one in (gradient, later) for pair in zip(one.products, one.norms, strict=True)]
+            cosines = [product / norm if norm else 0.0 for product, norm in pairs]
+            return Scaled(round_factor(ratio), tuple(round_digits(value, PRODUCT_DIGITS) for value in cosines))
         return Scaled(round_factor(ratio), tuple(round_digits(value * ratio, DIGITS) for value in values))
 
 

@@ -119,6 +119,9 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
         "fidelity": float(training.fidelity),
         "learning_rate": float(training.learning_rate),
         "scale": to_json(dict(training.scale)),
+        "step_rule": training.step_rule,
+        "length": float(training.length),
+        "tuned_threshold": int(training.tuned_threshold),
         "state": outcome.state.value,
         "score": outcome.score,
         "also": to_json(dict(outcome.also)),
@@ -137,8 +140,9 @@ def training_from_row(row: Row) -> Training:
         StoreError: The row holds something else.
     """
     with _decoding(row):
-        values = {name: row[name] for name in ("seed", "split", "fold", "schedule", "fidelity", "learning_rate")}
-        return Training(**values, scale=parse_json(row["scale"]))
+        names = ("seed", "split", "fold", "schedule", "fidelity", "learning_rate", "step_rule", "length")
+        values = {name: row[name] for name in names}
+        return Training(**values, scale=parse_json(row["scale"]), tuned_threshold=bool(row["tuned_threshold"]))
 
 
 def outcome_from_row(row: Row) -> Outcome:

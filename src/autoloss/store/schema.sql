@@ -44,6 +44,9 @@ CREATE TABLE training (
     fidelity REAL NOT NULL,
     learning_rate REAL NOT NULL,
     scale TEXT NOT NULL,          -- JSON: branch → factor on its loss, where it is not 1
+    step_rule TEXT NOT NULL,      -- recipe | clipped | one_norm | adamw
+    length REAL NOT NULL,         -- factor on the epochs
+    tuned_threshold INTEGER NOT NULL,
     state TEXT NOT NULL,          -- scored | diverged | stopped | failed
     score REAL,
     also TEXT NOT NULL,           -- JSON
@@ -57,9 +60,11 @@ CREATE TABLE training (
 
 -- Every training runs once. A loss that failed may be trained again as another candidate.
 CREATE UNIQUE INDEX training_of_candidate
-ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, scale) WHERE candidate IS NOT NULL;
+ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold)
+WHERE candidate IS NOT NULL;
 CREATE UNIQUE INDEX training_beside_search
-ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale) WHERE candidate IS NULL;
+ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold)
+WHERE candidate IS NULL;
 
 -- One in a thousand of the rejected, to look at.
 CREATE TABLE rejected (

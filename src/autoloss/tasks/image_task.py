@@ -13,6 +13,7 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.loading import Loading, load_batches
 from autoloss.tasks.trainer_task import FullSchedule, TrainerTask
 from autoloss.training.execution import Execution
+from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures, Trainer, select_examples
 from autoloss.training.training import Training
@@ -76,6 +77,7 @@ class ImageTask(TrainerTask):
         self.name, self.metric = name, metric
         self.also = tuple(other for other in metrics if other != metric)
         self.recipes = {"proxy": recipe, "full": full.recipe or recipe}
+        self.step_rules = offer_step_rules(recipe)
         self.execution = self._execution = Execution(device=device)
         self._networks: Mapping[str, Callable[[], Any]] = {"proxy": network, "full": full.network or network}
         self._full, self._loading = full, Loading(loaders=loaders)
@@ -85,7 +87,11 @@ class ImageTask(TrainerTask):
         self._examples = {schedule: make_examples(images) for schedule, images in train.items()}
 
     def steps(self, training: Training) -> int:
-        return self.recipes[training.schedule].steps(len(self._examples[training.schedule]), training.fidelity)
+        return (
+            self.recipes[training.schedule]
+            .follow(training)
+            .steps(len(self._examples[training.schedule]), training.fidelity)
+        )
 
     def _trainer(
         self, criterion: Criterion, training: Training, execution: Execution | None = None
@@ -101,7 +107,7 @@ class ImageTask(TrainerTask):
 
         return Trainer(
             build=self._networks[schedule],
-            recipe=self.recipes[schedule].scale_learning_rate(training.learning_rate),
+            recipe=self.recipes[schedule].follow(training),
             execution=execution,
             examples=len(examples),
             batches=lambda order, first: load_batches(examples, order, training.seed, first, self._loading),

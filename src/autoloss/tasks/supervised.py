@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast, final
 
 import torch
@@ -24,10 +25,12 @@ from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sa
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.splits import Split, read_splits
 from autoloss.tasks.task import Picture, check_training
+from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import FullSchedule, Groups, Network, TrainerTask
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
+from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, Trainer, select_examples
@@ -141,6 +144,8 @@ class SupervisedTask(TrainerTask):
             "proxy": proxy["train"].adopt_batches(recipe),
             "full": whole["train"].adopt_batches(full.recipe or recipe),
         }
+        self.lengthens = trainer is None
+        self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
         for split in proxy.values():
             check_finite(split)
@@ -151,6 +156,7 @@ class SupervisedTask(TrainerTask):
         self._has_space = self._shape[2:].numel() > 1
         self._dtype = proxy["train"].first(1)[1].dtype
         self._branch = self._set_measure(branch)
+        self.tunes_threshold = isinstance(branch, ActivatedBranch) and has_threshold(branch.activation, self._shape[1])
 
     @property
     def branches(self) -> Mapping[str, Branch]:
@@ -159,7 +165,10 @@ class SupervisedTask(TrainerTask):
     def steps(self, training: Training) -> int | None:
         if self._fit is not None:
             return None
-        recipe, train = self.recipes[training.schedule], self._splits[training.schedule][training.fold]["train"]
+        recipe, train = (
+            self.recipes[training.schedule].follow(training),
+            self._splits[training.schedule][training.fold]["train"],
+        )
         return shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
@@ -236,10 +245,8 @@ class SupervisedTask(TrainerTask):
         self, criterion: Criterion, training: Training, execution: Execution | None = None
     ) -> Trainer[nn.Module, tuple[Inputs, Tensor]]:
         schedule, execution, fit = training.schedule, execution or self._execution, self._fit
-        recipe = self.recipes[schedule].scale_learning_rate(training.learning_rate)
-        splits = self._splits[schedule][training.fold]
-        train, evaluated = splits["train"], splits[training.split]
-        size = evaluated.evaluation_batch(recipe)
+        recipe = self.recipes[schedule].follow(training)
+        train = self._splits[schedule][training.fold]["train"]
         return Trainer(
             build=lambda: build_network(self._networks[schedule]),
             recipe=recipe,
@@ -247,7 +254,7 @@ class SupervisedTask(TrainerTask):
             examples=len(train),
             batches=lambda order, first: train.batches(order, training.seed, first=first),
             make_loss=lambda network: self._make_loss(network, criterion, recipe, execution),
-            evaluate=lambda network, fidelity: self._evaluate(network, evaluated, size, execution, fidelity),
+            evaluate=lambda network, fidelity: self._evaluate(network, training, recipe, execution, fidelity),
             groups=self._groups[schedule],
             draw_order=train.draw_order,
             fit_elsewhere=fit and (lambda *given: fit_elsewhere(fit, self._bind(criterion), *given)),
@@ -308,20 +315,45 @@ class SupervisedTask(TrainerTask):
 
     @torch.no_grad()
     def _evaluate(
-        self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
+        self, network: nn.Module, training: Training, recipe: Recipe, execution: Execution, fidelity: float
     ) -> Figures | str:
+        splits = self._splits[training.schedule][training.fold]
+
+        def predict(label: str) -> Iterator[tuple[Tensor, Tensor]]:
+            return self._predict(network, splits[label], splits[label].evaluation_batch(recipe), execution, fidelity)
+
         # Short trainings compare losses by the score; further metrics may take longer than the training.
         also = {name: further for name, further in self._also.items() if fidelity == 1 or name in self._shown}
+        if not training.tuned_threshold:
+            return self._measure_figures(predict(training.split), also)
+        valid = list(predict("valid"))
+        evaluated = valid if training.split == "valid" else list(predict(training.split))
+        activation = cast(ActivatedBranch, self._branch).activation
+        threshold, decided = tune_threshold(valid, evaluated, activation, self._measure_score)
+        figures = self._measure_figures(decided, also)
+        return figures if isinstance(figures, str) else (figures[0], {**figures[1], THRESHOLD: threshold})
+
+    def _measure_figures(self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric]) -> Figures | str:
+        """Return the score and further metrics of raw predictions and targets."""
         totals = MetricTotals([self._metric, *also.values()])
-        examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
-        for inputs, target in split.batches(split.indices[examples].split(batch_size)):
-            prediction = self._reading.predict(network, execution.move(inputs))
+        for prediction, target in batches:
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            target = target.to(execution.torch_device)
             totals.add(self._activate(prediction, target), target)
         score, *further = totals.values()
         return score, dict(zip(also, further, strict=True))
+
+    def _measure_score(self, batches: Batches) -> float:
+        figures = self._measure_figures(batches, {})
+        return math.nan if isinstance(figures, str) else figures[0]
+
+    def _predict(
+        self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the raw predictions and targets of a split, or of as much of it as a short training is evaluated on."""
+        examples = select_examples(len(split), fidelity, LEAST_IMAGES if self._has_space else LEAST_ROWS)
+        for inputs, target in split.batches(split.indices[examples].split(batch_size)):
+            yield self._reading.predict(network, execution.move(inputs)), target.to(execution.torch_device)
 
     def _probe(self, branch: Branch) -> torch.Size:
         """Check the network on a few examples of each split, and return the shape of its prediction."""

@@ -14,6 +14,7 @@ from autoloss.training.training import Diverged, Observe, Scored, Stopped, Train
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from autoloss.settings import StepRule
     from autoloss.space.branch import Branch, Criterion, Sample
     from autoloss.training.execution import Execution
 
@@ -51,6 +52,9 @@ class Task(ABC):
         tunes_learning_rate: Whether `train` follows `Training.learning_rate`. Comparisons then tune the learning rate of
             baselines; otherwise they tune the scale of the loss.
         shortens: Whether `train` follows a `Training.fidelity` below 1.
+        step_rules: Values of `Training.step_rule` that `train` follows and that change anything, `recipe` first.
+        lengthens: Whether `train` follows a `Training.length` other than 1.
+        tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
 
     >>> import autoloss
@@ -71,6 +75,9 @@ class Task(ABC):
     also: Sequence[str] | None = None
     tunes_learning_rate: bool = False
     shortens: bool = False
+    step_rules: Sequence[StepRule] = ("recipe",)
+    lengthens: bool = False
+    tunes_threshold: bool = False
     execution: Execution | None = None
 
     @property
@@ -152,8 +159,8 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
         splits: Splits that the schedule can evaluate; `task.splits` if None.
 
     Raises:
-        RequestError: The split, fold or schedule is unknown, a branch has no loss, or the task does not follow the fidelity or
-            the learning rate.
+        RequestError: The split, fold, schedule or step rule is unknown, a branch has no loss, or the task does not follow the
+            fidelity, the learning rate, the length or a tuned threshold.
     """
     if training.schedule not in task.schedules:
         raise unknown("schedule", training.schedule, task.schedules)
@@ -165,12 +172,19 @@ def check_training(task: Task, criterion: Criterion, training: Training, splits:
             f"The task {task.name} has {task.folds} fold{'s' * (task.folds != 1)}; found fold {training.fold}. Count folds from 0, "
             "or partition the data in train() and declare the number as `folds`."
         )
+    if training.tuned_threshold and not task.tunes_threshold:
+        raise RequestError(
+            f"The task {task.name} has no threshold to tune. Leave tuned_threshold out, or declare `tunes_threshold`."
+        )
+    if training.step_rule not in task.step_rules:
+        raise unknown(f"step rule of the task {task.name}", training.step_rule, task.step_rules)
     for branch in task.branches:
         if branch not in criterion:
             raise unknown("loss for the branch", branch, criterion)
     for name, value, followed, declaration in (
         ("fidelity", training.fidelity, task.shortens, "shortens"),
         ("learning rate", training.learning_rate, task.tunes_learning_rate, "tunes_learning_rate"),
+        ("length", training.length, task.lengthens, "lengthens"),
     ):
         if value != 1 and not followed:
             raise RequestError(

@@ -47,6 +47,7 @@ class TrainerTask(Task):
 
     tunes_learning_rate = True
     shortens = True
+    lengthens = True
     recipes: Mapping[str, Recipe]
     _full: FullSchedule
 

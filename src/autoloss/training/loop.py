@@ -32,6 +32,8 @@ Curve = tuple[tuple[int, float], ...]
 CURVE_POINTS = 100
 """Largest number of points kept of a training curve."""
 DEFAULT_EXECUTION = Execution()
+LEAST_NORM = 1e-30
+"""Norm up to which a gradient counts as 0: the factor that brings it to norm 1 would overflow float32."""
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def fit(
     for step, batch in enumerate(remaining, start=training.step + 1):
         loss = compute_loss(batch)
         rates.set(step)
-        value = _take_step(training, loss, recipe.clip_norm, execution)
+        value = _take_step(training, loss, recipe, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
@@ -148,7 +150,7 @@ def _restore(
     return remaining
 
 
-def _take_step(training: TrainingState, loss: Tensor, clip_norm: float, execution: Execution) -> float | str:
+def _take_step(training: TrainingState, loss: Tensor, recipe: Recipe, execution: Execution) -> float | str:
     """Take one optimizer step; return the loss, or the reason why the training diverged."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
@@ -163,23 +165,26 @@ def _take_step(training: TrainingState, loss: Tensor, clip_norm: float, executio
     # In float16 a step whose gradient overflows is skipped and the scale reduced; at scale 1 the gradient itself is not finite.
     if scaler.get_scale() <= 1.0 and not _all_finite(gradients):
         return "the gradient is not finite"
-    if clip_norm:
-        clip_gradients(gradients, clip_norm)
+    if recipe.one_norm or recipe.clip_norm:
+        scale_gradients(gradients, 1.0 if recipe.one_norm else recipe.clip_norm, always=recipe.one_norm)
     scaler.step(optimizer)
     scaler.update()
     return value
 
 
-def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> None:
-    """Scale all gradients down by one factor so that their joint norm is at most `max_norm`."""
+def scale_gradients(gradients: Sequence[Tensor], norm: float, *, always: bool = False) -> None:
+    """Scale all gradients by one factor so that their joint norm is at most `norm`, or equal to it if `always`.
+
+    A gradient of nearly 0 stays as it is.
+    """
     # In double precision: the square of 1e20 overflows float32.
-    norm = (
+    found = (
         torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]).norm().item()
     )
     # Comparisons with NaN are false: the loop stops at gradients that are not finite.
-    if max_norm < norm < math.inf:
+    if (LEAST_NORM if always else norm) < found < math.inf:
         for gradient in gradients:
-            gradient.mul_(max_norm / norm)
+            gradient.mul_(norm / found)
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:

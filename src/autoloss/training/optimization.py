@@ -10,6 +10,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from autoloss.errors import RequestError
+from autoloss.settings import StepRule
 from autoloss.training.recipe import Recipe, ScaledSchedule
 from autoloss.training.structures import describe
 
@@ -26,8 +27,9 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
     # Optimizers add their settings to the groups in place.
     copies = [dict(group) for group in groups]
     rate, decay = recipe.learning_rate, recipe.weight_decay
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(copies, lr=rate, weight_decay=decay)
+    if recipe.optimizer in ("adam", "adamw"):
+        make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+        return make(copies, lr=rate, weight_decay=decay)
     if not callable(recipe.optimizer):
         return torch.optim.SGD(copies, lr=rate, momentum=recipe.momentum, weight_decay=decay)
     try:
@@ -41,6 +43,38 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
     if not isinstance(made, torch.optim.Optimizer):
         raise RequestError(f"The recipe's optimizer made {describe(made)}; expected a torch.optim.Optimizer.")
     return made
+
+
+def offer_step_rules(recipe: Recipe) -> tuple[StepRule, ...]:
+    """Return the step rules that change the trainings of a recipe.
+
+    One whose steps do not grow with the gradient has nothing to clip, and AdamW takes the place of SGD by name alone: a function's
+    rate may be its own.
+    """
+    rules: list[StepRule] = ["recipe"]
+    if recipe.one_norm or not _follows_gradient(recipe):
+        return tuple(rules)
+    if not recipe.clip_norm:
+        rules.append("clipped")
+    rules.append("one_norm")
+    if recipe.optimizer == "sgd" and not callable(recipe.schedule):
+        rules.append("adamw")
+    return tuple(rules)
+
+
+def _follows_gradient(recipe: Recipe) -> bool:
+    """Return True if a larger gradient makes a longer step, as with SGD; the first step of the optimizer shows it."""
+    lengths = []
+    for slope in (1.0, 2.0):
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = make_optimizer([{"params": [weight]}], recipe)
+        weight.grad = torch.full((1,), slope)
+        try:
+            optimizer.step()
+        except TypeError:  # An optimizer that calls the loss itself, such as L-BFGS, decides its steps.
+            return False
+        lengths.append(abs(weight.item()))
+    return lengths[1] > 1.5 * lengths[0]
 
 
 class Rates:

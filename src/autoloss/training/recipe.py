@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autoloss.options import Amount, Count, Natural, Positive, ShareBelowOne, declare
+from autoloss.settings import StepRule
+from autoloss.training.training import Training
 
 MakeOptimizer = Callable[..., Any]
 """Called with parameter groups and `lr=…`; returns a `torch.optim.Optimizer`."""
@@ -35,13 +37,13 @@ class Recipe:
     """Passes over the training data."""
     batch_size: Count = 32
     """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
-    optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd"
-    """sgd, adam, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
+    optimizer: Literal["sgd", "adam", "adamw"] | MakeOptimizer = "sgd"
+    """sgd, adam, adamw, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
     `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; the recipe's momentum and weight decay are then ignored."""
     learning_rate: Positive = 0.02
     """Initial learning rate, after the warm-up."""
     momentum: ShareBelowOne = 0.9
-    """Momentum of SGD; Adam uses its defaults."""
+    """Momentum of SGD; Adam and AdamW use their defaults."""
     weight_decay: Amount = 5e-4
     """Factor of the L2 penalty on the weights."""
     schedule: Literal["poly", "cosine", "constant", "steps"] | MakeSchedule = "poly"
@@ -58,10 +60,19 @@ class Recipe:
     """Steps over which the learning rate rises linearly to that of the schedule."""
     clip_norm: Amount = 0.0
     """Maximum joint norm of all gradients; 0, as in the paper, does not clip them."""
+    one_norm: bool = False
+    """Scale the gradient of every step to joint norm 1, so that a step is as long as the learning rate says and the loss decides
+    its direction alone (normalized gradient descent; Nesterov, 1984)."""
     auxiliary: Amount = 0.0
     """Factor on the loss of each auxiliary prediction of the network."""
     evaluation_batch: Count | None = None
     """Batch size of the evaluation, 1 if examples differ in size; `batch_size` if None."""
+
+    def follow(self, training: Training) -> Recipe:
+        """Return the recipe of one training: with its rate, step rule and length."""
+        recipe = dataclasses.replace(self, epochs=max(1, round(self.epochs * training.length)))
+        changes: Mapping[str, Any] = STEP_RULES[training.step_rule]
+        return dataclasses.replace(recipe, **changes).scale_learning_rate(training.learning_rate)
 
     def scale_learning_rate(self, factor: float) -> Recipe:
         """Return a copy with the learning rate multiplied by `factor`, in every step."""
@@ -92,6 +103,18 @@ class Recipe:
     def as_values(self) -> Mapping[str, Any]:
         """Return all settings as plain values; functions and classes by their names."""
         return {field.name: name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+ADAM_RATE = 1e-3
+"""Adam's usual learning rate (Kingma & Ba, 2015, Algorithm 1), in place of a rate that was chosen for SGD."""
+CLIP_NORM = 0.5
+STEP_RULES: Mapping[StepRule, Mapping[str, Any]] = {
+    "recipe": {},
+    "clipped": {"clip_norm": CLIP_NORM},
+    "one_norm": {"one_norm": True, "clip_norm": 0.0},
+    "adamw": {"optimizer": "adamw", "learning_rate": ADAM_RATE, "clip_norm": 0.0},
+}
+"""Step rule → the settings of a recipe that it changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, unknown
+from autoloss.settings import StepRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,9 @@ class Training:
         learning_rate: Factor on the schedule's learning rate, above 0.
         scale: Branch → factor on its loss, above 0; 1 for branches left out. The caller of `Task.train` multiplies the
             criterion by it; the task does not.
+        step_rule: How gradients become steps; see `Task.step_rules`.
+        length: Factor on the number of epochs, above 0.
+        tuned_threshold: Decide at the threshold that is best on the valid split instead of 0.5; see `Task.tunes_threshold`.
 
     Raises:
         RequestError: A value is outside its range.
@@ -37,8 +42,13 @@ class Training:
     fidelity: float = 1.0
     learning_rate: float = 1.0
     scale: Mapping[str, float] = field(default_factory=dict)
+    step_rule: StepRule = "recipe"
+    length: float = 1.0
+    tuned_threshold: bool = False
 
     def __post_init__(self) -> None:
+        if self.step_rule not in get_args(StepRule):
+            raise unknown("step rule", self.step_rule, get_args(StepRule))
         # Equal trainings have equal keys: factors of 1 are dropped, and branches sorted.
         scale = {branch: float(factor) for branch, factor in sorted(self.scale.items()) if factor != 1}
         object.__setattr__(self, "scale", scale)
@@ -47,14 +57,15 @@ class Training:
             ("fold", self.fold, self.fold >= 0, "at least 0"),
             ("fidelity", self.fidelity, 0 < self.fidelity <= 1, "above 0 and at most 1"),
             ("learning_rate", self.learning_rate, 0 < self.learning_rate < math.inf, "above 0"),
+            ("length", self.length, 0 < self.length < math.inf, "above 0"),
             *((f"scale[{branch!r}]", factor, 0 < factor < math.inf, "above 0") for branch, factor in scale.items()),
         ):
             if not holds:
                 raise RequestError(f"The training's {name} is {value}; it needs to be {expected}.")
 
     def __hash__(self) -> int:
-        numbers = (self.seed, self.fold, self.fidelity, self.learning_rate)
-        return hash((*numbers, self.split, self.schedule, tuple(self.scale.items())))
+        numbers = (self.seed, self.fold, self.fidelity, self.learning_rate, self.length, self.tuned_threshold)
+        return hash((*numbers, self.split, self.schedule, self.step_rule, tuple(self.scale.items())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""The threshold of decisions between yes and no, chosen on the valid split after a training.
+
+Predictions are moved so that the threshold comes to 0.5, where metrics decide: a metric needs no argument for it, and one that
+looks at the order of predictions alone, such as AUC, is unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from autoloss.space.options import Activation
+
+THRESHOLDS = tuple(step / 20 for step in range(1, 20))
+THRESHOLD = "threshold"
+"""Name of the further figure that tells which one was chosen."""
+Batches = Sequence[tuple[Tensor, Tensor]]
+"""Raw predictions (N, C, …) and targets, batch by batch."""
+
+
+def has_threshold(activation: Activation, channels: int) -> bool:
+    """Return True if predictions are decisions between yes and no: of each channel, or between two classes."""
+    return activation == "sigmoid" or (activation == "softmax" and channels <= 2)
+
+
+def move_threshold(prediction: Tensor, threshold: float, activation: Activation) -> Tensor:
+    """Return raw predictions (N, C, …) at which a probability of `threshold` became 0.5.
+
+    >>> import torch
+    >>> move_threshold(torch.logit(torch.tensor([[0.25]])), 0.25, "sigmoid").sigmoid()
+    tensor([[0.5000]])
+    """
+    moved = prediction.clone()
+    # Of two classes, the second one is "yes"; a single channel is its logit.
+    yes = moved[:, 1:] if activation == "softmax" and moved.shape[1] == 2 else moved
+    yes -= math.log(threshold / (1 - threshold))
+    return moved
+
+
+def tune_threshold(
+    valid: Batches, evaluated: Batches, activation: Activation, measure: Callable[[Batches], float]
+) -> tuple[float, Batches]:
+    """Choose the threshold with the highest metric on the valid split, and apply it.
+
+    Where the valid split itself is evaluated, each half of its examples is decided at the threshold that is best on the other half,
+    so that the choice does not flatter the score.
+
+    Args:
+        evaluated: The predictions to be decided; the same object as `valid` where that split is evaluated.
+        measure: Raw predictions and targets → metric, higher is better, NaN if undefined.
+
+    Returns:
+        The threshold of the whole valid split, and the moved predictions.
+    """
+
+    def move(batches: Batches, threshold: float) -> Batches:
+        return [(move_threshold(prediction, threshold, activation), target) for prediction, target in batches]
+
+    def choose(batches: Batches) -> float:
+        found = {threshold: measure(move(batches, threshold)) for threshold in THRESHOLDS}
+        known = {threshold: score for threshold, score in found.items() if not math.isnan(score)}
+        # Of equal thresholds the one nearest to 0.5.
+        return max(known, key=lambda one: (known[one], -abs(one - 0.5)), default=0.5)
+
+    chosen = choose(valid)
+    if evaluated is not valid:
+        return chosen, move(evaluated, chosen)
+    halves = [[(prediction[half::2], target[half::2]) for prediction, target in valid] for half in (0, 1)]
+    halves = [[batch for batch in half if len(batch[0])] for half in halves]
+    if not all(halves):
+        return chosen, valid
+    first, second = halves
+    return chosen, [*move(first, choose(second)), *move(second, choose(first))]

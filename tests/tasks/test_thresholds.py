@@ -1,0 +1,95 @@
+"""The tuned threshold: where it exists, that it is chosen on the valid split, and that its choice does not flatter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autoloss.errors import RequestError
+from autoloss.space.loss import Loss, bind
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.thresholds import move_threshold, tune_threshold
+from autoloss.training.recipe import Recipe
+from autoloss.training.training import Scored, Training
+
+TUNED = Training(seed=0, split="test", tuned_threshold=True)
+
+
+def f_two(prediction: Tensor, target: Tensor) -> float:
+    """Return F2, which wants more found than precise."""
+    found, wanted = prediction.reshape(-1) > 0.5, target.reshape(-1) > 0.5
+    hits = (found & wanted).sum()
+    return (5 * hits / (4 * wanted.sum() + found.sum()).clamp(min=1)).item()
+
+
+def rows(seed: int, count: int = 400) -> tuple[Tensor, Tensor]:
+    """Return rows of which one in ten is wanted, and hard to tell."""
+    generator = torch.Generator().manual_seed(seed)
+    target = (torch.rand(count, 1, generator=generator) < 0.1).float()
+    return torch.randn(count, 3, generator=generator) + 1.2 * target, target
+
+
+def task(activation: str = "sigmoid", metric=f_two) -> SupervisedTask:
+    recipe = Recipe(epochs=6, batch_size=32, learning_rate=0.3)
+    return SupervisedTask(lambda: nn.Linear(3, 1), rows(0), rows(1), activation, metric, test=rows(2), recipe=recipe)
+
+
+def score(made: SupervisedTask, training: Training) -> Scored:
+    outcome = made.train(bind(Loss("-(y * log(p) + (1 - y) * log(1 - p))"), made.branches), training)
+    assert isinstance(outcome, Scored)
+    return outcome
+
+
+def test_a_tuned_threshold_finds_what_the_metric_wants():
+    plain, tuned = score(task(), Training(seed=0, split="test")), score(task(), TUNED)
+    assert tuned.score > plain.score + 0.1
+    assert tuned.also["threshold"] < 0.4
+    on_valid = score(task(), Training(seed=0, tuned_threshold=True))
+    assert on_valid.also["threshold"] == tuned.also["threshold"]
+
+
+def test_a_metric_of_the_order_alone_does_not_change():
+    def auc(prediction: Tensor, target: Tensor) -> float:
+        found, wanted = prediction.reshape(-1), target.reshape(-1) > 0.5
+        return (found[wanted][:, None] > found[~wanted][None]).float().mean().item()
+
+    made = task(metric=auc)
+    assert score(made, TUNED).score == pytest.approx(score(made, Training(seed=0, split="test")).score, abs=1e-3)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
+def test_moved_predictions_cross_one_half_at_the_threshold(activation: str):
+    probability = torch.tensor([[0.19], [0.21]])
+    raw = (
+        torch.logit(probability)
+        if activation == "sigmoid"
+        else torch.cat([0 * probability, torch.logit(probability)], 1)
+    )
+    moved = move_threshold(raw, 0.2, activation)
+    yes = moved.sigmoid()[:, 0] if activation == "sigmoid" else moved.softmax(1)[:, 1]
+    assert (yes > 0.5).tolist() == [False, True]
+
+
+def test_on_the_valid_split_no_example_is_decided_at_a_threshold_that_saw_it():
+    seen: list[int] = []
+    batch = (torch.zeros(6, 1), torch.arange(6.0)[:, None])
+
+    def measure(batches) -> float:
+        seen.append(sum(len(target) for _, target in batches))
+        return 0.0
+
+    threshold, moved = tune_threshold([batch], [batch], "sigmoid", measure)
+    valid = [batch]
+    seen.clear()
+    threshold, moved = tune_threshold(valid, valid, "sigmoid", measure)
+    assert threshold == 0.5
+    assert set(seen) == {6, 3}
+    assert sorted(float(one) for _, target in moved for one in target) == list(range(6))
+
+
+def test_a_task_without_decisions_has_no_threshold():
+    made = SupervisedTask(lambda: nn.Linear(3, 1), rows(0), rows(1), "none", lambda p, y: -(p - y).abs().mean().item())
+    assert not made.tunes_threshold
+    with pytest.raises(RequestError, match="threshold"):
+        score(made, Training(seed=0, tuned_threshold=True))
