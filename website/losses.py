@@ -34,6 +34,7 @@ FAMILIES = {
     "det": "Published for detection",
     "ins": "Published for instance segmentation",
     "baseline": "Baselines",
+    "shelf": "The shelf: known losses as formulas",
 }
 
 

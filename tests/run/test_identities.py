@@ -97,7 +97,7 @@ BOXES = BoxRegression()
         (ONE_LOGIT, draw_samples("labels", 1), "baseline/bce", "-y * log(p)", "binary cross entropy × 0.5"),
         (ONE_LOGIT, draw_samples("labels", 1), None, "-y * log(p)", "cross entropy"),
         (VALUES, draw_samples("soft"), "baseline/mse", "p * p - (p + p) * y", "squared error"),
-        (VALUES, draw_samples("soft"), "baseline/mse", "abs(p - y)", None),
+        (VALUES, draw_samples("soft"), "baseline/mse", "exp(p - y)", None),
         (BOXES, draw_boxes(), "baseline/l1", "log(u / i)", "IoU loss"),
         (BOXES, draw_boxes(), "baseline/l1", "-i / u - u / e", "GIoU loss"),
         (BOXES, draw_boxes(), None, "e / (i + u) + e / (i + u)", "det/rpn_reg × 2"),

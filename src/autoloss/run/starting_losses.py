@@ -23,8 +23,8 @@ from autoloss.store.run_settings import StartVerdict
 from autoloss.tasks.task import Task
 
 COMMENT = "#"
-ZOO = "zoo"
-"""All formulas of the zoo that fit."""
+TWO_CHANNELS = 2
+"""A loss fits by its activation alone: one logit counts as two channels, and so for both kinds of probabilities, only if asked."""
 FROM_RUN = 10
 """Number of the best losses of another run that are taken."""
 
@@ -58,8 +58,8 @@ def parse_starting_losses(
 
     Args:
         start: Each a file with a loss on each line, or with commas between: formulas, names of the zoo, `zoo` for all formulas of
-            the zoo that fit, and folders of runs, for their best losses.
-        most: K. As many losses of `zoo` and of runs are taken as there is room for beside those that are given one by one.
+            the zoo that fit, `shelf` for the known ones that an expert would try, and folders of runs, for their best losses.
+        most: K. As many losses of `zoo`, `shelf` and runs are taken as there is room for beside those that are given one by one.
 
     Returns:
         The losses, each once, and a sentence on each `zoo` or run of which some were left out.
@@ -100,8 +100,9 @@ def _read(text: str, task: Task, operators: Mapping[str, Operator]) -> Iterator[
             yield _resolve(label, task, operators, place=place)
         return
     for part in [text] if _is(Path.is_dir, text) else map(str.strip, _separated(text)):
-        if part == ZOO:
-            yield from _take_zoo(task, operators)
+        if part in COLLECTIONS:
+            for take in (_take_standard, COLLECTIONS[part]):
+                yield from take(task, operators, f"the {part}")
         elif _is(Path.is_dir, part):
             yield from _take_run(part, task, operators)
         else:
@@ -133,12 +134,27 @@ def _resolve(
     return StartingLoss(label, Loss(trees), source, place)
 
 
-def _take_zoo(task: Task, operators: Mapping[str, Operator]) -> Iterator[StartingLoss]:
-    """Give the standard loss of the task, then all of the zoo, as far as they are formulas that fit the branches."""
-    standard = [(join_branches(task.standard), task.standard)] if task.standard else []
-    for label, text in [*standard, *((name, name) for name in zoo.names())]:
+def _take_zoo(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
+    """Yield all of the zoo, as far as they are formulas that fit the branches."""
+    for name in zoo.names():
         with suppress(RequestError):
-            yield _resolve(label, task, operators, text, source="the zoo")
+            yield _resolve(name, task, operators, source=source)
+
+
+def _take_shelf(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
+    """Yield the losses of the shelf that fit, each on one branch, with the standard loss on the others."""
+    for entry in zoo.SHELF:
+        for name, branch in task.branches.items():
+            if branch.fits(entry.activation, TWO_CHANNELS):
+                label = entry.name if len(task.branches) == 1 else f"{name}: {entry.name}"
+                with suppress(RequestError):
+                    yield _resolve(label, task, operators, {**task.standard, name: entry.name}, source=source)
+
+
+def _take_standard(task: Task, operators: Mapping[str, Operator], source: str) -> Iterator[StartingLoss]:
+    if task.standard:
+        with suppress(RequestError):
+            yield _resolve(join_branches(task.standard), task, operators, task.standard, source=source)
 
 
 def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> list[StartingLoss]:
@@ -165,6 +181,10 @@ def _take_run(directory: str, task: Task, operators: Mapping[str, Operator]) -> 
         _resolve(label, task, operators, loss.formula, source=directory, place=f"{label}: ")
         for label, loss in zip(labels, chosen, strict=True)
     ]
+
+
+COLLECTIONS = {"zoo": _take_zoo, "shelf": _take_shelf}
+"""Word for many known losses → what yields those that fit the task, after its standard loss."""
 
 
 def _describe_leaves(leaves: Mapping[str, Sequence[str]]) -> str:

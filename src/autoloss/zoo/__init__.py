@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autoloss.zoo.entries import ENTRIES
 from autoloss.zoo.entry import Entry
 from autoloss.zoo.resolving import get, get_entry, names, resolve
+from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
     from autoloss.zoo.auto_seg import AutoSegLoss, Curve
@@ -27,6 +28,7 @@ _HOMES = {
 
 __all__ = [
     "ENTRIES",
+    "SHELF",
     "AutoSegLoss",
     "Curve",
     "Entry",

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from autoloss.zoo.entry import Entry
+from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
     from autoloss.space.branch import Branch, BranchLoss
@@ -239,5 +240,11 @@ _BASELINES = (
 
 ENTRIES = {
     row.name: row
-    for row in (*_PUBLISHED, _combine("det", "all four branches"), _combine("ins", "all five branches"), *_BASELINES)
+    for row in (
+        *_PUBLISHED,
+        _combine("det", "all four branches"),
+        _combine("ins", "all five branches"),
+        *_BASELINES,
+        *SHELF,
+    )
 }

@@ -1,0 +1,110 @@
+"""The shelf: every loss is the closed form of its source, written in torch, and a search starts from those that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss import zoo
+from autoloss.run.request import make_request
+from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.space.operators import OPERATORS
+from tests.tasks.toy import TwoHeadsTask
+
+
+def share(y: Tensor) -> Tensor:
+    return y.mean(dim=0, keepdim=True)
+
+
+def cross_entropy(y: Tensor, p: Tensor) -> Tensor:
+    return -y * p.log()
+
+
+def binary(y: Tensor, p: Tensor, yes: Tensor | float = 1.0, no: Tensor | float = 1.0) -> Tensor:
+    return -(y * p.log() * yes + (1 - y) * (1 - p).log() * no)
+
+
+def dice(y: Tensor, p: Tensor) -> Tensor:
+    return ((y * p).sum(0) / (y + p).sum(0)).expand_as(y)
+
+
+def tversky(y: Tensor, p: Tensor) -> Tensor:
+    right, wrong, missed = (y * p).sum(0), ((1 - y) * p).sum(0), (y * (1 - p)).sum(0)
+    return (right / (right + wrong / 3 + 2 * missed / 3)).expand_as(y) / 3
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "balanced_ce": lambda y, p: cross_entropy(y, p) / share(y),
+    "root_balanced_ce": lambda y, p: cross_entropy(y, p) / share(y).sqrt(),
+    "effective_ce": lambda y, p: cross_entropy(y, p) / (8 * share(y)).tanh(),
+    "root_balanced_focal": lambda y, p: (1 - p) ** 2 * cross_entropy(y, p) / share(y).sqrt(),
+    "brier": lambda y, p: (y - p) ** 2,
+    "absolute": lambda y, p: -y * p,
+    "dice": lambda y, p: -dice(y, p),
+    "tversky": lambda y, p: -tversky(y, p),
+    "dice_ce": lambda y, p: cross_entropy(y, p) - dice(y, p),
+    "balanced_bce": lambda y, p: binary(y, p, 1 / share(y), 1 / share(1 - y)),
+    "root_balanced_bce": lambda y, p: binary(y, p, share(y) ** -0.5, share(1 - y) ** -0.5),
+    "effective_bce": lambda y, p: binary(y, p, 1 / (8 * share(y)).tanh(), 1 / (8 * share(1 - y)).tanh()),
+    "focal_bce": lambda y, p: binary(y, p, (1 - p) ** 2, p**2),
+    "brier_bce": lambda y, p: (y - p) ** 2,
+    "dice_bce": lambda y, p: -dice(y, p),
+    "tversky_bce": lambda y, p: -tversky(y, p),
+    "dice_with_bce": lambda y, p: binary(y, p) - dice(y, p),
+    "absolute_error": lambda y, p: (p - y).abs(),
+    "pseudo_huber": lambda y, p: (1 + (p - y) ** 2).sqrt(),
+    "cauchy": lambda y, p: (1 + (p - y) ** 2).log(),
+    "welsch": lambda y, p: -torch.exp(-((p - y) ** 2)),
+    "log_absolute": lambda y, p: (1 + (p - y).abs()).log(),
+    "weighted_squares": lambda y, p: (1 + y) * (p - y) ** 2,
+}
+
+
+def test_every_loss_of_the_shelf_has_its_closed_form_here():
+    assert {f"shelf/{name}" for name in FORMS} == {entry.name for entry in zoo.SHELF}
+
+
+@pytest.mark.parametrize("entry", zoo.SHELF, ids=lambda entry: entry.name)
+def test_a_loss_is_what_its_source_says(entry: zoo.Entry):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.nn.functional.one_hot(torch.arange(12) % 3 // 2 + torch.arange(12) % 2, 3).double()
+    p = torch.rand(12, 3, generator=generator, dtype=torch.float64).clamp(0.05, 0.95)
+    expected = FORMS[entry.name.removeprefix("shelf/")](y, p)
+    leaves = {"y": y[:, :, None, None], "p": p[:, :, None, None]}
+    found = autoloss.parse(entry.formula).evaluate(leaves)[:, :, 0, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
+def test_a_search_starts_from_the_standard_loss_and_all_that_fit(activation: str):
+    values = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    pair = values, values.argmax(1) if activation == "softmax" else (values > 0).float()
+    task = autoloss.SupervisedTask(lambda: nn.Linear(3, 3), pair, pair, activation, lambda p, y: p.mean().item())
+    found = parse_starting_losses(["shelf"], task, OPERATORS, 40)[0]
+    assert found[0].label == task.standard["main"]
+    assert [one.label for one in found[1:]] == [one.name for one in zoo.SHELF if one.activation == activation]
+
+
+def test_the_default_starts_from_the_shelf_the_paper_and_none_from_nothing():
+    starts = {
+        name: make_request("tabular", options={"data": "iris"}, **given).configuration.evolution.start
+        for name, given in {
+            "default": {},
+            "paper": {"recipe": "paper"},
+            "none": {"start": ["none"]},
+        }.items()
+    }
+    assert len(starts["default"]) == 10
+    assert starts["paper"] == starts["none"] == ()
+
+
+def test_several_branches_get_a_loss_of_the_shelf_on_one_at_a_time():
+
+    task = TwoHeadsTask()
+    found = parse_starting_losses(["shelf"], task, OPERATORS, 100)[0]
+    assert len(found) > len(task.branches)
+    assert all(set(one.loss) == set(task.branches) for one in found)
