@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloss import tasks, zoo
+    from autoloss.comparison.ladder import Ladder, Rung
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.evaluation.machines import Machines
     from autoloss.formulas.simplify import simplify
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from autoloss.run.retraining import retrain
     from autoloss.run.scoring import compare, score
     from autoloss.run.search import resume, search
+    from autoloss.run.tuning import tune
     from autoloss.settings import Configuration
     from autoloss.space.activated import ActivatedBranch
     from autoloss.space.branch import Branch, Role, Sample
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "autoloss.comparison.ladder": ("Ladder", "Rung"),
     "autoloss.proposing.archive": ("AgeingPopulation", "Archive"),
     "autoloss.proposing.evolution": ("Evolution",),
     "autoloss.proposing.initialization": ("initial_expression",),
@@ -64,6 +67,7 @@ _HOMES = {
     "autoloss.run.results": ("Search", "open_run"),
     "autoloss.run.retraining": ("retrain",),
     "autoloss.run.search": ("resume", "search"),
+    "autoloss.run.tuning": ("tune",),
     "autoloss.settings": ("Configuration",),
     "autoloss.space.activated": ("ActivatedBranch",),
     "autoloss.space.branch": ("Branch", "Role", "Sample"),
@@ -100,6 +104,7 @@ __all__ = [
     "FormulaError",
     "FullSchedule",
     "Kind",
+    "Ladder",
     "Loss",
     "Machines",
     "Operator",
@@ -112,6 +117,7 @@ __all__ = [
     "RequestError",
     "Role",
     "RunError",
+    "Rung",
     "Sample",
     "Scored",
     "Search",
@@ -141,6 +147,7 @@ __all__ = [
     "shuffle_batches",
     "simplify",
     "tasks",
+    "tune",
     "zoo",
 ]
 

@@ -271,6 +271,8 @@ DEFAULT: Mapping[str, Any] = {
     "evolution.population": 500,
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
+    "evolution.start": ("shelf",),
+    "ladder.share": 0.2,
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.
 
@@ -282,7 +284,9 @@ bounded for the time that it takes to value its members at each step. The model 
 with all of them a search finds a good family of losses on images, and less than the plain evolution does on the two cheap
 tasks; with half it does well on all three. About every twelfth candidate is a promotion: with a lag of 12 for these, each still
 depends on the outcome of the one before, and two workers need not wait for it. A threshold that the standard loss misses by a
-little is lowered for it: a search for border scores that rejected cross entropy, and all losses like it, ended below it."""
+little is lowered for it: a search for border scores that rejected cross entropy, and all losses like it, ended below it.
+Before all this stands what an expert would try with the standard loss: much of what searches gained before was the size of the
+steps. The first candidates are known losses, which a search has to improve on."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}

@@ -174,6 +174,14 @@ class SpaceSettings:
     """Operators of the user: `file.py:name`, or the name of one that was given as an object."""
 
 
+@declare("ladder.", "setting")
+class LadderSettings:
+    """The expert's ladder before a search: what an expert would try with the standard loss; see `comparison/ladder.py`."""
+
+    share: Amount = 0.0
+    """Training equivalents that it may spend, as a share of the budget and beside it; 0, as in the paper, leaves it out."""
+
+
 @declare("final.", "setting")
 class FinalSettings:
     """The trainings that follow a search: the best losses on new seeds, then compared with baselines."""
@@ -212,6 +220,7 @@ class Configuration:
     offspring: OffspringSettings = OffspringSettings()
     rejection: ProtocolSettings = ProtocolSettings()
     limits: LimitSettings = LimitSettings()
+    ladder: LadderSettings = LadderSettings()
     final: FinalSettings = FinalSettings()
 
     def to_json(self) -> str:

@@ -177,7 +177,7 @@ MUTANTS = {
     ),
     "trainings keyed by their driver": Mutant(
         "autoloss.proposing.history:History._list_trainings",
-        {'seed, "training", ': 'seed, "training", __import__("os").getpid(), '},
+        {"number, fold)": 'number + __import__("os").getpid(), fold)'},
         kills_of_one_code("outcome-received"),
     ),
     "keys forgotten by a resumed run": Mutant(
@@ -241,7 +241,7 @@ MUTANTS = {
     ),
     "trainings keyed by the time": Mutant(
         "autoloss.proposing.history:History._list_trainings",
-        {'seed, "training", ': 'seed, "training", __import__("time").time() > 2e9, '},
+        {"number, fold)": 'number + (__import__("time").time() > 2e9), fold)'},
         folders("under a clock that jumps"),
         "another history",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from scipy import stats
 from autoloss.cli.searching import _conclude
 from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
 from autoloss.comparison.judgement import Standing, correct_by_holm, judge_comparison
+from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.table import Row, collect_rows
 from autoloss.proposing.records import Outcome, State
 from autoloss.report import verdict
@@ -190,13 +192,17 @@ def test_a_loss_that_is_the_best_baseline_up_to_a_factor_is_not_ahead_of_it(name
         assert "--seeds" in advice
 
 
-@pytest.mark.parametrize("start", [(), ("mul(p, y)",)])
-def test_a_search_that_lost_is_told_of_known_losses_unless_it_began_with_some(start, tmp_path):
-    run = searched(tmp_path / "run", **{"evaluations": 3, "evolution.start": start})
+@pytest.mark.parametrize("longer", [0.6, 0.9])
+def test_a_search_that_lost_is_not_told_to_search_longer_where_training_longer_does_better(longer: float, tmp_path):
+    run = searched(tmp_path / "run", evaluations=3)
     compared(run, found=LOST[0], standard=LOST[1])
+    given = Entrant("baseline/ce", "baseline/ce", baseline=True)
+    ladder = Ladder((Rung(given, 1.0, (0.7,)), Rung(replace(given, length=2.0), 1.0, (longer,))), 3.0, "baseline/ce")
+    with Store(run, write=True) as store:
+        store.change_setting("ladder", ladder.to_dict())
     advice = " ".join(map(str, summarize(open_run(run)).verdict.steps))
-    assert "A longer search may find a better loss: autoloss resume" in advice
-    assert ("--start zoo" in advice) == (not start)
+    assert ("A longer search may find a better loss: autoloss resume" in advice) == (longer < 0.7)
+    assert ("Train longer" in advice) == (longer > 0.7)
 
 
 def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):

@@ -25,6 +25,8 @@ PAPER = {
     "search.scale": False,
     "search.niche": 0.0,
     "rejection.admit_standard": False,
+    "evolution.start": (),
+    "ladder.share": 0.0,
 }
 """What the recipe of the paper stands for, where the recipe itself cannot be named."""
 SETTINGS = {

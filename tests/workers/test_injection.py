@@ -152,6 +152,9 @@ def test_every_field_that_decides_a_training_decides_its_faults():
         replace(plain, fidelity=0.5),
         replace(plain, learning_rate=0.1),
         replace(plain, scale={"main": 3.0}),
+        replace(plain, step_rule="one_norm"),
+        replace(plain, length=2.0),
+        replace(plain, tuned_threshold=True),
     ]
     keys = {job_key(Train("y", training)) for training in (plain, *others)}
     assert len(keys | {job_key(Train("neg(y)", plain))}) == 2 + len(fields(Training))

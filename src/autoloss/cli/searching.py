@@ -30,7 +30,7 @@ def search(
         list[str] | None,
         typer.Option(
             help="Losses to start from: a file with one per line; or, separated by commas, formulas, names of the zoo, "
-            "zoo (all its formulas that fit), folders of runs (the ten best of each)."
+            "zoo or shelf (all formulas there that fit), folders of runs (the ten best of each); none for no known loss."
         ),
     ] = None,
     frozen: arguments.Frozen = None,
@@ -126,6 +126,9 @@ def _conclude(found: Search, as_json: bool) -> None:
         return
     from autoloss.report.leaderboard import comparison_of, top_table
 
+    advice = found.recommendation
+    if advice is not None:
+        print_lines(f"Recommended: {advice.describe()}")
     print_lines(*summary.verdict.text, f"The search ended: {found.end}.")
     tables = [top_table(found, summary.top)]
     if found.comparison:

@@ -61,6 +61,44 @@ def score(
 
 
 @app.command()
+def tune(
+    task: arguments.TaskName,
+    metric: arguments.Metric = None,
+    data: arguments.Data = None,
+    trainings: Annotated[
+        float, typer.Option(min=2, help="Budget, in whole proxy trainings; a shorter one counts with its share.")
+    ] = 24.0,
+    seed: Annotated[int, typer.Option(help="Seed from which the training seeds are derived.")] = 0,
+    frozen: arguments.Frozen = None,
+    workers: arguments.Workers = 2,
+    assignments: arguments.Assignments = None,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Try what an expert would with the standard loss: rates, step rules, weights, a threshold, a longer training."""
+    settings, options = arguments.parse_assignments(assignments, data)
+    if settings:
+        raise RequestError(f"{next(iter(settings))} is a setting of a search; --set of tune takes options of the task.")
+    arguments.check_task_name(task, metric)
+    from autoloss.report.leaderboard import ladder_table
+    from autoloss.run import tuning
+
+    ladder = tuning.tune(
+        task,
+        metric=metric,
+        options=options,
+        frozen=arguments.parse_frozen(frozen or ()),
+        trainings=trainings,
+        seed=seed,
+        workers=workers,
+    )
+    if as_json:
+        print_json({**ladder.to_dict(), "best": ladder.best and ladder.best.to_dict()})
+        return
+    print_lines(*ladder.describe())
+    console_of().print(ladder_table(ladder))
+
+
+@app.command()
 def compare(
     directory: arguments.Directory,
     top: Annotated[

@@ -35,14 +35,23 @@ def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
     Args:
         every: Also the others that apply, for a full comparison.
     """
-    if set(task.standard) != set(task.branches):
+    standard = standard_entrant(task)
+    if standard is None:
         return []
-    names = [_join(task.standard)]
+    names = []
     if _has_one_softmax(task.branches):
         names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
     if every:
         names += [_join({**task.standard, **other}) for other in task.baselines]
-    return [Entrant(_label(name), name, baseline=True) for name in names]
+    return [standard, *(Entrant(_label(name), name, baseline=True) for name in names)]
+
+
+def standard_entrant(task: Task) -> Entrant | None:
+    """Return the task's standard loss as the recipe trains it; None where it does not name one for every branch."""
+    if set(task.standard) != set(task.branches):
+        return None
+    name = _join(task.standard)
+    return Entrant(_label(name), name, baseline=True)
 
 
 def tune_learning_rates(

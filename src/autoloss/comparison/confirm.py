@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from autoloss.comparison.baselines import baselines, count_tuning_trainings, tune_learning_rates
 from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
+from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record, compare_losses, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
@@ -27,6 +28,7 @@ def confirm_and_compare(
     store: Store,
     say: Say,
     observe: Callable[[int, int], None] = lambda done, expected: None,
+    ladder: Ladder | None = None,
 ) -> None:
     """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
 
@@ -34,6 +36,7 @@ def confirm_and_compare(
         best: The best candidates of the search, at most `final.confirm` of them.
         say: Called with a sentence about what is trained next.
         observe: Called with (trainings that are done, those of the whole finale) after each training.
+        ladder: As for `compare_with_baselines`.
     """
     settings, seed = configuration.final, configuration.seed
     if not best:
@@ -46,13 +49,16 @@ def confirm_and_compare(
     if TEST not in task.splits:
         say("The task has no test split, so nothing is compared with the baselines.")
         return
-    best = best[: settings.compare]
+    # The best known loss that the search started from is compared, too: what was found has to be ahead of it.
+    known = [one for one in best[settings.compare :] if one.known and not best[0].known]
+    best = [*best[: settings.compare], *known[:1]]
     compared = "best" if len(best) == 1 else f"top {len(best)}"
     say(
         f"Comparing the {compared} with the baselines: each at the best learning rate of a small grid, then "
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
-    compare_with_baselines(best, task, configuration, settings.compare_seeds, store, dispatcher, record)
+    seeds = settings.compare_seeds
+    compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder)
 
 
 def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
@@ -101,6 +107,7 @@ def compare_with_baselines(
     record: Record,
     *,
     every: bool = False,
+    ladder: Ladder | None = None,
 ) -> list[Row]:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
 
@@ -108,16 +115,20 @@ def compare_with_baselines(
         store: Keeps the list of entrants.
         record: Keeps every training.
         every: With all baselines, not only those that end a search.
+        ladder: The expert's; its best rung is a baseline, and the others are trained as the candidates are.
 
     Returns:
         One row per entrant, the best first.
     """
     plain = baselines(task, every=every)
-    tuned = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, record)
+    # The standard loss as the recipe trains it comes first: it is the reference of the others.
+    own, others = plain[:1], plain
+    if ladder is not None and ladder.best is not None:
+        own = [*own, *([ladder.best.entrant] if ladder.best is not ladder.given else [])]
+        others = [one.follow(configuration.search) for one in plain[1:]]
+    tuned = tune_learning_rates([*best, *others], task, configuration.seed, dispatcher, record)
     found, rivals = tuned[: len(best)], tuned[len(best) :]
-    # The standard loss at the recipe's own learning rate comes first: it is the reference of the others.
-    own = [rival for rival in plain[:1] if rival not in rivals]
-    entrants = [*found, *own, *rivals]
+    entrants = [*found, *(one for one in own if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
     store.change_setting("comparison", comparison)
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)

@@ -81,7 +81,8 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
         number: Of the candidate that was best on the valid split; the best *on test* would flatter.
     """
     found = next((row for row in rows if number is not None and row.entrant.number == number), None)
-    rivals = [row for row in sort_by_mean(rows) if row.entrant.baseline and row.mean is not None]
+    known = [row for row in sort_by_mean(rows) if row.entrant.baseline or row.entrant.known]
+    rivals = [row for row in known if row is not found and row.mean is not None]
     if found is None:
         return Judgement(Standing.NOT_COMPARED)
     if found.mean is None:

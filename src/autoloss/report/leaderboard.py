@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from autoloss.comparison.judgement import Judgement
+from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.table import Row
 from autoloss.errors import unknown
 from autoloss.numbers import figure
@@ -88,6 +89,21 @@ def top_table(
         "\n".join([*lines, describe_never_trained(search)]),
         TEXTS,
     )
+
+
+def ladder_table(ladder: Ladder) -> Table:
+    """Return a table of what was tried with the standard loss, the best first."""
+    rows = [
+        (rung.entrant.label, write_share(rung.fidelity), figure(rung.mean), figure(rung.deviation), len(rung.scores))
+        for rung in ladder.rungs
+    ]
+    notes = (
+        "score: mean of the metric on the valid split · ±: standard deviation over the training seeds\n"
+        "trained: share of the schedule; only scores at the same share are comparable · "
+        f"{ladder.spent:g} whole trainings in all"
+    )
+    columns = ("loss and training", "trained", "score", "±", "seeds")
+    return table("With the standard loss", columns, rows, notes, {"loss and training"})
 
 
 def _write_formula(row: ListedLoss) -> str:

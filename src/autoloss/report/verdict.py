@@ -211,19 +211,19 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         count = max(MORE_SEEDS, 2 * len(found.scores) if found else 0)
         steps.append(_advise("More training seeds may settle it", search, "compare", "--seeds", str(count)))
     if form.is_lost:
-        more = ("--evaluations", f"+{search.configuration.evaluations}")
-        steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
-        if not search.configuration.evolution.start:
-            steps.append(Step("Or start a new search from known losses, with --start zoo and another --out"))
+        longer = search.ladder and search.ladder.longer
+        if longer:
+            steps.append(Step(f"Train longer: {longer.entrant.label} has {longer.write_score()} on the valid split"))
+        else:
+            more = ("--evaluations", f"+{search.configuration.evaluations}")
+            steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
     return [*steps, _advise(f"Export the best loss found, #{best.id}", search, *export)]
 
 
 def _at(entrant: Entrant) -> str:
-    """Describe the scale or learning rate at which a loss was compared."""
-    if entrant.scale != 1:
-        return f"multiplied by {entrant.scale:g}, at the recipe's learning rate"
-    factor = entrant.learning_rate
-    return "at the recipe's learning rate" if factor == 1 else f"at {factor:g} × the recipe's learning rate"
+    """Describe how a loss was trained in the comparison."""
+    described = entrant.describe_training()
+    return described if entrant.step_rule == "recipe" else f"({described})"
 
 
 def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:

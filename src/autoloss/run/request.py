@@ -26,6 +26,9 @@ from autoloss.store import samples as sample_files
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.tasks.task import Task
 
+NOTHING = "none"
+"""Word for a search that starts from no known loss."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -138,7 +141,7 @@ def make_request(
     table = operator_table(own)
     off = tuple(dict.fromkeys(configuration.space.without))
     select_operators(table, off, {name: branch.leaves_and_roles for name, branch in loaded.branches.items()})
-    wanted = [*configuration.evolution.start, *start]
+    wanted = [] if list(start) == [NOTHING] else [*configuration.evolution.start, *start]
     losses, notes = parse_starting_losses(wanted, loaded, table, configuration.evolution.initial)
     configuration = configuration.changed(
         {
@@ -180,11 +183,14 @@ def restore_request(
                 f"The run in {directory} was started with another task: its {name} is {stored}, this one's {found}. "
                 "Resume it with its own task, or start a new run."
             )
+    table = operator_table(settings.configuration.space.operators, operators)
+    evolution = settings.configuration.evolution
     return Request(
         task=loaded.measuring(settings.also) if settings.also else loaded,
         reference=settings.task,
         configuration=settings.configuration,
-        operators=operator_table(settings.configuration.space.operators, operators),
+        operators=table,
+        start=parse_starting_losses(evolution.start, loaded, table, evolution.initial)[0],
         also=settings.also,
         samples=sample_files.load(directory, settings.samples_digest),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 from autoloss import recipes
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.judgement import Judgement, judge_comparison
+from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
+from autoloss.comparison.recommendation import Recommendation, recommend
 from autoloss.comparison.table import Row, collect_rows, sort_by_mean
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
+from autoloss.space.loss_text import join_branches, split_branches, split_factor
 from autoloss.store.read import Reader, read_once
 from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
@@ -145,8 +148,27 @@ class Search:
         count = self.configuration.final.confirm
         ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + count])
         learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
-        rate = self.configuration.search.learning_rate
-        return [Entrant(f"#{ranked[at]['id']}", ranked[at]["loss"], rate) for at in learned[:count]]
+        known = {_leave_out_factors(loss) for loss in self.configuration.evolution.start}
+        chosen = [ranked[at] for at in learned[:count]]
+        return [
+            Entrant(f"#{row['id']}", row["loss"], known=_leave_out_factors(row["loss"]) in known).follow(
+                self.configuration.search
+            )
+            for row in chosen
+        ]
+
+    @cached_property
+    def recommendation(self) -> Recommendation | None:
+        """What to train with: the loss found only where it is ahead of all that was known before; None while nothing is known."""
+        best = self.best.id if self.top(1) else None
+        losses = self.settings.standard_loss
+        standard = next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
+        return recommend(self.comparison, best, self.ladder, standard)
+
+    @cached_property
+    def ladder(self) -> Ladder | None:
+        """What an expert would try with the standard loss; None where it was left out, or is not climbed yet."""
+        return None if self.settings.ladder is None else Ladder.from_dict(self.settings.ladder)
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:
@@ -240,6 +262,11 @@ class Search:
         return found
 
 
+def _leave_out_factors(loss: str) -> tuple[tuple[str, str], ...]:
+    """Return the trees of a loss by branch, without the factors of the search."""
+    return tuple((branch, split_factor(tree)[1]) for branch, tree in split_branches(loss).items())
+
+
 def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | None) -> list[int]:
     """Return the places of the losses that learned something: they gained at least `NOTHING_GAINED` of what the best gained.
 
@@ -303,7 +330,7 @@ def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
     known = compared.get(entrant.loss if entrant.number is None else entrant.number)
     if known is not None:
         return known
-    return replace(entrant, learning_rate=search.configuration.search.learning_rate).name_factor()
+    return entrant.follow(search.configuration.search).name_factor()
 
 
 def training_command(search: Search, loss: str) -> str:
@@ -318,6 +345,10 @@ def training_command(search: Search, loss: str) -> str:
     rate = search.configuration.search.learning_rate
     if rate != recipes.get_search_settings(task.name).get("search.learning_rate", 1.0):
         parts.append(f"--set search.learning_rate={rate:g}")
+    if search.configuration.search.step_rule != "recipe":
+        parts.append(f"--set search.step_rule={search.configuration.search.step_rule}")
+    if search.configuration.search.tuned_threshold:
+        parts.append("--set search.tuned_threshold=true")
     parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
     parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
     return " ".join([*parts, f"--seed {search.configuration.seed}"])

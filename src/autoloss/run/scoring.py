@@ -85,8 +85,8 @@ def score(
         named = [part in zoo.names() for part in split_branches(label).values()]
         # Workers may run where a file is not; names stay, since not every loss of the zoo is a formula.
         text = label if any(named) else join_branches(resolved)
-        rate = request.configuration.search.learning_rate
-        entrants.append(Entrant(label, text, rate, baseline=all(named)).name_factor())
+        entrant = Entrant(label, text, baseline=all(named)).follow(request.configuration.search)
+        entrants.append(entrant.name_factor())
     if split not in request.task.splits:
         raise unknown("split", split, request.task.splits)
     training_seeds = [evaluator.make_training().seed]
@@ -158,7 +158,7 @@ def compare(
         with start_workers(evaluator, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
-            entrants = [Entrant(f"#{loss.id}", loss.formula, configuration.search.learning_rate) for loss in best]
+            entrants = [Entrant(f"#{loss.id}", loss.formula).follow(configuration.search) for loss in best]
             return compare_with_baselines(
                 entrants,
                 request.task,
@@ -168,4 +168,5 @@ def compare(
                 dispatcher,
                 Record(store),
                 every=baselines == "all",
+                ladder=found.ladder,
             )

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autoloss import __version__
 from autoloss.comparison.confirm import confirm_and_compare
 from autoloss.errors import RequestError
-from autoloss.evaluation.adapting import Say, adapt, check_threshold, score_standard
+from autoloss.evaluation.adapting import Say, check_threshold
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
@@ -21,27 +20,21 @@ from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
+from autoloss.run.beginning import prepare_search, write_start
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import (
     Concerns,
-    describe_budget,
     describe_changes,
-    describe_idle_workers,
-    describe_start,
-    read_recipe,
 )
 from autoloss.run.progress import Finale, Progress
-from autoloss.run.request import Request, branch_forms, make_request, prepare, restore_request
+from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
-from autoloss.run.starting_losses import try_starting_losses
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
-from autoloss.store import samples as sample_files
 from autoloss.store import store as stores
 from autoloss.store.database import warn
 from autoloss.store.lock import Ownership
-from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 from autoloss.workers.gpus import describe_gpus
@@ -89,9 +82,10 @@ def search(
         settings: `evolution.lag` and the like → value, over those of the recipe; or a whole `autoloss.Configuration`.
         recipe: The settings to begin with: `default`, which finds most in some tens of trainings, or `paper`, those of the paper
             for 500 trainings; docs/results.md compares them.
-        start: Losses to start from: a file with one on each line; or, with commas between, formulas, names of the zoo, `zoo` for
-            all of its formulas that fit, and folders of runs, for the ten best losses of each; or several of these. The first
-            candidates are those of them that pass the rejection protocol.
+        start: Losses to start from: a file with one on each line; or, with commas between, formulas, names of the zoo, `zoo` or
+            `shelf` for all of the formulas there that fit, and folders of runs, for the ten best losses of each; or several of
+            these. The first candidates are those of them that pass the rejection protocol. They come beside those of the
+            settings, by default the shelf; `none` starts from no known loss.
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
@@ -130,6 +124,7 @@ def search(
         proposer=proposer,
         archive=archive,
     )
+    tell = say or _ignore
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -143,11 +138,15 @@ def search(
                 f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
                 argument="directory",
             )
-        evaluator, settings_of_run = _begin(request, path, machines.workers, final, say or _ignore)
-        made = make_proposer(evaluator.configuration, proposer, archive)
+        evaluator = prepare(request)
+        for text in (*request.notes, *(f"Check the task: {doubt}" for doubt in evaluator.diagnose())):
+            tell(text)
+        check_threshold(evaluator)
         with Store(path, write=True, say=say or warn) as store:
-            store.write_settings(settings_of_run)
-            return _drive(evaluator, made, path, store, machines, final, observe or _ignore, say or _ignore)
+            write_start(request, evaluator, path, machines.workers, final, store)
+            evaluator = prepare_search(evaluator, request.start, machines, store, tell)
+            made = make_proposer(evaluator.configuration, proposer, archive)
+            return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
 
 
 @importable_files()
@@ -185,7 +184,7 @@ def resume(
     >>> longer.history[:2] == found.history[:2]
     True
     """
-    path = Path(directory)
+    path, tell = Path(directory), say or _ignore
     # What does not fit together is refused before the run is looked at.
     machines = _choose_machines(2 if workers is None else workers, ray)
     # A directory without a run is refused before it is locked.
@@ -196,52 +195,14 @@ def resume(
         count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators)
         configuration = _extend_budget(settings.configuration, evaluations)
-        made = make_proposer(configuration, proposer, archive)
+        # Before anything is changed: a proposer that has to be given is asked for.
+        make_proposer(configuration, proposer, archive)
         _keep_setting(store, "configuration", settings.configuration, configuration)
         evaluator, machines = prepare(replace(request, configuration=configuration)), replace(machines, workers=count)
-        return _drive(evaluator, made, path, store, machines, final, observe or _ignore, say or _ignore)
-
-
-def _begin(request: Request, directory: Path, workers: int, final: bool, say: Say) -> tuple[Evaluator, RunSettings]:
-    """Prepare a new run: draw and save its samples, adapt its settings, and test the losses to start from.
-
-    Returns:
-        What tests and trains its losses, and its settings, which are not written yet.
-
-    Raises:
-        RequestError: The samples do not serve, or no loss can reach the threshold.
-        RunError: There is no room for the samples, or the task's own code fails.
-    """
-    evaluator = prepare(request)
-    for text in (*request.notes, *(f"Check the task: {doubt}" for doubt in evaluator.diagnose())):
-        say(text)
-    check_threshold(evaluator)
-    sample_files.save(directory, evaluator.samples)
-    evaluator = adapt(evaluator, say)
-    task, configuration = evaluator.task, evaluator.configuration
-    start = try_starting_losses(request.start, evaluator)
-    for text in (
-        *describe_idle_workers(workers, configuration),
-        *map(describe_start, start),
-        *describe_budget(configuration),
-    ):
-        say(text)
-    return evaluator, RunSettings(
-        configuration=configuration,
-        task=request.reference,
-        title=task.name,
-        branches=branch_forms(task, evaluator.samples),
-        release=__version__,
-        samples_digest=sample_files.find_digest(directory),
-        recipe=read_recipe(task),
-        start=start,
-        also=request.also,
-        final=final,
-        workers=workers,
-        untrained=evaluator.measure_untrained(evaluator.make_training().seed),
-        standard_loss=dict(task.standard),
-        standard=score_standard(evaluator),
-    )
+        if not settings.prepared:
+            evaluator = prepare_search(evaluator, request.start, machines, store, tell)
+        made = make_proposer(evaluator.configuration, proposer, archive)
+        return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
 
 
 def _drive(
@@ -280,7 +241,9 @@ def _drive(
             best = open_run(directory).finalists
             if not best and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
-            confirm_and_compare(best, task, configuration, dispatcher, store, say, _count(observe))
+            confirm_and_compare(
+                best, task, configuration, dispatcher, store, say, _count(observe), open_run(directory).ladder
+            )
     if dispatcher.queue.losses:
         say(dispatcher.queue.describe_losses())
     if isinstance(workers, FaultyWorkers):

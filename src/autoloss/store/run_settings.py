@@ -84,6 +84,8 @@ class RunSettings:
         comparison: Losses compared on the test split; the only setting that changes when the search is over.
         final: Whether the best candidates are confirmed and compared when the budget is spent.
         workers: Processes that train and test.
+        ladder: The expert's ladder as plain values; None where there is none.
+        prepared: Whether the ladder and what follows from it are done, so that the search itself may begin.
     """
 
     configuration: Configuration
@@ -101,6 +103,8 @@ class RunSettings:
     comparison: Comparison = Comparison()
     final: bool = True
     workers: int = 2
+    ladder: Mapping[str, Any] | None = None
+    prepared: bool = False
 
     @property
     def leaves(self) -> dict[str, tuple[str, ...]]:

@@ -92,6 +92,12 @@ class Store:
         """
         self.write_text(name, encode_setting(name, value))
 
+    def replace_settings(self, settings: RunSettings) -> None:
+        """Write the settings of a run whose search may begin in place of those that it was started with, all or none."""
+        self.database.append(
+            [("setting", {"name": name, "value": value}) for name, value in settings.to_rows().items()], replace=True
+        )
+
     def write_text(self, name: str, text: str) -> None:
         """Write the text of a setting, or replace it."""
         self.database.append([("setting", {"name": name, "value": text})], replace=True)

@@ -1,0 +1,179 @@
+"""The race of the expert's ladder.
+
+The rate of the steps and their rule are tried on short trainings first, the best of them longer; then, on the best, weights of the
+classes and of the branches, a tuned threshold and a longer schedule; at last those that lead whole, on several seeds, beside the
+recipe as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from autoloss.comparison.baselines import LEARNING_RATES, standard_entrant
+from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.comparison.record import Record, run_trainings
+from autoloss.evaluation.adapting import LEAST_STEPS
+from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.settings import StepRule
+from autoloss.tasks.task import Task
+from autoloss.training.training import Training
+
+LEAST_BUDGET = 2.0
+"""Training equivalents below which nothing is tried."""
+FIRST_SHARE = 1 / 8
+"""Share of the schedule of the first trainings, where it has enough steps."""
+NEAR_RATES = (0.3, 1.0, 3.0)
+LONGER = 4
+"""Number of rates and rules that are trained longer."""
+WEIGHT = 3.0
+"""Factor on the loss of a branch that is tried."""
+RESERVE = 2.0
+"""Training equivalents that are kept for the last rungs: the recipe as it was given, and the best."""
+SEEDS = 3
+"""Training seeds of the last rungs, where the budget has room for them."""
+CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
+    "baseline/ce": ("shelf/root_balanced_ce", "shelf/effective_ce", "shelf/balanced_ce"),
+    "baseline/bce": ("shelf/root_balanced_bce", "shelf/effective_bce", "shelf/balanced_bce"),
+}
+"""Standard loss → the same with weights of the classes: the root of the share, the effective number, the inverse."""
+
+
+def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, record: Record) -> Ladder | None:
+    """Race what an expert would try with the task's standard loss, on the valid split.
+
+    What is tried follows from the task, the budget and the recorded trainings alone.
+
+    Args:
+        seed: The run's.
+        budget: Training equivalents that may be spent.
+
+    Returns:
+        None where the task names no standard loss for every branch, or the budget is too small to compare anything.
+    """
+    given = standard_entrant(task)
+    if given is None or budget < LEAST_BUDGET:
+        return None
+    climb = _Climb(training_seeds(seed, "ladder", SEEDS), budget, dispatcher, record)
+    first = _choose_first_share(task)
+    grid = _choose_grid(task, given, budget / (2 * first))
+    if len(grid) > 1:
+        climb.run(grid, first)
+    chosen = _choose_longer(climb.ranked(grid)) or [given]
+    extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given))
+    left = budget - climb.spent - RESERVE
+    second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
+    climb.run([given, *chosen], second)
+    if ranked := climb.ranked(chosen):
+        climb.run(_vary(task, ranked[0]), second)
+        climb.run(_combine(climb.ranked([ranked[0], *_vary(task, ranked[0])]), ranked[0]), second)
+    leaders = climb.ranked([one for one in climb.tried if one.length == 1])[:2]
+    longer = [one for one in climb.ranked(climb.tried)[:1] if one.length > 1]
+    last = list(dict.fromkeys([given, *leaders, *longer]))
+    affordable = int((budget - climb.spent) / sum(one.length for one in last))
+    climb.run(last, 1.0, seeds=min(SEEDS, max(1, affordable)), reserve=0.0)
+    return climb.finish(given.loss)
+
+
+class _Climb:
+    """The trainings of a ladder so far."""
+
+    def __init__(self, seeds: Sequence[int], budget: float, dispatcher: Dispatcher, record: Record) -> None:
+        self._seeds, self._budget, self._dispatcher, self._record = seeds, budget, dispatcher, record
+        self._rungs: dict[Entrant, Rung] = {}
+        self._trained: dict[tuple[Entrant, float, int], float] = {}
+
+    @property
+    def tried(self) -> list[Entrant]:
+        return list(self._rungs)
+
+    @property
+    def spent(self) -> float:
+        return sum(self._trained.values())
+
+    def run(self, entrants: Iterable[Entrant], fidelity: float, seeds: int = 1, reserve: float = RESERVE) -> None:
+        """Train each with so many seeds at a share of the schedule, as far as the budget reaches.
+
+        Args:
+            reserve: Training equivalents that stay for later.
+        """
+        room, chosen = self._budget - reserve - self.spent, []
+        for one in dict.fromkeys(entrants):
+            new = [seed for seed in self._seeds[:seeds] if (one, fidelity, seed) not in self._trained]
+            cost = len(new) * fidelity * one.length
+            if cost <= room:
+                room -= cost
+                chosen.append(one)
+        jobs = {one: [one.job(seed, "valid", fidelity=fidelity) for seed in self._seeds[:seeds]] for one in chosen}
+        recorded = run_trainings([job for turn in jobs.values() for job in turn], self._dispatcher, self._record)
+        for one, turn in jobs.items():
+            self._rungs[one] = Rung(one, fidelity, tuple(recorded[job].score for job in turn))
+            for job in turn:
+                self._trained[one, fidelity, job.training.seed] = fidelity * one.length
+
+    def ranked(self, entrants: Sequence[Entrant]) -> list[Entrant]:
+        """Return those that have a score, the best first."""
+        found = [self._rungs[one] for one in entrants if one in self._rungs and self._rungs[one].mean is not None]
+        return [rung.entrant for rung in sorted(found, key=lambda rung: rung.rank, reverse=True)]
+
+    def finish(self, standard: str) -> Ladder:
+        ranked = sorted(self._rungs.values(), key=lambda rung: rung.rank, reverse=True)
+        return Ladder(tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked), self.spent, standard)
+
+
+def _choose_first_share(task: Task) -> float:
+    if not task.shortens:
+        return 1.0
+    steps = task.steps(Training(seed=0))
+    share = max(FIRST_SHARE, 0.0 if steps is None else LEAST_STEPS / steps)
+    return share if share <= 0.5 else 1.0
+
+
+def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
+    """Return the largest grid of rules and rates that the budget has room for.
+
+    Args:
+        most: Number of trainings at most.
+    """
+    rules, rates = task.step_rules, LEARNING_RATES if task.tunes_learning_rate else (1.0,)
+    near = NEAR_RATES if task.tunes_learning_rate else (1.0,)
+    few = [rule for rule in rules if rule in ("recipe", "one_norm")]
+    for chosen, factors in ((rules, rates), (rules, near), (few, near), (rules[:1], near)):
+        if len(chosen) * len(factors) <= most:
+            return [replace(given, step_rule=rule, learning_rate=factor) for rule, factor in product(chosen, factors)]
+    return [given]
+
+
+def _choose_longer(ranked: Sequence[Entrant]) -> list[Entrant]:
+    """Return the best rate of the two best rules, then the best others."""
+    best: dict[StepRule, Entrant] = {}
+    for one in ranked:
+        best.setdefault(one.step_rule, one)
+    return list(dict.fromkeys([*list(best.values())[:2], *ranked]))[:LONGER]
+
+
+def _vary(task: Task, best: Entrant) -> list[Entrant]:
+    """Return the best with weights of the classes and of the branches, with a tuned threshold, and trained for longer."""
+    branches = list(task.branches)
+    weighted = CLASS_WEIGHTS.get(best.loss, ()) if len(branches) == 1 else ()
+    found = [replace(best, label=loss, loss=loss) for loss in weighted]
+    if len(branches) > 1:
+        groups: set[tuple[str, ...]] = {(name,) for name in branches}
+        groups.add(tuple(name for name in branches if task.branches[name].predicts_probabilities))
+        found += [replace(best, weights=tuple((name, WEIGHT) for name in group)) for group in sorted(groups) if group]
+    if task.tunes_threshold:
+        found.append(replace(best, tuned_threshold=True))
+    if task.lengthens:
+        found.append(replace(best, length=2.0))
+    return found
+
+
+def _combine(ranked: Sequence[Entrant], best: Entrant) -> list[Entrant]:
+    """Return the best with class weights and with a tuned threshold at once, where each alone is ahead of it."""
+    ahead = ranked[: ranked.index(best)] if best in ranked else []
+    weighted = next((one for one in ahead if one.loss != best.loss), None)
+    if weighted is None or not any(one.tuned_threshold for one in ahead):
+        return []
+    return [replace(weighted, tuned_threshold=True)]

@@ -1,0 +1,150 @@
+"""The expert's ladder: what somebody who knows the field tries with the standard loss before a new one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from autoloss.comparison.entrant import Entrant
+from autoloss.numbers import figure
+from autoloss.settings import StepRule
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A way of training with the standard loss, and its scores on the valid split.
+
+    Args:
+        fidelity: Share of the schedule that was trained.
+        scores: One for each training seed; None for a training without one.
+    """
+
+    entrant: Entrant
+    fidelity: float
+    scores: tuple[float | None, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds; None where a training has no score."""
+        found = [score for score in self.scores if score is not None]
+        return mean(found) if found and len(found) == len(self.scores) else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over the seeds; None for one."""
+        found = [score for score in self.scores if score is not None]
+        return stdev(found) if self.mean is not None and len(found) > 1 else None
+
+    @property
+    def rank(self) -> tuple[float, int, float]:
+        """Sort key: a longer training tells more, then more seeds, then the higher mean."""
+        return self.fidelity, len(self.scores), -math.inf if self.mean is None else self.mean
+
+    def write_score(self) -> str:
+        """Write the mean, with the standard deviation over several seeds.
+
+        >>> Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5, 0.7)).write_score()
+        '0.6000 ± 0.1414 (standard deviation over 2 seeds)'
+        """
+        if self.deviation is None:
+            return figure(self.mean) + ("" if self.fidelity == 1 else f" at {self.fidelity:g} of the schedule")
+        return f"{figure(self.mean)} ± {figure(self.deviation)} (standard deviation over {len(self.scores)} seeds)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, from which `from_dict` makes it again."""
+        return {**asdict(self.entrant), "fidelity": self.fidelity, "scores": self.scores}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Rung:
+        others = {name: value for name, value in values.items() if name not in ("fidelity", "scores")}
+        return cls(Entrant(**others), values["fidelity"], tuple(values["scores"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The ways of training with the standard loss that were tried.
+
+    Args:
+        rungs: Each as far as it was trained, the best first.
+        spent: Training equivalents of all trainings.
+        standard: The standard loss.
+    """
+
+    rungs: Sequence[Rung]
+    spent: float
+    standard: str
+
+    @property
+    def given(self) -> Rung | None:
+        """The recipe as it was given."""
+        return next((rung for rung in self.rungs if self._is_given(rung.entrant)), None)
+
+    @property
+    def best(self) -> Rung | None:
+        """The best of the recipe's length; None where no training has a score. Of equal ones, the recipe as it was given."""
+        return self._find_best(lambda entrant: entrant.length == 1)
+
+    @property
+    def longer(self) -> Rung | None:
+        """The best of those that are trained longer than the recipe, where it is ahead of `best`."""
+        found, best = self._find_best(lambda entrant: entrant.length > 1), self.best
+        return found if found and best and found.fidelity == 1 and found.rank > best.rank else None
+
+    def choose_settings(self, step_rules: Sequence[StepRule]) -> dict[str, Any]:
+        """Return the settings under which candidates are compared with the best.
+
+        They are trained as the best is, except that their steps never grow with the gradient, where the task allows it: a loss
+        then wins by the direction of its steps, not by their size, which a learning rate would give too.
+        """
+        best = self.best
+        if best is None:
+            return {}
+        chosen = best
+        if best.entrant.step_rule in ("recipe", "clipped") and "one_norm" in step_rules:
+            chosen = self._find_best(lambda entrant: entrant.step_rule == "one_norm" and entrant.length == 1) or best
+        rule = chosen.entrant.step_rule
+        return {
+            "search.learning_rate": chosen.entrant.learning_rate,
+            "search.step_rule": rule,
+            "search.tuned_threshold": best.entrant.tuned_threshold,
+            "search.direction": rule in ("one_norm", "adamw"),
+        }
+
+    def describe(self) -> Iterator[str]:
+        """Say what is best, beside the recipe as it was given."""
+        best, given = self.best, self.given
+        if best is None:
+            yield (
+                f"The standard loss {self.standard} has no score at any rate or step rule that was tried. First lower the learning "
+                "rate in the recipe, and look at data and targets (`autoloss check`)."
+            )
+            return
+        if given is None or self._is_given(best.entrant):
+            yield f"Nothing that was tried does better with the standard loss than the recipe as it is: {best.write_score()}."
+        else:
+            score = given.write_score() if given.mean is not None else "no score"
+            yield (
+                f"Best with the standard loss: {best.entrant.loss}, {best.entrant.describe_training()}: {best.write_score()} on "
+                f"the valid split; the recipe as it is: {score}."
+            )
+        if longer := self.longer:
+            yield f"Trained longer it gains more: {longer.entrant.describe_training()}: {longer.write_score()}."
+
+    def _find_best(self, fits: Callable[[Entrant], bool]) -> Rung | None:
+        found = [rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)]
+        return max(found, key=lambda rung: (*rung.rank, self._is_given(rung.entrant)), default=None)
+
+    def _is_given(self, entrant: Entrant) -> bool:
+        as_is = (entrant.step_rule, entrant.learning_rate, entrant.length) == ("recipe", 1.0, 1.0)
+        return as_is and not entrant.weights and not entrant.tuned_threshold and entrant.loss == self.standard
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, from which `from_dict` makes it again."""
+        return {"rungs": [rung.to_dict() for rung in self.rungs], "spent": self.spent, "standard": self.standard}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Ladder:
+        return cls(tuple(map(Rung.from_dict, values["rungs"])), values["spent"], values["standard"])

@@ -1,0 +1,121 @@
+"""What to train with after a search: the loss found only where it is ahead of everything that was known before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.judgement import SIGNIFICANT
+from autoloss.comparison.ladder import Ladder
+from autoloss.comparison.table import PairedDifference, Row, compare_paired, sort_by_mean
+from autoloss.numbers import figure, signed
+
+Origin = Literal["found", "shelf", "standard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to train with.
+
+    Args:
+        loss: A formula, a loss of several branches, or a name in the zoo.
+        learning_rate: Factor on the recipe's, or with `adamw` on Adam's usual one.
+        origin: `found` by the search, on the `shelf` of known losses, or the task's `standard` loss.
+        reason: Why, in a sentence.
+        recipe: What to change in the recipe besides its rate: `step_rule`, `length`, `tuned_threshold` and the weights of
+            branches, where they are not as the recipe says.
+    """
+
+    loss: str
+    learning_rate: float
+    origin: Origin
+    reason: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Describe it in a line.
+
+        >>> Recommendation("baseline/ce", 3.0, "standard", "Nothing is better.", {"step_rule": "one_norm"}).describe()
+        'baseline/ce (standard), learning rate × 3, step_rule one_norm. Nothing is better.'
+        """
+        rate = [] if self.learning_rate == 1 else [f"learning rate × {self.learning_rate:g}"]
+        changes = [f"{name} {value}" for name, value in self.recipe.items()]
+        return f"{', '.join([f'{self.loss} ({self.origin})', *rate, *changes])}. {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        names = ("loss", "learning_rate", "origin", "reason")
+        return {**{name: getattr(self, name) for name in names}, "recipe": dict(self.recipe)}
+
+
+def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
+    """Recommend a loss, by a comparison on held-out data over the same training seeds.
+
+    The first choice is the standard loss as the ladder trains it best. A known loss takes its place only where it is significantly
+    better (a paired t-test, corrected by Bonferroni for the number of known losses), and the loss found that of the first two.
+
+    Args:
+        rows: Of the comparison on the test split; empty where there is none.
+        number: The candidate that is best on the valid split.
+        ladder: The expert's; None where it was left out.
+        standard: The standard loss.
+
+    Returns:
+        None where the task has no standard loss and nothing was compared.
+    """
+    whole = [row for row in rows if row.mean is not None]
+    first = _find_standard(whole, ladder, standard)
+    if first is None:
+        best = None if ladder is None else ladder.best
+        if best is None:
+            return None
+        return _make(best.entrant, "standard", "No loss was compared with it on held-out data yet.")
+    known = [row for row in whole if row.entrant.number is None or row.entrant.known]
+    found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
+    chosen, origin, reason = first, "standard", "No other loss is significantly better than it on held-out data."
+    if better := _find_better(known, first):
+        chosen, origin, reason = better[0], "shelf", _describe(better[0], first, better[1])
+    if found is not None and (better := _find_better([found], chosen)):
+        reason, origin, chosen = _describe(found, chosen, better[1]), "found", found
+    return _make(chosen.entrant, origin, reason)
+
+
+def _find_standard(rows: Sequence[Row], ladder: Ladder | None, standard: str) -> Row | None:
+    best = None if ladder is None else ladder.best
+    own = [row for row in rows if row.entrant.baseline and row.entrant.loss == standard]
+    if best is None:
+        return next(iter(sort_by_mean(own)), None)
+    return next((row for row in rows if row.entrant.label == best.entrant.label), None) or next(iter(own), None)
+
+
+def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, PairedDifference] | None:
+    """Return the best of the rows that are significantly better than another, with the difference."""
+    rivals = [row for row in sort_by_mean(list(rows)) if row is not than]
+    for row in rivals:
+        pair = compare_paired(row.scores, than.scores)
+        if pair is None or pair.p_value is None:
+            continue
+        if pair.difference > 0 and pair.p_value * len(rivals) < SIGNIFICANT:
+            return row, pair
+    return None
+
+
+def _describe(row: Row, than: Row, paired: PairedDifference) -> str:
+    interval = "" if paired.interval is None else f" ± {figure(paired.interval)}"
+    return (
+        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(paired.difference)}{interval} (95 % "
+        f"confidence interval over {len(row.scores)} training seeds)."
+    )
+
+
+def _make(entrant: Entrant, origin: Origin, reason: str) -> Recommendation:
+    plain = Entrant("", "")
+    names = ("step_rule", "length", "tuned_threshold", "scale")
+    recipe: dict[str, Any] = {
+        name: getattr(entrant, name) for name in names if getattr(entrant, name) != getattr(plain, name)
+    }
+    if entrant.weights:
+        recipe["weights"] = dict(entrant.weights)
+    return Recommendation(entrant.loss, entrant.learning_rate, origin, reason, recipe)

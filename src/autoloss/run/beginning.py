@@ -1,0 +1,107 @@
+"""The beginning of a run: its settings are written, the ladder is climbed, and the settings follow what was learnt by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autoloss import __version__
+from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
+from autoloss.comparison.ladder import Ladder
+from autoloss.comparison.record import Record
+from autoloss.evaluation.adapting import Say, adapt, score_standard
+from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.run.notes import describe_budget, describe_idle_workers, describe_start, read_recipe
+from autoloss.run.request import Request, branch_forms
+from autoloss.run.starting_losses import StartingLoss, try_starting_losses
+from autoloss.store import samples as sample_files
+from autoloss.store.run_settings import RunSettings
+from autoloss.store.store import Store
+
+
+def write_start(
+    request: Request, evaluator: Evaluator, directory: Path, workers: int, final: bool, store: Store
+) -> None:
+    """Save the samples of a new run, then its settings, from which it can be resumed.
+
+    Raises:
+        RunError: There is no room for the samples, or the task's own code fails.
+    """
+    sample_files.save(directory, evaluator.samples)
+    task = evaluator.task
+    store.write_settings(
+        RunSettings(
+            configuration=evaluator.configuration,
+            task=request.reference,
+            title=task.name,
+            branches=branch_forms(task, evaluator.samples),
+            release=__version__,
+            samples_digest=sample_files.find_digest(directory),
+            recipe=read_recipe(task),
+            also=request.also,
+            final=final,
+            workers=workers,
+            untrained=evaluator.measure_untrained(evaluator.make_training().seed),
+            standard_loss=dict(task.standard),
+        )
+    )
+
+
+def prepare_search(
+    evaluator: Evaluator, losses: Sequence[StartingLoss], machines: Machines, store: Store, say: Say
+) -> Evaluator:
+    """Climb the ladder, adapt the settings of the search to what its task can follow, and test the losses to start from.
+
+    Returns:
+        What tests and trains the candidates; its settings are those of the run from here on.
+
+    Raises:
+        RunError: The task's own code fails.
+    """
+    ladder = _climb_ladder(evaluator, machines, store, say)
+    if ladder is not None:
+        for text in ladder.describe():
+            say(text)
+        settings = evaluator.configuration.search
+        # What the user or the task's recipe chose stays.
+        if settings.learning_rate == 1 and settings.step_rule == "recipe":
+            changes = ladder.choose_settings(evaluator.task.step_rules)
+            evaluator = evaluator.changed(evaluator.configuration.changed(changes))
+    evaluator = adapt(evaluator, say)
+    start = try_starting_losses(losses, evaluator)
+    for text in (
+        *describe_idle_workers(machines.workers, evaluator.configuration),
+        *map(describe_start, start),
+        *describe_budget(evaluator.configuration),
+    ):
+        say(text)
+    store.replace_settings(
+        replace(
+            store.settings(),
+            configuration=evaluator.configuration,
+            start=start,
+            standard=score_standard(evaluator),
+            ladder=None if ladder is None else ladder.to_dict(),
+            prepared=True,
+        )
+    )
+    return evaluator
+
+
+def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: Say) -> Ladder | None:
+    """Race what an expert would try with the standard loss; what was trained before an interruption is not trained again."""
+    configuration = evaluator.configuration
+    budget = configuration.ladder.share * configuration.evaluations
+    if budget < LEAST_BUDGET or not evaluator.has_standard:
+        return None
+    say(
+        f"First what an expert would try with the standard loss: rates, step rules and weights, at most {budget:.3g} whole "
+        "trainings (ladder.share; 0 leaves it out)."
+    )
+    with start_workers(evaluator, machines, f"autoloss resume {store.path.parent}") as workers:
+        dispatcher = Dispatcher(workers, configuration.limits)
+        store.rest_with(dispatcher.queue.rest)
+        return climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, Record(store))

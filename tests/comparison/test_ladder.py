@@ -1,0 +1,152 @@
+"""The expert's ladder: what it tries follows from task and budget, it finds what helps, and an interruption costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss.comparison.climbing import climb_ladder
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.comparison.record import Record
+from autoloss.errors import RequestError
+from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome
+from autoloss.settings import Configuration
+from autoloss.store.store import Store
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.training.recipe import Recipe
+
+
+def rows(seed: int, count: int = 192) -> tuple[Tensor, Tensor]:
+    """Return rows of which one in eight is of the second class, and hard to tell."""
+    generator = torch.Generator().manual_seed(seed)
+    target = (torch.rand(count, generator=generator) < 0.125).long()
+    return torch.randn(count, 3, generator=generator) + 1.5 * target[:, None], target
+
+
+def f1(prediction: Tensor, target: Tensor) -> float:
+    found = prediction.argmax(1)
+    return (2 * (found * target).sum() / (found.sum() + target.sum()).clamp(min=1)).item()
+
+
+def task(**others) -> SupervisedTask:
+    recipe = Recipe(epochs=12, batch_size=32, learning_rate=0.002)
+    return SupervisedTask(
+        lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, test=rows(2), recipe=recipe, **others
+    )
+
+
+def climb(made: SupervisedTask, budget: float, store: Store | None = None) -> tuple[Ladder | None, Record]:
+    evaluator, record = Evaluator(made, {}, Configuration()), Record(store)
+    with start_workers(evaluator, Machines(workers=0)) as pool:
+        return climb_ladder(made, 0, budget, Dispatcher(pool, Configuration().limits), record), record
+
+
+def test_it_finds_the_rate_that_the_recipe_misses_and_what_the_metric_wants():
+    ladder, _ = climb(task(), 24)
+    assert ladder is not None
+    assert ladder.best is not None
+    assert ladder.given is not None
+    assert ladder.best.mean > ladder.given.mean + 0.1
+    tried = {rung.entrant.loss for rung in ladder.rungs}
+    assert {"baseline/ce", "shelf/root_balanced_ce", "shelf/balanced_ce"} <= tried
+    assert any(rung.entrant.tuned_threshold for rung in ladder.rungs)
+    assert any(rung.entrant.length == 2 for rung in ladder.rungs)
+    assert ladder.best.entrant.length == 1
+
+
+@pytest.mark.parametrize("budget", [2, 5, 8, 24])
+def test_it_spends_no_more_than_its_budget_and_always_trains_the_recipe_as_given(budget: float):
+    ladder, _ = climb(task(), budget)
+    assert ladder is not None
+    assert ladder.spent <= budget
+    assert ladder.given is not None
+    assert ladder.given.fidelity == 1
+
+
+def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):
+    with Store(tmp_path, write=True) as store:
+        first, record = climb(task(), 5, store)
+        count = len(record.outcomes)
+        again, record = climb(task(), 5, store)
+        assert again == first
+        assert len(record.outcomes) == count == len(store.trainings())
+
+
+def test_it_comes_back_from_plain_values():
+    ladder, _ = climb(task(), 2)
+    assert ladder is not None
+    assert Ladder.from_dict(ladder.to_dict()) == ladder
+
+
+def test_candidates_are_trained_with_steps_that_do_not_grow_with_the_gradient():
+    given = Entrant("ce", "baseline/ce", baseline=True)
+    one_norm = replace(given, step_rule="one_norm", learning_rate=0.3)
+    clipped = Rung(replace(given, step_rule="clipped", learning_rate=10.0), 1.0, (0.9,))
+    ladder = Ladder((clipped, Rung(one_norm, 1.0, (0.8,)), Rung(given, 1.0, (0.5,))), 3.0, "baseline/ce")
+    chosen = ladder.choose_settings(("recipe", "clipped", "one_norm"))
+    assert (chosen["search.step_rule"], chosen["search.learning_rate"]) == ("one_norm", 0.3)
+    assert chosen["search.direction"]
+    assert ladder.choose_settings(("recipe",))["search.step_rule"] == "clipped"
+
+
+def test_a_task_without_a_standard_loss_has_nothing_to_tune():
+    made = SupervisedTask(lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1)
+    made.standard = {}
+    assert climb(made, 8)[0] is None
+    with pytest.raises(RequestError, match="standard"):
+        autoloss.tune(made, workers=0)
+
+
+def test_a_search_climbs_first_and_trains_its_candidates_by_what_it_learnt(tmp_path):
+    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    found = autoloss.search(task(), evaluations=3, workers=0, final=False, settings=quick, directory=tmp_path)
+    assert found.ladder is not None
+    assert found.configuration.search.step_rule in ("one_norm", "adamw")
+    assert found.recommendation is not None
+    assert found.recommendation.origin == "standard"
+    same = autoloss.open_run(tmp_path)
+    assert same.ladder == found.ladder
+    trained = {job.training.step_rule for job in same.reader.trainings}
+    assert {"recipe", "one_norm"} <= trained
+
+
+def test_a_search_that_is_interrupted_on_the_ladder_goes_on_there(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 3.0}
+    given = {"evaluations": 3, "workers": 0, "final": False, "settings": quick}
+    whole = autoloss.search(task(), directory=tmp_path / "whole", **given)
+    add, count = Record.add, 0
+
+    def interrupt(self: Record, job: Train, outcome: Outcome) -> None:
+        nonlocal count
+        add(self, job, outcome)
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Record, "add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        autoloss.search(task(), directory=tmp_path / "cut", **given)
+    cut = autoloss.open_run(tmp_path / "cut")
+    assert not cut.settings.prepared
+    assert len(cut.reader.trainings) == 5
+    monkeypatch.setattr(Record, "add", add)
+    resumed = autoloss.resume(tmp_path / "cut", task())
+    assert resumed.ladder == whole.ladder
+    assert [one.formula for one in resumed.history] == [one.formula for one in whole.history]
+    assert [one.score for one in resumed.history] == [one.score for one in whole.history]
+
+
+def test_no_ladder_without_a_share():
+    quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01, "ladder.share": 0}
+    found = autoloss.search(task(), evaluations=1, workers=0, final=False, settings=quick)
+    assert found.ladder is None
+    assert found.configuration.search.step_rule == "recipe"

@@ -1,0 +1,73 @@
+"""The recommendation: the standard loss at its best, unless a known loss, or the one found, is significantly ahead."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.comparison.recommendation import recommend
+from autoloss.comparison.table import Row
+from autoloss.proposing.records import Outcome, State
+
+GIVEN = Entrant("ce", "baseline/ce", baseline=True)
+TUNED = Entrant("ce (one norm)", "baseline/ce", baseline=True, step_rule="one_norm", learning_rate=3.0)
+SHELF = Entrant("#2", "shelf text", known=True, step_rule="one_norm")
+FOUND = Entrant("#7", "found text", step_rule="one_norm")
+LADDER = Ladder((Rung(TUNED, 1.0, (0.86,)), Rung(GIVEN, 1.0, (0.7,))), 4.0, "baseline/ce")
+
+
+def row(entrant: Entrant, level: float) -> Row:
+    """Return scores at a level; the seeds' noise is common to all, a little of it a loss's own."""
+    own = 0.001 * (entrant.label == "#7")
+    scores = [level + 0.01 * (-1) ** seed + own * (seed % 3) for seed in range(8)]
+    return Row(
+        entrant, tuple(Outcome(state=State.SCORED, score=score + 1e-5 * seed) for seed, score in enumerate(scores))
+    )
+
+
+def origin(**levels: float) -> str:
+    entrants = {"given": GIVEN, "tuned": TUNED, "shelf": SHELF, "found": FOUND}
+    rows = [row(entrants[name], level) for name, level in levels.items()]
+    found = recommend(rows, 7, LADDER, "baseline/ce")
+    assert found is not None
+    return found.origin
+
+
+def test_ahead_of_the_recipe_as_given_is_not_enough():
+    assert origin(given=0.7, tuned=0.86, found=0.85) == "standard"
+
+
+def test_the_loss_found_is_recommended_where_it_is_ahead_of_everything_known():
+    assert origin(given=0.7, tuned=0.86, found=0.9) == "found"
+
+
+def test_a_known_loss_that_is_better_stands_before_the_standard_one_and_the_one_found():
+    rows = [row(GIVEN, 0.7), row(TUNED, 0.8), Row(SHELF, noisy(0.9, 1)), row(FOUND, 0.85)]
+    found = recommend(rows, 7, LADDER, "baseline/ce")
+    assert found is not None
+    assert (found.origin, found.loss) == ("shelf", "shelf text")
+
+
+def noisy(level: float, seed: int) -> tuple[Outcome, ...]:
+    return tuple(Outcome(state=State.SCORED, score=level + 0.002 * ((3 * at + seed) % 5)) for at in range(8))
+
+
+def test_a_lead_within_the_noise_of_the_seeds_is_none():
+    spread = tuple(Outcome(state=State.SCORED, score=0.861 + 0.05 * (-1) ** (at // 2)) for at in range(8))
+    found = recommend([row(GIVEN, 0.7), row(TUNED, 0.86), Row(FOUND, spread)], 7, LADDER, "baseline/ce")
+    assert found is not None
+    assert found.origin == "standard"
+
+
+def test_it_says_how_to_train():
+    found = recommend([row(GIVEN, 0.7), row(TUNED, 0.86)], None, LADDER, "baseline/ce")
+    assert found is not None
+    assert (found.loss, found.learning_rate, found.recipe) == ("baseline/ce", 3.0, {"step_rule": "one_norm"})
+
+
+@pytest.mark.parametrize("ladder", [LADDER, None])
+def test_without_a_comparison_the_ladder_alone_speaks(ladder: Ladder | None):
+    found = recommend([], None, ladder, "baseline/ce")
+    assert (found is None) == (ladder is None)
+    assert found is None or found.recipe == {"step_rule": "one_norm"}
