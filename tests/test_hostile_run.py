@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import autoloss
-from autoloss.errors import RunError
+from autoloss.errors import RequestError, RunError
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.store.database import checksum
 from autoloss.store.run_settings import RunSettings, TaskReference
@@ -164,3 +164,85 @@ def test_a_row_that_is_whole_and_means_nothing_is_named(column, text, kept, tmp_
         code, said = run(capsys, words[0], directory, *words[1:])
         assert code in (0, 1, 2)
         assert len(said) < 20_000
+
+
+EVIL = """
+from pathlib import Path
+
+import autoloss
+from tests.run.quick import TASK as task
+
+Path({mark!r}).touch()
+evil = autoloss.Operator("evil", 1, lambda x: 2 * x)
+"""
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A file that leaves a mark when it is imported."""
+    folder, mark = tmp_path / "code", tmp_path / "imported"
+    folder.mkdir()
+    (folder / "evil.py").write_text(EVIL.format(mark=str(mark)))
+    return folder / "evil.py", mark
+
+
+READINGS = [["top"], ["show", 0], ["failures"], ["report"], ["report", "--scenes"], ["export", 0], ["replay"]]
+TRAININGS = [["replay", "--full"], ["resume"], ["compare"], ["retrain"]]
+
+
+@pytest.mark.parametrize("words", [*READINGS, *TRAININGS], ids=lambda words: " ".join(map(str, words)))
+@pytest.mark.parametrize("names", ["operators", "task", "relative"])
+def test_code_that_a_run_names_is_not_run(names, words, kept, evil, tmp_path, monkeypatch):
+    file, mark = evil
+    monkeypatch.chdir(file.parent)
+    operators = {"operators": f"{file}:evil", "relative": "evil.py:evil"}.get(names)
+    settings = replace(
+        kept,
+        configuration=kept.configuration.changed({"space.operators": () if operators is None else (operators,)}),
+        task=TaskReference(f"{file}:task") if names == "task" else kept.task,
+    )
+    code, _, said = screens.run(words[0], made(tmp_path / "run", settings), *words[1:])
+    assert not mark.exists()
+    assert code in (0, 1, 2)
+    if code == 2 and "object" not in said:
+        assert "evil.py" in said
+        assert "--trust" in said
+
+
+def test_a_loss_without_the_operator_is_exported_and_one_with_it_needs_a_word(kept, evil, tmp_path):
+    file, mark = evil
+    name = f"{file}:evil"
+    settings = replace(kept, configuration=kept.configuration.changed({"space.operators": (name,)}))
+    without = made(tmp_path / "without", settings)
+    assert screens.run("export", without, 0)[0] == 0
+    assert not mark.exists()
+    using = made(tmp_path / "using", settings, "neg(mul(y, evil(p)))")
+    refused = screens.refusal("export", using, 0)
+    assert name in refused
+    assert not mark.exists()
+    assert "does not name" in screens.refusal("export", using, 0, "--operators", f"{file}:other")
+    code, _, said = screens.run("export", using, 0, "--operators", name)
+    assert (code, mark.exists()) == (2, True)  # Loaded; an operator of one's own is not exported.
+    assert "evil" in said
+    mark.unlink()
+    assert screens.run("replay", using, "--trust")[0] == 1
+    assert mark.exists()
+
+
+def test_a_run_of_ones_own_needs_no_word_and_a_changed_name_does(evil, tmp_path):
+    file, mark = evil
+    settings = {**SETTINGS, "rejection.engine": "reference"}
+    options = {"evaluations": 2, "workers": 0, "final": False, "settings": settings, "operators": [f"{file}:evil"]}
+    autoloss.search(f"{file}:task", seed=1, directory=tmp_path / "own", **options)
+    assert autoloss.replay(tmp_path / "own", full=True).difference is None
+    assert len(autoloss.resume(tmp_path / "own", evaluations=3, workers=0, final=False).history) >= 3
+    other = file.with_name("other.py")
+    other.write_text(file.read_text())
+    with Store(tmp_path / "own", write=True) as store:
+        changed = {"task": TaskReference(f"{other}:task")}
+        store.replace_settings(replace(store.settings(), **changed))
+    mark.unlink()
+    with pytest.raises(RequestError, match=r"other\.py:task.*--trust"):
+        autoloss.resume(tmp_path / "own", workers=0)
+    assert not mark.exists()
+    assert autoloss.resume(tmp_path / "own", workers=0, final=False, trust=True).history

@@ -39,6 +39,13 @@ Frozen = Annotated[
     typer.Option(metavar="BRANCH=LOSS", help="Fix the loss of a branch (zoo name or formula); repeatable."),
 ]
 Operators = Annotated[list[str] | None, typer.Option(metavar="FILE.PY:NAME", help="Operators of your own; repeatable.")]
+Vouched = Annotated[
+    list[str] | None,
+    typer.Option("--operators", metavar="FILE.PY:NAME", help="Operators of the run that may be loaded; repeatable."),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the files that the run names, although somebody else started it.")
+]
 Also = Annotated[str | None, typer.Option(help="Further metrics to show, separated by commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

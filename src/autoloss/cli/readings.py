@@ -80,12 +80,13 @@ def report(
     scenes: Annotated[
         bool, typer.Option("--scenes", help="Add test images with predictions; trains two networks.")
     ] = False,
+    trust: arguments.Trust = False,
 ) -> None:
     """Write the results of a run as one HTML file, or compare several runs; also while they run."""
     from autoloss.report.page.writing import write_comparison, write_report
 
     if len(directories) == 1:
-        path, damaged = write_report(directories[0], out, scenes=scenes, say=say)
+        path, damaged = write_report(directories[0], out, scenes=scenes, trust=trust, say=say)
     elif scenes:
         raise RequestError("--scenes works for one run only. Name one run, or omit --scenes.")
     else:
@@ -112,12 +113,14 @@ def watch(
 def replay(
     directory: arguments.Directory,
     full: Annotated[bool, typer.Option("--full", help="Test all attempts again, also the rejected ones.")] = False,
+    operators: arguments.Vouched = None,
+    trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Derive every candidate of a run again from the recorded scores; nothing is trained."""
     from autoloss.run import replay as replaying
 
-    found = replaying.replay(directory, full=full)
+    found = replaying.replay(directory, full=full, trust=trust or operators or ())
     if as_json:
         print_json(found.values())
     if found.difference is not None:
@@ -132,12 +135,14 @@ def export(
     individual: arguments.Individual = None,
     to: Annotated[str, typer.Option(help="Format: python, latex or json.")] = "python",
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal if omitted.")] = None,
+    operators: arguments.Vouched = None,
+    trust: arguments.Trust = False,
 ) -> None:
     """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
     from autoloss.atomic_files import write_text
     from autoloss.report.take_home import export_loss
 
-    text = export_loss(directory, individual, to, say)
+    text = export_loss(directory, individual, to, say, trust or operators or ())
     if out is None:
         sys.stdout.write(text)
         return

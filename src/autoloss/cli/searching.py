@@ -95,6 +95,7 @@ def resume(
         bool | None,
         typer.Option("--final/--no-final", help="Confirm and compare the best losses; as in the search if omitted."),
     ] = None,
+    trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Resume a run where it stopped."""
@@ -111,7 +112,13 @@ def resume(
     machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
     with Status(console_of(to_stderr=as_json)) as status:
         found = runs.resume(
-            directory, evaluations=budget, workers=machines, final=final, observe=status.observe, say=status.say
+            directory,
+            evaluations=budget,
+            workers=machines,
+            final=final,
+            trust=trust,
+            observe=status.observe,
+            say=status.say,
         )
     _conclude(found, as_json)
 

@@ -108,6 +108,7 @@ def compare(
     baselines: Annotated[str, typer.Option(help="usual (standard loss and Dice), or all that fit the task.")] = "usual",
     also: arguments.Also = None,
     workers: arguments.Workers = 2,
+    trust: arguments.Trust = False,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Compare the best losses of a run with the baselines: new training seeds, held-out test split."""
@@ -117,7 +118,7 @@ def compare(
     from autoloss.run.results import open_run
 
     further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
-    scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, say=say)
+    scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say)
     found = open_run(directory)
     summary = summarize(found)
     if as_json:
@@ -154,6 +155,7 @@ def retrain(
         bool | None, typer.Option(help="Use the channels-last memory format; convolutions on GPUs are faster.")
     ] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds between checkpoints (120).")] = None,
+    trust: arguments.Trust = False,
     assignments: arguments.Assignments = None,
     as_json: arguments.AsJson = False,
 ) -> None:
@@ -182,6 +184,7 @@ def retrain(
                 precision=precision,
                 channels_last=channels_last,
                 checkpoint_seconds=checkpoint_seconds,
+                trust=trust,
                 observe=status.observe,
                 say=status.say,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoloss.errors import unknown
 from autoloss.numbers import figure
@@ -15,13 +16,19 @@ from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import FORMATS, write_loss
 from autoloss.run.results import FoundLoss, Search, open_run
 
+if TYPE_CHECKING:
+    from autoloss.run.trust import Trust
 
-def export_loss(directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None) -> str:
+
+def export_loss(
+    directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None, trust: Trust = False
+) -> str:
     """Return a loss of a run as text.
 
     Args:
         individual: Number of the loss; by default the best loss found.
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
+        trust: Which files that the run names may be run, for operators of its own.
         say: Called with a warning if the training of the loss failed or learned nothing.
 
     Raises:
@@ -29,7 +36,7 @@ def export_loss(directory: Path, individual: int | None, to: str, say: Callable[
     """
     if to not in FORMATS:
         raise unknown("export format", to, FORMATS)
-    found = open_run(directory)
+    found = open_run(directory, trust=trust)
     chosen = found.choose(individual)
     facts = _collect_facts(found, chosen)
     if say is not None and "warning" in facts:

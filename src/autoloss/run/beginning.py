@@ -17,6 +17,7 @@ from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_start, read_recipe
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
+from autoloss.run.trust import sign_code
 from autoloss.store import samples as sample_files
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
@@ -46,6 +47,7 @@ def write_start(
             workers=workers,
             untrained=evaluator.measure_untrained(evaluator.make_training().seed),
             standard_loss=dict(task.standard),
+            author=sign_code(request.reference, evaluator.configuration.space.operators),
         )
     )
 

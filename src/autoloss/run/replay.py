@@ -26,6 +26,7 @@ from autoloss.proposing.records import Candidate, Origin, Outcome, State
 from autoloss.rejection.reasons import Reason
 from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
+from autoloss.run.trust import Trust, check_trust
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.branch import Role
@@ -97,6 +98,7 @@ def replay(
     operators: Sequence[Operator] = (),
     proposer: Proposer | None = None,
     archive: Archive | None = None,
+    trust: Trust = False,
 ) -> Replay:
     """Derive every candidate of a run again and compare it with its row; nothing is trained or written.
 
@@ -104,6 +106,7 @@ def replay(
         task: The task of a run that was started with an object; needed when `full`.
         operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
         full: Test all attempts again, also the rejected ones; they are equal on the same type of CPU and build.
+        trust: Run the files that the run names although somebody else started it; or those of them that may be run.
 
     Raises:
         RequestError: There is no run, or its task must be given.
@@ -118,9 +121,10 @@ def replay(
         rejected = store.rejected()
     configuration, leaves = settings.configuration, settings.leaves
     if full:
-        request = restore_request(settings, path, task, operators)
+        request = restore_request(settings, path, task, operators, trust)
         settle = _settle_by_testing(prepare(request), rejected)
     else:
+        check_trust(settings, path, trust, task=False)
         settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
     history = History(leaves, configuration, make_proposer(configuration, proposer, archive))
     for candidate in candidates:

@@ -16,6 +16,7 @@ from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.starting_losses import StartingLoss, parse_starting_losses
+from autoloss.run.trust import Trust, check_trust
 from autoloss.run.user_files import absolute_name
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
@@ -162,17 +163,23 @@ def make_request(
 
 
 def restore_request(
-    settings: RunSettings, directory: Path, task: Task | None = None, operators: Sequence[Operator] = ()
+    settings: RunSettings,
+    directory: Path,
+    task: Task | None = None,
+    operators: Sequence[Operator] = (),
+    trust: Trust = False,
 ) -> Request:
     """Resolve what a run was started with.
 
     Args:
         task: The task of a run that was started with an object; likewise `operators`.
+        trust: Whether code that the run names is run, although somebody else started it.
 
     Raises:
-        RequestError: The task or an operator has to be given, or the task is not the run's.
+        RequestError: The task or an operator has to be given, the task is not the run's, or nobody vouches for the run's code.
         RunError: The file of samples is missing or damaged.
     """
+    check_trust(settings, directory, trust, task=task is None)
     loaded = load_task(settings.task, task)
     for name, stored, found in (
         ("title", settings.title, loaded.name),

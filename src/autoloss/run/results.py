@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from autoloss.store.rows import read_figures
 from autoloss.store.run_settings import RunSettings
 
 if TYPE_CHECKING:
+    from autoloss.run.trust import Trust
     from autoloss.settings import Configuration
     from autoloss.space.branch import Branch
     from autoloss.space.form import BranchForm
@@ -31,12 +33,17 @@ if TYPE_CHECKING:
     from autoloss.space.operators import Operator
 
 
+_CALL = re.compile(r"(\w+)\(")
 LOOKED_AT = 100
 """Number of losses behind the best that may take the places of those that learned nothing."""
 LISTED = 10
 """Number of losses that a message lists."""
 NOTHING_GAINED = 0.1
 """Share of the best loss's gain over the untrained network below which a training counts as having learned nothing."""
+
+
+def _refuse_nothing() -> None:
+    """Allow all code; for losses whose operators are at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class FoundLoss:
         fresh_seeds: The number of those seeds; close finalists have more than the others.
         forms: Branch → what the run stores of it.
         operators: The run's own, as objects or by reference.
+        allow: Called before a file that the run names is loaded; raises where nobody vouches for it.
     """
 
     id: int
@@ -68,13 +76,18 @@ class FoundLoss:
     operators: Sequence[Operator | str] = field(default=(), repr=False, compare=False)
     deviation: float | None = None
     trainings: int = 1
+    allow: Callable[[], None] = field(default=_refuse_nothing, repr=False, compare=False)
 
     @property
     def loss(self) -> Loss:
         from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
+        from autoloss.space.operators import OPERATORS
 
         leaves = {name: form.leaves for name, form in self.forms.items()}
+        if not set(_CALL.findall(self.formula)) - set(OPERATORS):
+            return Loss.parse(self.formula, leaves)
+        self.allow()
         return Loss.parse(self.formula, leaves, operator_table(self.operators))
 
     @property
@@ -117,12 +130,14 @@ class Search:
         end: Why it ended.
         own: Operators that were given as objects.
         branches: Those of the task, for who drove the run.
+        trust: Which files that the run names may be run, although somebody else started it.
     """
 
     reader: Reader
     end: str = "it is not finished"
     own: Sequence[Operator] = field(default=(), repr=False)
     branches: Mapping[str, Branch] | None = field(default=None, repr=False)
+    trust: Trust = field(default=False, repr=False)
 
     @property
     def directory(self) -> Path:
@@ -257,9 +272,16 @@ class Search:
                     operators=operators,
                     deviation=row["deviation"],
                     trainings=row["count"],
+                    allow=self._allow_operators,
                 )
             )
         return found
+
+    def _allow_operators(self) -> None:
+        """Raise a `RequestError` where nobody vouches for the operators that the run names."""
+        from autoloss.run.trust import check_trust
+
+        check_trust(self.settings, self.directory, self.trust, task=False)
 
 
 def _leave_out_factors(loss: str) -> tuple[tuple[str, str], ...]:
@@ -286,11 +308,12 @@ def leave_out_idle(scores: Sequence[tuple[float, float]], untrained: float | Non
     return [at for at, (share, score) in enumerate(scores) if score > enough[share]]
 
 
-def open_run(directory: str | Path) -> Search:
+def open_run(directory: str | Path, *, trust: Trust = False) -> Search:
     """Read a run, finished or still running; it is not locked, and whoever drives it is not disturbed.
 
     Args:
         directory: Folder of the run.
+        trust: Let a loss run the operators' files that the run names, although somebody else started it.
 
     Returns:
         The run as far as it is.
@@ -306,7 +329,7 @@ def open_run(directory: str | Path) -> Search:
     >>> autoloss.open_run("iris").best == found.best
     True
     """
-    return Search(read_once(directory))
+    return Search(read_once(directory), trust=trust)
 
 
 def read_run(directory: Path, end: str, own: Sequence[Operator], branches: Mapping[str, Branch]) -> Search:

@@ -25,6 +25,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.run.request import Request, prepare
 from autoloss.run.resolving import load_task, operator_table, refer_to_task
 from autoloss.run.results import Search, find_learning_rate, open_run
+from autoloss.run.trust import check_trust
 from autoloss.run.user_files import importable_files
 from autoloss.space.operators import Operator
 from autoloss.store.run_settings import TaskReference
@@ -55,6 +56,7 @@ def retrain(
     channels_last: bool | None = None,
     checkpoint_seconds: float | None = None,
     operators: Sequence[Operator] = (),
+    trust: bool = False,
     observe: Callable[[Pace], None] | None = None,
     say: Say | None = None,
 ) -> Retraining:
@@ -77,6 +79,7 @@ def retrain(
         device: As in `Execution`, likewise `precision` and `channels_last`; the task's own when left out.
         checkpoint_seconds: How often the state of a training is kept; 120 when left out.
         operators: Those of a run that was started with objects.
+        trust: Run the files that the run names although somebody else started it.
         observe: Called with the pace of the running training at each step.
         say: Called with a sentence before and after each training.
 
@@ -92,6 +95,7 @@ def retrain(
         raise RequestError(
             f"A task object takes neither options nor a recipe; found {', '.join(given)}. Make it as it is to be trained."
         )
+    check_trust(found.settings, found.directory, trust, task=task is None)
     loaded = load_task(name, task)
     execution = choose_execution(loaded, device, precision, channels_last)
     count = SEEDS if training_seeds is None else training_seeds

@@ -106,6 +106,7 @@ def compare(
     workers: int = 2,
     baselines: str = "usual",
     operators: Sequence[Operator] = (),
+    trust: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Compare the best losses of a run with the baselines on the test split.
@@ -120,6 +121,7 @@ def compare(
         workers: Processes that train; 0 trains in this process.
         baselines: `usual`, those that a search ends with, or `all` that fit the task.
         operators: Those of a run that was started with objects.
+        trust: Run the files that the run names although somebody else started it.
         say: Called with a sentence where the task is not the one that the run began with.
 
     Returns:
@@ -146,7 +148,7 @@ def compare(
         best = found.best_first(top)
         if not best:
             raise RequestError(f"No loss of the run in {path} has a score yet; nothing can be compared.")
-        request = restore_request(found.settings, path, task, operators)
+        request = restore_request(found.settings, path, task, operators, trust)
         if TEST not in request.task.splits:
             raise RequestError(
                 f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."

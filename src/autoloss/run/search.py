@@ -161,6 +161,7 @@ def resume(
     proposer: Proposer | None = None,
     archive: Archive | None = None,
     final: bool | None = None,
+    trust: bool = False,
     observe: Observe | None = None,
     say: Say | None = None,
 ) -> Search:
@@ -171,6 +172,7 @@ def resume(
         evaluations: A new, larger budget N.
         workers: As for `search`, likewise the arguments that are not described here. Those of the run when None, likewise `final`.
         operators: Those of a run that was started with objects; likewise `proposer` and `archive`.
+        trust: Run the files that the run names although another user, or another machine, started it.
 
     Raises:
         RequestError: There is no run, its task or another object must be given, or the budget would shrink.
@@ -193,7 +195,7 @@ def resume(
         settings = store.settings()
         final = _keep_setting(store, "final", settings.final, final)
         count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
-        request = restore_request(settings, path, task, operators)
+        request = restore_request(settings, path, task, operators, trust)
         configuration = _extend_budget(settings.configuration, evaluations)
         # Before anything is changed: a proposer that has to be given is asked for.
         make_proposer(configuration, proposer, archive)

@@ -86,6 +86,7 @@ class RunSettings:
         workers: Processes that train and test.
         ladder: The expert's ladder as plain values; None where there is none.
         prepared: Whether the ladder and what follows from it are done, so that the search itself may begin.
+        author: Signature of the code that the run names, by the user who started it; empty where it names none.
     """
 
     configuration: Configuration
@@ -105,6 +106,7 @@ class RunSettings:
     workers: int = 2
     ladder: Mapping[str, Any] | None = None
     prepared: bool = False
+    author: str = ""
 
     @property
     def leaves(self) -> dict[str, tuple[str, ...]]:
@@ -164,7 +166,7 @@ _PLAIN = (json.dumps, parse_json)
 _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "configuration": (Configuration.to_json, Configuration.from_json),
     "task": (TaskReference.to_json, TaskReference.from_json),
-    **dict.fromkeys(("title", "release", "samples_digest"), (str, str)),
+    **dict.fromkeys(("title", "release", "samples_digest", "author"), (str, str)),
     "branches": (
         lambda branches: json.dumps({name: form.to_dict() for name, form in branches.items()}),
         lambda text: {name: BranchForm.from_dict(form) for name, form in parse_json(text).items()},

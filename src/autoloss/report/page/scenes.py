@@ -19,6 +19,7 @@ from autoloss.atomic_files import write_text
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.errors import RequestError
 from autoloss.run.results import Search, find_learning_rate
+from autoloss.run.trust import check_trust
 from autoloss.run.user_files import importable_files
 from autoloss.untrusted_json import parse_json
 
@@ -93,6 +94,7 @@ def make_scenes(search: Search, formula: str, say: Callable[[str], None] = lambd
     from autoloss.run.resolving import load_task, operator_table
     from autoloss.training.training import Diverged
 
+    check_trust(search.settings, search.directory, search.trust)
     reference, operators = search.settings.task, operator_table(search.operators)
     task = load_task(reference)
     if set(task.standard) != set(task.branches):

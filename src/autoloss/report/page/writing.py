@@ -19,13 +19,19 @@ FILE, COMPARISON_FILE = "report.html", "comparison.html"
 
 
 def write_report(
-    directory: Path, out: Path | None = None, *, scenes: bool = False, say: Callable[[str], None] = lambda text: None
+    directory: Path,
+    out: Path | None = None,
+    *,
+    scenes: bool = False,
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Path, list[str]]:
     """Write the report of a run, which may still be in progress.
 
     Args:
         out: The file; `report.html` in the run's folder if omitted. An earlier report is replaced, any other file is not.
         scenes: Train two networks to draw test images, unless the scenes are stored already.
+        trust: Run the files that the run names, for the scenes, although somebody else started it.
         say: Called with a line before each training.
 
     Returns:
@@ -44,7 +50,7 @@ def write_report(
         problem = f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out."
         raise RequestError(problem, argument="scenes")
     if scenes and best is not None and contents.scenes is None:
-        contents = replace(contents, scenes=make_scenes(Search(reader), best.formula.found, say))
+        contents = replace(contents, scenes=make_scenes(Search(reader, trust=trust), best.formula.found, say))
     write_text(path, page(contents))
     return path, list(reader.damaged)
 
