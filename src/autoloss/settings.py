@@ -138,6 +138,16 @@ class OffspringSettings:
     """Probability that a candidate is a copy of its parent."""
     fresh: Share = 0.5
     """Probability that a candidate that is no copy is a random tree instead of a mutation."""
+    sum: Share = 0.0
+    """Share of the mutations in whose place the parent is added to a second parent, with a random weight; the paper has none."""
+    refine: Share = 0.0
+    """Share of the mutations in whose place one factor or power of the parent is changed; the paper has none."""
+
+    def __post_init__(self) -> None:
+        if self.sum + self.refine > 1:
+            raise RequestError(
+                f"offspring.sum and offspring.refine add up to {self.sum + self.refine:g}; they are shares of the mutations, at most 1."
+            )
 
 
 @declare("limits.", "setting")

@@ -17,7 +17,9 @@ from autoloss.proposing.mutation import (
     insert,
     mutate,
     offspring,
+    refine,
     replace,
+    reweigh,
 )
 from autoloss.settings import OffspringSettings
 from autoloss.space.branch import Role
@@ -209,3 +211,29 @@ def test_offspring_is_a_copy_a_fresh_tree_or_two_mutations():
     assert fresh / 4000 == pytest.approx(0.45, abs=0.032)
     # Four logarithms can neither be drawn afresh nor come back after two changes that only know neg.
     assert children[str(parent)] / 4000 == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_sum_multiplies_its_second_operand_by_one_of_the_weights():
+    tree = parse("add(y, p)")
+    found = {str(reweigh(tree, Random(seed))) for seed in range(100)}
+    assert found == {
+        str(parse(text)) for text in ("y + p", "y + mul(2, p)", "y + mul(4, p)", "y + mul(1/2, p)", "y + mul(1/4, p)")
+    }
+
+
+def test_a_refinement_changes_one_factor_or_power():
+    alphabet = Alphabet({"p": Role.PREDICTION})
+    found = {str(refine(parse("exp(p)"), alphabet, Random(seed))) for seed in range(200)}
+    inner = [f"exp({change})" for change in ("mul(add(1, 1), p)", "mul(inv(add(1, 1)), p)", "square(p)", "sqrt(p)")]
+    outer = ["mul(add(1, 1), exp(p))", "mul(inv(add(1, 1)), exp(p))", "square(exp(p))", "sqrt(exp(p))"]
+    assert found == {*inner, *outer}
+
+
+def test_sums_and_refinements_are_drawn_in_their_shares_of_the_mutations():
+    settings = OffspringSettings(copy=0.1, fresh=0.5, sum=0.2, refine=0.3)
+    rng = Random(0)
+    drawn = Counter(draw_kind(settings, rng).value for _ in range(20_000))
+    shares = {kind: count / 20_000 for kind, count in drawn.items()}
+    assert shares == pytest.approx(
+        {"copied": 0.1, "fresh": 0.45, "summed": 0.09, "refined": 0.135, "mutated": 0.225}, abs=0.01
+    )

@@ -9,6 +9,9 @@ from autoloss.proposing.mutation import Kind, draw_tree
 from autoloss.settings import EvolutionSettings
 from autoloss.space.expression import Alphabet, Expression
 
+SMALL_STEPS = 16
+"""Attempts at a sum or a refinement, of which there are few, after which the parent is mutated."""
+
 
 def draw_attempt(
     candidate: int,
@@ -25,8 +28,11 @@ def draw_attempt(
     Args:
         kind: How the candidate's plan makes the branch.
         number: j ≥ 0. From `mutation_attempts` on a mutation becomes a fresh tree; a loss to start from does after attempt 0.
-        parent: The parent's tree of this branch, or the one to start from; None for a candidate drawn from nothing.
+        parent: The parent's tree of this branch, the sum of both parents', or the one to start from; None for a candidate drawn
+            from nothing.
     """
+    if kind in (Kind.SUM, Kind.REFINEMENT) and number >= SMALL_STEPS:
+        kind = Kind.MUTATION
     limit = {Kind.MUTATION: settings.mutation_attempts, Kind.START: 1}.get(kind, math.inf)
     if parent is None or number >= limit:
         kind = Kind.FRESH

@@ -10,9 +10,12 @@ from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.view import View
 from autoloss.settings import Configuration
 
+PARTNERS = 5
+"""Draws of a second parent, of which one has to be another loss than the first."""
+
 
 class Evolution(Proposer):
-    """Draws a parent from an archive and, for each branch, whether it is copied, fresh or mutated.
+    """Draws a parent from an archive and, for each branch, whether it is copied, fresh or mutated, or a small step from it.
 
     Args:
         archive: Where parents are found; the paper's is `AgeingPopulation`.
@@ -30,8 +33,19 @@ class Evolution(Proposer):
         parent = None
         if k >= self._settings.initial:
             parent = self._archive.draw_parent(visible, visible.generator("parent"))
-        kinds = dict.fromkeys(visible.branches, Kind.FRESH) if parent is None else self._draw_kinds(visible)
-        return Plan(k, parent, kinds)
+        if parent is None:
+            return Plan(k, None, dict.fromkeys(visible.branches, Kind.FRESH))
+        kinds = self._draw_kinds(visible)
+        partner = self._draw_partner(visible, parent) if Kind.SUM in kinds.values() else None
+        if partner is None:
+            kinds = {branch: Kind.MUTATION if kind is Kind.SUM else kind for branch, kind in kinds.items()}
+        return Plan(k, parent, kinds, partner=partner)
+
+    def _draw_partner(self, visible: View, parent: int) -> int | None:
+        """Draw a second parent that is another loss; None where a few draws find none."""
+        drawn = (self._archive.draw_parent(visible, visible.generator("partner", number)) for number in range(PARTNERS))
+        loss = visible.candidate(parent).loss
+        return next((k for k in drawn if k is not None and visible.candidate(k).loss != loss), None)
 
     def _draw_kinds(self, visible: View) -> Mapping[str, Kind]:
         changed = visible.branches

@@ -28,6 +28,9 @@ MOST_OBSERVED = 300
 CHOSEN_EVERY = 12
 """Observations after which the smoothness of the model is chosen again: a choice takes several fits."""
 
+CHANGES = {Kind.MUTATION, Kind.SUM, Kind.REFINEMENT}
+"""Kinds of which several are drawn, so that the model can choose."""
+
 
 class Guided(Proposer):
     """The paper's evolution, except that a mutation is the best of several by a model of the scores, for a share of the candidates.
@@ -47,7 +50,7 @@ class Guided(Proposer):
         plan = self._evolution.ask(k, visible)
         # The share is spread evenly over the numbers, so that nothing has to be remembered.
         guided = math.ceil((k + 1) * self._share) > math.ceil(k * self._share)
-        return replace(plan, pool=self._pool) if guided and Kind.MUTATION in plan.kinds.values() else plan
+        return replace(plan, pool=self._pool) if guided and not CHANGES.isdisjoint(plan.kinds.values()) else plan
 
     def choose(
         self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]], visible: View

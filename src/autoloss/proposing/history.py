@@ -22,6 +22,7 @@ from autoloss.proposing.records import Candidate, Individual, Origin, Outcome, S
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
 from autoloss.space.loss_text import split_branches, split_factor
+from autoloss.space.numerals import add_texts
 from autoloss.training.training import Training
 
 ROUNDING = 1e-9
@@ -137,7 +138,7 @@ class History:
             plan = self._proposer.ask(k, visible)
             if plan.candidate != k or tuple(plan.kinds) != self.branches:
                 raise ValueError(f"{plan} is no plan of candidate {k} with the branches {', '.join(self.branches)}.")
-            if plan.parent is not None and not 0 <= plan.parent < visible.count:
+            if any(one is not None and not 0 <= one < visible.count for one in (plan.parent, plan.partner)):
                 raise ValueError(f"{plan} has a parent that candidate {k} does not see: it sees {visible.count}.")
             if plan.promotes and (plan.parent is None or visible.outcome(plan.parent) is None):
                 raise ValueError(f"{plan} trains a candidate again whose outcome candidate {k} does not see.")
@@ -146,7 +147,7 @@ class History:
         return self._plans[k]
 
     def parent_tree(self, plan: Plan, branch: str) -> str | None:
-        """Return the text of the parent's tree, or of the one to start from; None for a candidate drawn from nothing."""
+        """Return the text of the parent's tree, of the sum of both parents' or of the tree to start from; None if there is none."""
         if plan.kinds[branch] is Kind.START:
             loss = plan.start
         elif plan.parent is None:
@@ -154,7 +155,12 @@ class History:
         else:
             loss = self.candidates[plan.parent].loss
         # A factor belongs to one tree; what is made of it has its own.
-        return split_factor(split_branches(loss)[branch])[1]
+        factor, tree = split_factor(split_branches(loss)[branch])
+        if plan.kinds[branch] is Kind.SUM and plan.partner is not None:
+            other, second = split_factor(split_branches(self.candidates[plan.partner].loss)[branch])
+            # The factors make the gradients equally long at the start.
+            return add_texts(tree, second, other / factor)
+        return tree
 
     def begin(self) -> Draft:
         """Return the draft of the next candidate, made when first asked for."""

@@ -1,18 +1,22 @@
 """Section 3.2, Mutation: insertion, deletion, replacement, and how one branch of a candidate is made by its kind.
 
-The paper's root is the output node above the topmost operator; it is not a symbol here, so every node may be changed.
+The paper's root is the output node above the topmost operator; it is not a symbol here, so every node may be changed. Beside the
+paper's mutations there are two small steps from a loss that is good already: a weighted sum with another loss, and a change of
+one factor or power inside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from random import Random
 
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.records import PROMOTED
 from autoloss.settings import OffspringSettings
 from autoloss.space.expression import Alphabet, Expression, arity, build, leaf
+from autoloss.space.numerals import weigh
 
 Mutation = Callable[[Expression, Alphabet, Random], Expression]
 
@@ -57,6 +61,8 @@ def replace(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
     return tree.replace(node, build(operator, *_fill(children, operator.arity, alphabet, rng)))
 
 
+WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Weights of the second loss of a sum."""
 MUTATIONS: tuple[Mutation, ...] = (insert, delete, replace)
 """Each is drawn with the same probability."""
 
@@ -76,12 +82,33 @@ def trace_mutations(tree: Expression, alphabet: Alphabet, rng: Random) -> tuple[
     return tree, tuple(drawn)
 
 
+def reweigh(tree: Expression, rng: Random) -> Expression:
+    """Multiply the second operand of a sum by a random weight: 1/4, 1/2, 1, 2 or 4."""
+    first, second = tree.children(0)
+    weight = rng.choice(WEIGHTS)
+    return tree if weight == 1 else build(tree.root, first, weigh(second, weight))
+
+
+def refine(tree: Expression, alphabet: Alphabet, rng: Random) -> Expression:
+    """Multiply a random node by 2 or 1/2, or take its square or its root: a weight, an exponent or a focus changes a little."""
+    tree = tree.scaled(1.0)
+    node = rng.randrange(len(tree.symbols))
+    names = {operator.name: operator for operator in alphabet.operators}
+    changes = [partial(weigh, weight=weight) for weight in (0.5, 2.0) if {"mul", "add", "inv"} <= names.keys()]
+    changes += [partial(build, names[name]) for name in ("square", "sqrt") if name in names]
+    return tree.replace(node, rng.choice(changes)(tree.subtree(node))) if changes else tree
+
+
 class Kind(Enum):
     """The way in which one branch of a candidate is made. The values are stored with every run, so they never change."""
 
     COPY = "copied"
     FRESH = "fresh"
     MUTATION = "mutated"
+    SUM = "summed"
+    """The parent's tree plus that of a second parent."""
+    REFINEMENT = "refined"
+    """The parent's tree with one factor or power changed."""
     START = "given"
     """A loss that the search was started with."""
     PROMOTION = PROMOTED
@@ -89,14 +116,25 @@ class Kind(Enum):
 
 
 def draw_kind(settings: OffspringSettings, rng: Random) -> Kind:
-    """Draw whether a branch is copied from the parent, a fresh tree or a mutation (Section 3.2)."""
+    """Draw whether a branch is copied from the parent, a fresh tree or a mutation (Section 3.2), or one of the small steps."""
     if rng.random() < settings.copy:
         return Kind.COPY
-    return Kind.FRESH if rng.random() < settings.fresh else Kind.MUTATION
+    if rng.random() < settings.fresh:
+        return Kind.FRESH
+    if not settings.sum and not settings.refine:
+        return Kind.MUTATION
+    drawn = rng.random()
+    return (
+        Kind.SUM
+        if drawn < settings.sum
+        else Kind.REFINEMENT
+        if drawn < settings.sum + settings.refine
+        else Kind.MUTATION
+    )
 
 
 def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
-    """Draw a tree of a given kind; a fresh one ignores its parent."""
+    """Draw a tree of a given kind; a fresh one ignores its parent, and the parent of a sum is the sum of both parents."""
     match kind:
         case Kind.COPY | Kind.START | Kind.PROMOTION:
             return parent
@@ -104,6 +142,10 @@ def draw_tree(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rn
             return initial_expression(alphabet, depth, rng)
         case Kind.MUTATION:
             return mutate(parent, alphabet, rng)
+        case Kind.SUM:
+            return reweigh(parent, rng)
+        case Kind.REFINEMENT:
+            return refine(parent, alphabet, rng)
 
 
 def offspring(expression: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:

@@ -24,6 +24,7 @@ class Plan:
         fidelity: Share of the schedule that it is trained at; 0 stands for the first of `search.rungs`.
         pool: Number of attempts that pass at each branch, among which the proposer chooses.
         start: Text of the loss that branches of the kind `START` begin with.
+        partner: Index of the second parent, for branches of the kind `SUM`.
         seeds: Numbers of the training seeds; 0 is the one that all candidates share by default.
         folds: Folds of the data. The candidate is trained once for each pair of seed and fold, and has the mean of the scores.
     """
@@ -34,6 +35,7 @@ class Plan:
     fidelity: float = 0.0
     pool: int = 1
     start: str = ""
+    partner: int | None = None
     seeds: tuple[int, ...] = (0,)
     folds: tuple[int, ...] = (0,)
 

@@ -19,11 +19,11 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import chain
-from math import isqrt
 
 from autoloss.errors import RequestError, mask_unprintable, quote, suggest
-from autoloss.space.expression import CONSTANT, Expression, Symbol, build, leaf
+from autoloss.space.expression import CONSTANT, Expression, Symbol
 from autoloss.space.loss_text import split_factor
+from autoloss.space.numerals import build_number
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.unicode_text import read_printed
 
@@ -283,31 +283,7 @@ _Value = _Tree | Fraction
 
 def _to_tree(value: _Value) -> _Tree:
     """Return a number as a tree over the constant 1, and a tree as it is."""
-    return value if isinstance(value, tuple) else _build_fraction(value).symbols
-
-
-def _build_fraction(value: Fraction) -> Expression:
-    if value < 0:
-        return build("neg", _build_fraction(-value))
-    if value == 0:
-        return build("add", leaf(CONSTANT), build("neg", leaf(CONSTANT)))
-    if value.numerator == 1 and value.denominator > 1:
-        return build("inv", _build_integer(value.denominator))
-    if value.denominator > 1:
-        return build("mul", _build_integer(value.numerator), build("inv", _build_integer(value.denominator)))
-    return _build_integer(value.numerator)
-
-
-def _build_integer(number: int) -> Expression:
-    """Return a small tree for a positive integer: a square or a double if possible, else its predecessor plus 1."""
-    if number == 1:
-        return leaf(CONSTANT)
-    root = isqrt(number)
-    if root * root == number:
-        return build("square", _build_integer(root))
-    if number % 2 == 0 and number > 2:
-        return build("mul", _build_integer(2), _build_integer(number // 2))
-    return build("add", _build_integer(number - 1), leaf(CONSTANT))
+    return value if isinstance(value, tuple) else build_number(value).symbols
 
 
 def _describe_character(character: str) -> str:
