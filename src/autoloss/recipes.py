@@ -293,10 +293,8 @@ OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote"
 """About one in a hundred losses of raw heatmaps that pass learns anything (measured), and a sixteenth of the schedule shows it."""
 OWN: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("digits-det", "coco-det", "voc-det", "digits-ins", "coco-ins"), OF_DETECTORS),
-    "digits-det": {**OF_DETECTORS, "search.learning_rate": 3.0},
     "figures-pose": OF_FIGURES,
 }
-"""On `digits-det` the standard loss does best at three times the recipe's learning rate (docs/results.md)."""
 
 
 def get_search_settings(task: object, recipe: str | None = None) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ Threshold = Literal["relative", "absolute"]
 StepRule = Literal["recipe", "clipped", "one_norm", "adamw"]
 """How a gradient becomes a step: as the recipe says; with the gradient's norm clipped; with every gradient scaled to norm 1; or by
 AdamW in place of the recipe's optimizer."""
+_WEIGHT = re.compile(r"\w+=(?=.*[1-9])(\d+\.?\d*|\.\d+)")
 EngineName = Literal["fast", "reference"]
 MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
 """Larger values, such as a typing error, would fill the memory or test the first loss for days."""
@@ -75,11 +77,24 @@ class SearchSettings:
     scaled to norm 1; or `adamw` in place of the recipe's SGD."""
     tuned_threshold: bool = False
     """Decide between yes and no at the threshold that is best on the valid split instead of 0.5, for all candidates."""
+    weights: tuple[str, ...] = ()
+    """Factors on single branches, such as `rpn_cls=3`: with `search.scale`, the trees of that branch are brought to so many times
+    the norm of the standard loss's gradient."""
     direction: bool = False
     """Count losses as equal whose gradients on each sample differ by a positive factor alone: for trainings whose steps do not
     grow with the gradient."""
 
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        """Branch → factor, of `weights`."""
+        return {name: float(factor) for name, _, factor in (weight.partition("=") for weight in self.weights)}
+
     def __post_init__(self) -> None:
+        for weight in self.weights:
+            if not _WEIGHT.fullmatch(weight):
+                raise RequestError(
+                    f"search.weights has {quote(weight)}; expected a branch and a factor above 0, such as rpn_cls=3."
+                )
         rungs = self.rungs
         if not rungs or rungs[-1] != 1 or not rungs[0] > 0 or any(a >= b for a, b in itertools.pairwise(rungs)):
             raise RequestError(
@@ -146,7 +161,8 @@ class OffspringSettings:
     def __post_init__(self) -> None:
         if self.sum + self.refine > 1:
             raise RequestError(
-                f"offspring.sum and offspring.refine add up to {self.sum + self.refine:g}; they are shares of the mutations, at most 1."
+                f"offspring.sum and offspring.refine add up to {self.sum + self.refine:g}; they are shares of the mutations, at "
+                "most 1. Lower one of them."
             )
 
 

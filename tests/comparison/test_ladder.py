@@ -150,3 +150,15 @@ def test_no_ladder_without_a_share():
     found = autoloss.search(task(), evaluations=1, workers=0, final=False, settings=quick)
     assert found.ladder is None
     assert found.configuration.search.step_rule == "recipe"
+
+
+def test_candidates_are_searched_under_the_branch_weights_of_the_best():
+    best = Rung(Entrant("standard", "baseline/ce", weights=(("rcnn_cls", 3.0),)), 1.0, (0.5, 0.6))
+    settings = Ladder((best,), 2.0, "baseline/ce").choose_settings(("recipe", "one_norm"))
+    assert Configuration().changed(settings).search.branch_weights == {"rcnn_cls": 3.0}
+
+
+@pytest.mark.parametrize("text", ["rcnn_cls", "rcnn_cls=", "rcnn_cls=0", "rcnn_cls=-1", "=3"])
+def test_a_weight_without_a_branch_or_a_factor_is_refused(text):
+    with pytest.raises(RequestError, match=r"expected a branch and a factor above 0, such as rpn_cls=3"):
+        Configuration().changed({"search.weights": (text,)})

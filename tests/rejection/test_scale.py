@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from autoloss import zoo
+from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.rejection.compiled.engine import CompiledEngine
 from autoloss.rejection.gradients import Gradient
@@ -262,6 +263,25 @@ def test_a_standard_loss_without_a_gradient_gives_no_scale(monkeypatch: pytest.M
     assert not scaled(configuration, None)
     assert not scaled(configuration, lambda prediction, context: torch.ones(()))
     assert not scaled(configuration.changed({"search.scale": False}), parse(CE))
+
+
+def test_the_weight_of_a_branch_is_part_of_the_factor_of_its_trees(monkeypatch: pytest.MonkeyPatch):
+    branch, reference = ENGINE_BRANCHES["softmax"]
+    monkeypatch.setattr(QuickTask, "branches", {"main": branch})
+    monkeypatch.setattr(Evaluator, "find_standard", lambda self, branch: parse(CE))
+    settings = {"search.scale": True, "rejection.samples": 2, "rejection.steps": 5, "rejection.threshold": -1.0}
+
+    def factor(*weights: str) -> float:
+        configuration = Configuration().changed({**settings, "search.weights": weights})
+        return (
+            Evaluator(QuickTask(), {"main": reference.samples}, configuration)
+            .test_loss({"main": parse(CE)})["main"]
+            .factor
+        )
+
+    assert (factor(), factor("main=4")) == (pytest.approx(1.0), pytest.approx(4.0))
+    with pytest.raises(RequestError, match=r"search\.weights names the branch cls; the task quick has main"):
+        factor("cls=4")
 
 
 @pytest.mark.parametrize("engine", [CompiledEngine, ReferenceEngine])

@@ -200,13 +200,6 @@ def test_score_and_the_command_of_show_train_at_the_learning_rate_of_the_search(
     assert " --set search.learning_rate=0.5 --seed 2" in training_command(found, best.formula)
 
 
-def test_a_loss_of_a_task_searched_at_another_learning_rate_is_scored_at_that():
-    rate = recipes.get_search_settings("digits-det")["search.learning_rate"]
-    small = {"train": 2, "valid": 1, "test": 1, "size": 64, "epochs": 1}
-    (row,) = score("digits-det", ["det"], options=small, workers=0)
-    assert (row.entrant.learning_rate, row.entrant.label, row.failed) == (rate, f"det (lr × {rate:g})", 0)
-
-
 def test_score_refuses_a_learning_rate_that_the_task_does_not_follow():
     with pytest.raises(RequestError, match=r"search\.learning_rate is 3, and the task quick trains at 1 only"):
         score(QuickTask(), ["baseline/ce"], settings={"search.learning_rate": 3.0}, workers=0)

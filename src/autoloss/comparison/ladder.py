@@ -110,6 +110,7 @@ class Ladder:
             "search.learning_rate": chosen.entrant.learning_rate,
             "search.step_rule": rule,
             "search.tuned_threshold": best.entrant.tuned_threshold,
+            "search.weights": tuple(f"{name}={factor:g}" for name, factor in best.entrant.weights),
             "search.direction": rule in ("one_norm", "adamw"),
         }
 

@@ -57,6 +57,11 @@ class Evaluator:
         configuration: Configuration,
         operators: Mapping[str, Operator] = OPERATORS,
     ) -> None:
+        if strange := sorted(configuration.search.branch_weights.keys() - task.branches.keys()):
+            raise RequestError(
+                f"search.weights names the branch {strange[0]}; the task {task.name} has {', '.join(task.branches)}.",
+                argument="settings",
+            )
         self.task = task
         self.samples = samples
         self.configuration = configuration
@@ -111,7 +116,7 @@ class Evaluator:
         )
         engine, scale = make(reference), None
         if configuration.search.scale and (standard := self.find_standard(branch)) is not None:
-            norm = measure_norm(standard, engine)
+            norm = configuration.search.branch_weights.get(branch, 1.0) * measure_norm(standard, engine)
             if 0 < norm < math.inf:
                 partly = make(move_to_ideal(form, reference, configuration.seed))
                 scale = ScaleMeasure(partly, norm, direction=configuration.search.direction)

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss import recipes
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.ladder import Ladder
@@ -366,7 +365,7 @@ def training_command(search: Search, loss: str) -> str:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
     rate = search.configuration.search.learning_rate
-    if rate != recipes.get_search_settings(task.name).get("search.learning_rate", 1.0):
+    if rate != 1:
         parts.append(f"--set search.learning_rate={rate:g}")
     if search.configuration.search.step_rule != "recipe":
         parts.append(f"--set search.step_rule={search.configuration.search.step_rule}")
