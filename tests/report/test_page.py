@@ -17,6 +17,7 @@ import torch
 
 import autoloss
 from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.errors import RequestError
 from autoloss.formulas.simplify import simplify
 from autoloss.proposing.initialization import initial_expression
@@ -79,6 +80,22 @@ def test_a_page_has_every_part(tmp_path):
     assert "max_pool, mean_c, which combine positions or channels" in plain
     assert "no prediction or no target 480" in plain
     assert "#5" in plain[plain.index("Not finished") : plain.index("What the loss does")]
+
+
+def test_the_ladder_and_the_recommendation_stand_beside_the_verdict(tmp_path):
+    directory = compared(searched(tmp_path / "run"), found=(0.7, 0.7, 0.7), standard=(0.7, 0.72, 0.71))
+    given, best = (
+        Entrant(f"<i>{rule}", "baseline/ce", step_rule=rule, baseline=True) for rule in ("recipe", "one_norm")
+    )
+    ladder = Ladder((Rung(best, 1.0, (0.8, 0.9)), Rung(given, 0.125, (0.7,))), 3.0, "baseline/ce")
+    with Store(directory, write=True) as store:
+        store.change_setting("ladder", ladder.to_dict())
+    text = words(text_of(directory))
+    assert "Recommended: baseline/ce (standard)" in text
+    part = text[text.index("What an expert would try first") : text.index("What the loss does")]
+    assert "its gradient scaled to norm 1 in every step, at the recipe's learning rate: 0.8500" in part
+    assert part.index("one_norm") < part.index("recipe 0.7000 at 1/8")
+    assert "<i>" not in text_of(directory)
 
 
 def test_a_run_without_any_loss_or_score_has_a_page(tmp_path):
