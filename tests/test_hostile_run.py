@@ -147,12 +147,12 @@ def test_a_damaged_file_beside_the_run_is_made_again(kind, kept, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "column", ["also", "curve", "kinds", "signature", "scores", "counts", "attempts", "pool", "scale"]
+    "column", ["also", "replicates", "curve", "kinds", "signature", "scores", "counts", "attempts", "pool", "scale"]
 )
 @pytest.mark.parametrize("text", [DEEP, "1", '{"a": "b"}'], ids=["deep", "number", "text"])
 def test_a_row_that_is_whole_and_means_nothing_is_named(column, text, kept, tmp_path, capsys):
     directory = made(tmp_path / "run", kept)
-    table = "training" if column in ("also", "curve", "scale") else "candidate"
+    table = "training" if column in ("also", "replicates", "curve", "scale") else "candidate"
     connection = sqlite3.connect(directory / "run.sqlite")
     connection.row_factory = sqlite3.Row
     row = dict(connection.execute(f"SELECT * FROM {table}").fetchone()) | {column: text}

@@ -67,7 +67,7 @@ def test_the_first_screen_answers_and_says_how_sure_that_is(found, standard, ans
     assert POOLED in head
     if len({round(one - other, 9) for one, other in zip(found, standard, strict=True)}) > 1:
         assert "95 % confidence interval" in head
-        assert "(paired t-test, two-sided)" in head
+        assert "(paired over 3 training seeds only, two-sided)" in head
 
 
 def test_a_page_has_every_part(tmp_path):

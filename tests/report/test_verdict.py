@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from autoloss.store.lock import Ownership
 from autoloss.store.read import Reader
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
+from autoloss.training.training import Replicates
 from tests.report.written import POOLED, compared, scored, searched
 
 
@@ -103,6 +105,45 @@ def test_what_is_significant_alone_may_not_be_among_many_baselines():
     assert among.p_value == pytest.approx(6 * (judge_comparison(one, 1).p_value or 0.0))
     assert "Holm-corrected for 6 baselines" in evidence(among)[1]
     assert correct_by_holm({"ce": 0.03, "b": 0.5, "c": 0.6})["ce"] == pytest.approx(0.09)
+
+
+def resampled(one: Row, spread: float, examples: int = 113) -> Row:
+    """Return a row whose scores on resamples of the split spread by so much, each seed alike."""
+    shifts = [spread * math.sin(at) * math.sqrt(2) for at in range(64)]
+    outcomes = [
+        replace(outcome, replicates=Replicates(examples, tuple((outcome.score or 0.0) + shift for shift in shifts)))
+        for outcome in one.outcomes
+    ]
+    return replace(one, outcomes=tuple(outcomes))
+
+
+AHEAD = row("#1", 0.5, 0.61, 0.7), ce(0.45, 0.55, 0.66)
+
+
+def test_a_lead_that_other_examples_would_turn_is_not_significant():
+    assert judge_comparison(AHEAD, 1).standing is Standing.BEATS
+    found, standard = AHEAD
+    judgement = judge_comparison([resampled(found, 0.1), resampled(standard, 0.0)], 1)
+    assert judgement.standing is Standing.AHEAD
+    told = " ".join(evidence(judgement))
+    assert "paired over 3 training seeds and 113 examples, two-sided" in told
+    assert re.search(
+        r"Differences below 0\.20\d+ cannot be told on these 113 examples, however many training seeds", told
+    )
+    assert not judgement.can_seeds_tell
+
+
+def test_noise_of_examples_that_both_losses_share_is_no_noise_of_their_difference():
+    found, standard = AHEAD
+    judgement = judge_comparison([resampled(found, 0.1), resampled(standard, 0.1)], 1)
+    assert judgement.standing is Standing.BEATS
+
+
+def test_a_verdict_without_resamples_says_that_it_counts_seeds_only():
+    told = " ".join(evidence(judge_comparison(AHEAD, 1)))
+    assert "paired over 3 training seeds only" in told
+    assert "The examples of the test split are taken for the truth" in told
+    assert judge_comparison(AHEAD, 1).to_dict()["resolution"] is None
 
 
 def judged(tmp_path, found, standard, learning_rate: float = 1.0):
@@ -248,7 +289,7 @@ def test_a_table_has_one_kind_of_interval_and_one_test_and_says_which():
     printed = " ".join(console.export_text().split())
     assert "± 95 %" in printed
     assert "±: half the width of the 95 % confidence interval" in printed
-    assert "p: #1 against this baseline, two-sided paired t-test" in printed
+    assert "p: #1 against this baseline, two-sided, paired over the same training seeds" in printed
     assert "Holm-corrected for 2 baselines" in printed
     values = {each["label"]: each for each in comparison_rows(rows, judgement)}
     assert values["#1"]["p_value"] is None
@@ -264,6 +305,7 @@ def test_losses_that_are_scored_side_by_side_keep_the_first_baseline_as_their_re
     }
     console = Console(record=True, width=200)
     console.print(comparison_table("x", collect_rows(entrants, (1, 2), "valid", recorded)))
-    assert "p: against ce, two-sided paired t-test over the same training seeds, not corrected" in " ".join(
-        console.export_text().split()
+    assert (
+        "p: against ce, two-sided, paired over the same training seeds and, where resampled, examples, not corrected"
+        in " ".join(console.export_text().split())
     )

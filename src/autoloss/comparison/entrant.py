@@ -114,6 +114,7 @@ class Entrant:
             step_rule=self.step_rule,
             length=self.length,
             tuned_threshold=self.tuned_threshold,
+            resampled=fidelity == 1,
         )
         return Train(self.loss, training)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from autoloss.comparison.table import PairedDifference, Row, compare_paired, sort_by_mean
+from autoloss.comparison.noise import Estimate
+from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 
 SIGNIFICANT = 0.05
 """A corrected p-value below this is called significant."""
@@ -36,15 +37,15 @@ class Judgement:
         found: Of the loss; None where it was not compared.
         rival: Of the baseline with the highest mean; None where no baseline has a score on every seed.
         paired: Their differences; its p-value is not corrected.
-        p_values: Label of a baseline → p-value of the difference from it: paired t-test, two-sided, corrected by Holm for the
-            number of baselines.
+        p_values: Label of a baseline → p-value of the difference from it: paired over training seeds and examples, two-sided,
+            corrected by Holm for the number of baselines.
         baselines: Their number.
     """
 
     standing: Standing
     found: Row | None = None
     rival: Row | None = None
-    paired: PairedDifference | None = None
+    paired: Estimate | None = None
     p_values: Mapping[str, float] = field(default_factory=dict)
     baselines: int = 0
 
@@ -58,17 +59,26 @@ class Judgement:
         """The corrected p-value against the best baseline; None where there is none."""
         return None if self.rival is None else self.p_values.get(self.rival.entrant.label)
 
+    @property
+    def can_seeds_tell(self) -> bool:
+        """True if more training seeds may tell the losses apart; otherwise only more test data can."""
+        resolution = None if self.paired is None else self.paired.resolution
+        return self.paired is None or resolution is None or abs(self.paired.value) > resolution
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
+        noise = "training seeds only" if self.paired is None else describe_noise(self.paired)
         return {
             "standing": self.standing.value,
             "winner": self.is_win,
             "found": _describe(self.found),
             "best_baseline": _describe(self.rival),
-            "difference": None if self.paired is None else self.paired.difference,
-            "interval": None if self.paired is None else self.paired.interval,
+            "difference": None if self.paired is None else self.paired.value,
+            "interval": None if self.paired is None else self.paired.half_width,
             "p_value": self.p_value,
-            "test": f"paired t-test, two-sided, Holm-corrected for {self.baselines} baseline"
+            "resolution": None if self.paired is None else self.paired.resolution,
+            "examples": None if self.paired is None else self.paired.examples,
+            "test": f"paired over {noise}, two-sided, Holm-corrected for {self.baselines} baseline"
             + "s" * (self.baselines != 1),
         }
 
@@ -89,10 +99,10 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
         return Judgement(Standing.NO_SCORE, found, rivals[0] if rivals else None, baselines=len(rivals))
     if not rivals:
         return Judgement(Standing.NO_BASELINE, found)
-    pairs = {row.entrant.label: compare_paired(found.scores, row.scores) for row in rivals}
+    pairs = {row.entrant.label: compare_paired(found.score, row.score) for row in rivals}
     p_values = correct_by_holm({label: None if pair is None else pair.p_value for label, pair in pairs.items()})
     paired, p_value = pairs[rivals[0].entrant.label], p_values.get(rivals[0].entrant.label)
-    standing = _stand(0.0 if paired is None else paired.difference, p_value, len(found.scores))
+    standing = _stand(0.0 if paired is None else paired.value, p_value, len(found.scores))
     return Judgement(standing, found, rivals[0], paired, p_values, len(rivals))
 
 
@@ -122,6 +132,18 @@ def correct_by_holm(p_values: Mapping[str, float | None]) -> dict[str, float]:
         highest = max(highest, min(1.0, (len(p_values) - place) * value))
         corrected[label] = highest
     return corrected
+
+
+def describe_noise(estimate: Estimate) -> str:
+    """Say which noise an estimate knows of.
+
+    >>> describe_noise(Estimate(0.1, 0.05, 5, 0.02, 113, 63))
+    '5 training seeds and 113 examples'
+    >>> describe_noise(Estimate(0.1, 0.05, 5))
+    '5 training seeds only'
+    """
+    seeds = f"{estimate.seeds} training seed" + "s" * (estimate.seeds != 1)
+    return f"{seeds} only" if estimate.examples is None else f"{seeds} and {estimate.examples:,} examples"
 
 
 def _describe(row: Row | None) -> dict[str, Any] | None:

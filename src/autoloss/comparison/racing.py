@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from autoloss.comparison.entrant import CONFIRMATION, Entrant, training_seeds
-from autoloss.comparison.table import Row, collect_rows, find_quantile, sort_by_mean
+from autoloss.comparison.noise import find_quantile
+from autoloss.comparison.table import Row, collect_rows, sort_by_mean
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.settings import FinalSettings

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.judgement import SIGNIFICANT
+from autoloss.comparison.judgement import SIGNIFICANT, describe_noise
 from autoloss.comparison.ladder import Ladder
-from autoloss.comparison.table import PairedDifference, Row, compare_paired, sort_by_mean
+from autoloss.comparison.noise import Estimate
+from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.numbers import figure, signed
 
 Origin = Literal["found", "shelf", "standard"]
@@ -54,7 +55,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     """Recommend a loss, by a comparison on held-out data over the same training seeds.
 
     The first choice is the standard loss as the ladder trains it best. A known loss takes its place only where it is significantly
-    better (a paired t-test, corrected by Bonferroni for the number of known losses), and the loss found that of the first two.
+    better (paired over training seeds and examples, corrected by Bonferroni for the number of known losses), and the loss found
+    that of the first two.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -90,23 +92,23 @@ def _find_standard(rows: Sequence[Row], ladder: Ladder | None, standard: str) ->
     return next((row for row in rows if row.entrant.label == best.entrant.label), None) or next(iter(own), None)
 
 
-def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, PairedDifference] | None:
+def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, Estimate] | None:
     """Return the best of the rows that are significantly better than another, with the difference."""
     rivals = [row for row in sort_by_mean(list(rows)) if row is not than]
     for row in rivals:
-        pair = compare_paired(row.scores, than.scores)
+        pair = compare_paired(row.score, than.score)
         if pair is None or pair.p_value is None:
             continue
-        if pair.difference > 0 and pair.p_value * len(rivals) < SIGNIFICANT:
+        if pair.value > 0 and pair.p_value * len(rivals) < SIGNIFICANT:
             return row, pair
     return None
 
 
-def _describe(row: Row, than: Row, paired: PairedDifference) -> str:
-    interval = "" if paired.interval is None else f" ± {figure(paired.interval)}"
+def _describe(row: Row, than: Row, paired: Estimate) -> str:
+    interval = "" if paired.half_width is None else f" ± {figure(paired.half_width)}"
     return (
-        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(paired.difference)}{interval} (95 % "
-        f"confidence interval over {len(row.scores)} training seeds)."
+        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(paired.value)}{interval} (95 % "
+        f"confidence interval over {describe_noise(paired)})."
     )
 
 

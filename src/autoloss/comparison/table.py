@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.training.training import Replicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,14 @@ class Measurements:
 
     Args:
         values: One per seed; None where a training has no such figure.
+        replicates: The figure on resamples of the split, by seed; empty where it was not measured on them.
 
     >>> Measurements((0.5, 0.7)).mean
     0.6
     """
 
     values: tuple[float | None, ...]
+    replicates: tuple[Replicates | None, ...] = ()
 
     @property
     def finite(self) -> list[float]:
@@ -42,8 +46,8 @@ class Measurements:
 
     @property
     def interval(self) -> float | None:
-        """Half the width of the 95 % confidence interval of the mean (Student's t)."""
-        return None if self.deviation is None else find_half_width(self.finite)
+        """Half the width of the 95 % confidence interval of the mean, over seeds and, where it was resampled, examples."""
+        return None if self.mean is None else estimate_mean(self.finite, self.replicates).half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,13 @@ class Row:
 
     entrant: Entrant
     outcomes: tuple[Outcome, ...]
-    reference: tuple[float | None, ...] | None = None
+    reference: Measurements | None = None
 
     @property
     def score(self) -> Measurements:
         """The task's metric."""
-        return Measurements(tuple(outcome.score for outcome in self.outcomes))
+        replicates = tuple(outcome.replicates for outcome in self.outcomes)
+        return Measurements(tuple(outcome.score for outcome in self.outcomes), replicates)
 
     def figure(self, name: str) -> Measurements:
         """Return a further metric by its name."""
@@ -102,61 +107,20 @@ class Row:
 
     @property
     def p_value(self) -> float | None:
-        """Two-sided p-value of the paired differences from the standard loss (Student's t), or None where there is none."""
-        found = None if self.reference is None else compare_paired(self.scores, self.reference)
+        """Two-sided p-value of the paired differences from the standard loss, or None where there is none."""
+        found = None if self.reference is None else compare_paired(self.score, self.reference)
         return None if found is None else found.p_value
 
 
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """Difference of the scores of two losses over the same seeds.
+def compare_paired(first: Measurements, second: Measurements) -> Estimate | None:
+    """Return the mean difference of two losses over the same seeds and examples, with its noise; None where a score is missing.
 
-    Args:
-        difference: Mean of the first minus mean of the second.
-        interval: Half the width of the difference's 95 % confidence interval (Student's t); None for one seed, or equal
-            differences.
-        p_value: Two-sided, of no difference; None likewise.
-    """
-
-    difference: float
-    interval: float | None = None
-    p_value: float | None = None
-
-
-def compare_paired(first: Sequence[float | None], second: Sequence[float | None]) -> PairedDifference | None:
-    """Test the differences of scores over the same seeds with a paired t-test; None where a score is missing.
-
-    >>> compare_paired([0.5], [0.25]).difference
+    >>> compare_paired(Measurements((0.5,)), Measurements((0.25,))).value
     0.25
     """
-    from scipy.special import stdtr
-
-    pairs = list(zip(first, second, strict=True))
-    differences = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
-    if not differences or len(differences) < len(pairs):
+    if first.mean is None or second.mean is None or len(first.values) != len(second.values):
         return None
-    if len(differences) < 2 or max(differences) - min(differences) < 1e-12:
-        return PairedDifference(mean(differences))
-    # What scipy.stats.ttest_1samp computes, whose import takes longer than all else that a reader does.
-    statistic = mean(differences) / (stdev(differences) / math.sqrt(len(differences)))
-    p_value = 2 * float(stdtr(len(differences) - 1, -abs(statistic)))
-    return PairedDifference(mean(differences), find_half_width(differences), p_value)
-
-
-def find_half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % confidence interval of the mean of at least two values (Student's t)."""
-    return find_quantile(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
-
-
-def find_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution.
-
-    >>> round(find_quantile(0.975, 2), 4)
-    4.3027
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, share))
+    return estimate_difference(first.finite, second.finite, (first.replicates, second.replicates))
 
 
 def collect_rows(
@@ -176,7 +140,7 @@ def collect_rows(
     reference = next((row for row in found if row.entrant.baseline), None)
     if reference is None:
         return found
-    return [row if row is reference else replace(row, reference=reference.scores) for row in found]
+    return [row if row is reference else replace(row, reference=reference.score) for row in found]
 
 
 def sort_by_mean(rows: Sequence[Row]) -> list[Row]:

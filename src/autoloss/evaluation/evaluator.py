@@ -15,7 +15,14 @@ from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
 from autoloss.proposing.mutation import Kind
-from autoloss.proposing.records import FURTHER_METRICS, NAME_CHARACTERS, REASON_CHARACTERS, Outcome, State
+from autoloss.proposing.records import (
+    FURTHER_METRICS,
+    NAME_CHARACTERS,
+    REASON_CHARACTERS,
+    RESAMPLES,
+    Outcome,
+    State,
+)
 from autoloss.rejection.engines import make_engine
 from autoloss.rejection.gradients import draw_directions
 from autoloss.rejection.protocol import Verdict, measure_reference
@@ -30,7 +37,7 @@ from autoloss.tasks.task import Picture, Task
 from autoloss.training.execution import Execution
 from autoloss.training.loop import thin_curve
 from autoloss.training.threads import one_thread
-from autoloss.training.training import Diverged, Observe, Scored, Stopped, Training
+from autoloss.training.training import Diverged, Observe, Replicates, Scored, Stopped, Training
 from autoloss.workers.process_state import preserve_state
 
 STEPS = 1 << 31
@@ -299,9 +306,17 @@ def to_record(outcome: Scored | Diverged | Stopped) -> Outcome:
                 for name, value in itertools.islice(outcome.also.items(), FURTHER_METRICS)
             }
             finite = {name: value for name, value in also.items() if math.isfinite(value)}
-            return Outcome(state=State.SCORED, score=score, also=finite, curve=curve)
+            replicates = None if outcome.replicates is None else _shorten(outcome.replicates)
+            return Outcome(state=State.SCORED, score=score, also=finite, curve=curve, replicates=replicates)
         case _:
             raise TypeError(f"train() returned a {type(outcome).__name__}; expected Scored, Diverged or Stopped.")
+
+
+def _shorten(replicates: Replicates) -> Replicates:
+    """Return scores of a limited number and of seven digits, which are enough for a spread."""
+    scores = [None if score is None else float(f"{score:.7g}") for score in replicates.scores[:RESAMPLES]]
+    finite = [None if score is None or not math.isfinite(score) else score for score in scores]
+    return Replicates(int(replicates.examples), tuple(finite))
 
 
 def _step(step: int) -> int:

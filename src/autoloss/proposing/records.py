@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from autoloss.training.training import Training
+from autoloss.training.training import Replicates, Training
 
 REASON_CHARACTERS, NAME_CHARACTERS = 10_000, 200
 """The longest reason, and the longest name of a task, a branch or a metric, that a run keeps."""
 FURTHER_METRICS = 100
 """The most metrics beside the score that a run keeps."""
+RESAMPLES = 1000
+"""The most resamples of a split whose scores a run keeps."""
 PROMOTED = "promoted"
 """Kind of every branch of a candidate that is an earlier one, trained at a larger share of the schedule."""
 
@@ -96,6 +98,7 @@ class Outcome:
         reason: Why it has no score.
         seconds: Duration, of all trainings together.
         fidelity: Share of the schedule that was trained.
+        replicates: The score on resamples of the split, where it was asked for; None for several trainings.
 
     Raises:
         ValueError: The score does not fit the state.
@@ -112,6 +115,7 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     fidelity: float = field(default=1.0, compare=False)
+    replicates: Replicates | None = None
 
     def __post_init__(self) -> None:
         if (self.state is State.SCORED) != (self.score is not None and math.isfinite(self.score)):

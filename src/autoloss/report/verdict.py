@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloss.comparison.entrant import TEST, Entrant
-from autoloss.comparison.judgement import Judgement, Standing
+from autoloss.comparison.judgement import Judgement, Standing, describe_noise
+from autoloss.comparison.noise import Estimate
 from autoloss.comparison.table import Measurements, Row
 from autoloss.numbers import figure, signed
 from autoloss.report.readable import Readable, simplify_formulas
@@ -17,7 +18,10 @@ from autoloss.report.state import State
 from autoloss.run.results import FoundLoss, Search
 
 Tone = Literal["good", "open", "bad"]
-MEANING = "±: half the width of the 95 % confidence interval (Student's t over the training seeds)"
+MEANING = (
+    "±: half the width of the 95 % confidence interval over training seeds and, where the metric was measured on resamples of "
+    "the split, its examples"
+)
 """Meaning of ± in all tables and sentences of a search."""
 MORE_SEEDS = 10
 
@@ -152,6 +156,8 @@ def evidence(judgement: Judgement) -> list[str]:
     if rival is None or paired is None:
         return sentences
     sentences.append(f"Difference {_describe_difference(judgement)}.")
+    if paired.half_width is not None:
+        sentences.append(_describe_resolution(paired))
     if judgement.baselines > 1:
         sentences.append(f"{rival.entrant.label} is the best of {judgement.baselines} baselines on the {TEST} split.")
     return sentences
@@ -159,13 +165,23 @@ def evidence(judgement: Judgement) -> list[str]:
 
 def _describe_difference(judgement: Judgement) -> str:
     assert judgement.paired is not None
-    difference = signed(judgement.paired.difference)
-    if judgement.paired.interval is None or judgement.p_value is None:
+    difference = signed(judgement.paired.value)
+    if judgement.paired.half_width is None or judgement.p_value is None:
         why = "one seed has no spread" if judgement.standing is Standing.ONE_SEED else "the same on every seed"
         return f"{difference}; no p-value: {why}"
     return (
-        f"{difference} ± {figure(judgement.paired.interval)}, p = {judgement.p_value:.2g} "
-        f"(paired t-test, two-sided{describe_correction(judgement)})"
+        f"{difference} ± {figure(judgement.paired.half_width)}, p = {judgement.p_value:.2g} "
+        f"(paired over {describe_noise(judgement.paired)}, two-sided{describe_correction(judgement)})"
+    )
+
+
+def _describe_resolution(paired: Estimate) -> str:
+    """Say how large a difference the split could have shown."""
+    if paired.resolution is None:
+        return f"The examples of the {TEST} split are taken for the truth: the metric was not measured on resamples of them."
+    return (
+        f"Differences below {figure(paired.resolution)} cannot be told on these {paired.examples:,} examples, however many "
+        "training seeds there are."
     )
 
 
@@ -207,7 +223,9 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         steps.append(Step(f"Use {name} {_at(rival.entrant)}: on the {TEST} split it has {mean}"))
     if judgement.standing is Standing.NOT_COMPARED:
         steps.append(_advise("Compare it with the baselines", search, "compare"))
-    if form.needs_seeds:
+    if form.needs_seeds and not judgement.can_seeds_tell:
+        steps.append(Step(f"Only a larger {TEST} split can settle it; more training seeds cannot"))
+    elif form.needs_seeds:
         count = max(MORE_SEEDS, 2 * len(found.scores) if found else 0)
         steps.append(_advise("More training seeds may settle it", search, "compare", "--seeds", str(count)))
     if form.is_lost:
@@ -232,7 +250,7 @@ def _advise(text: str, search: Search, command: str, *arguments: str) -> Step:
 
 def describe_p_values(rows: Sequence[Row], judgement: Judgement | None) -> list[str]:
     """Describe the p-values of a comparison; empty if it has none."""
-    test = "two-sided paired t-test over the same training seeds"
+    test = "two-sided, paired over the same training seeds and, where resampled, examples"
     if judgement is None:
         reference = next((row.entrant.label for row in rows if row.entrant.baseline and row.reference is None), None)
         tested = any(row.p_value is not None for row in rows)

@@ -13,7 +13,7 @@ from typing import Any
 from autoloss.errors import keep_text, quote
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
 from autoloss.store.database import Row, StoreError
-from autoloss.training.training import Training
+from autoloss.training.training import Replicates, Training
 from autoloss.untrusted_json import parse_json
 
 NUMBERS = (float, int)
@@ -125,6 +125,7 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
         "state": outcome.state.value,
         "score": outcome.score,
         "also": to_json(dict(outcome.also)),
+        "replicates": to_json(outcome.replicates and (outcome.replicates.examples, outcome.replicates.scores)),
         "curve": to_json(curve),
         "step": outcome.step,
         "reason": outcome.reason,
@@ -161,7 +162,16 @@ def outcome_from_row(row: Row) -> Outcome:
             reason=keep_text(row["reason"], REASON_CHARACTERS),
             seconds=row["seconds"],
             fidelity=row["fidelity"],
+            replicates=_read_replicates(row["replicates"]),
         )
+
+
+def _read_replicates(text: str) -> Replicates | None:
+    found = parse_json(text)
+    if found is None:
+        return None
+    examples, scores = found
+    return Replicates(_tuple([examples], int)[0], _tuple(scores, (*NUMBERS, NoneType)))
 
 
 class Pool:
@@ -177,7 +187,7 @@ class Pool:
         if len(self._rows) == 1:
             return None
         names = ("fidelity", "state", "score", "also", "step", "reason")
-        rest = {"curve": "[]", "seconds": 0.0}
+        rest = {"curve": "[]", "seconds": 0.0, "replicates": "null"}
         pooled = Outcome.pool([outcome_from_row({**dict(zip(names, row, strict=True)), **rest}) for row in self._rows])
         values = {name: getattr(pooled, name) for name in ("score", "deviation", "step", "reason")}
         return to_json({**values, "state": pooled.state.value, "also": to_json(dict(pooled.also))})

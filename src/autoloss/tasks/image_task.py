@@ -16,7 +16,7 @@ from autoloss.training.execution import Execution
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
 from autoloss.training.trainer import Figures, Trainer, select_examples
-from autoloss.training.training import Training
+from autoloss.training.training import Replicates, Training
 
 DRAWS_PER_SAMPLE = 50
 """Examples that are tried for each requested sample, at most."""
@@ -102,8 +102,7 @@ class ImageTask(TrainerTask):
 
         def evaluate(network: Any, fidelity: float) -> Figures | str:
             indices = select_examples(len(data), fidelity, self.least_images).tolist()
-            figures = self._evaluate(network, data, indices, training, execution)
-            return figures if isinstance(figures, str) else (figures.pop(self.metric), figures)
+            return self._evaluate(network, data, indices, training, execution)
 
         return Trainer(
             build=self._networks[schedule],
@@ -122,8 +121,12 @@ class ImageTask(TrainerTask):
     @abstractmethod
     def _evaluate(
         self, network: Any, data: Any, indices: Sequence[int], training: Training, execution: Execution
-    ) -> dict[str, float] | str:
+    ) -> Figures | str:
         """Return all metrics of the images with these indices, or the reason why there are none."""
+
+    def _sort_figures(self, found: Mapping[str, float], replicates: Replicates | None = None) -> Figures:
+        """Return all metrics as the score and the others."""
+        return Figures(found[self.metric], {name: found[name] for name in found if name != self.metric}, replicates)
 
 
 def can_gain(branch: Branch, sample: Sample) -> bool:

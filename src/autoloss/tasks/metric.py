@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from autoloss.errors import RequestError, describe_user_error
+from autoloss.space.activated import ActivatedBranch
+from autoloss.space.branch import Branch
 
 
 @runtime_checkable
@@ -72,6 +74,18 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
             f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "
             "prediction is activated."
         ) from error
+
+
+def measure_typed(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
+    """Measure one sample, with the target in the type of the data set."""
+    return measure_sample(metric, prediction, target.to(dtype))
+
+
+def find_metric(branch: Branch) -> Metric:
+    """Return the metric of a branch as a function of prediction and target."""
+    if isinstance(branch, ActivatedBranch):
+        return branch.measure
+    return lambda prediction, target: branch.metric(prediction, {"target": target})
 
 
 class MetricTotals:

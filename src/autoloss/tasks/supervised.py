@@ -21,8 +21,9 @@ from autoloss.space.operators import upcast
 from autoloss.space.options import Activation
 from autoloss.tasks.data import Data
 from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
-from autoloss.tasks.metric import Metric, MetricTotals, check_metric, measure_sample
+from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
+from autoloss.tasks.replicates import Replicator
 from autoloss.tasks.splits import Split, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
@@ -132,7 +133,7 @@ class SupervisedTask(TrainerTask):
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
-        self._metric = check_metric(_find_metric(branch) if metric is None else metric, "metric")
+        self._metric = check_metric(find_metric(branch) if metric is None else metric, "metric")
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         self._shown: Sequence[str] = ()
@@ -223,7 +224,7 @@ class SupervisedTask(TrainerTask):
         """Return the branch with the task's metric and the network's channels; a branch of another kind is unchanged."""
         if not isinstance(branch, ActivatedBranch):
             return branch
-        measure = functools.partial(_measure, self._metric, self._dtype)
+        measure = functools.partial(measure_typed, self._metric, self._dtype)
         return dataclasses.replace(branch, channels=self._shape[1], measure=measure)
 
     def _make_context(self, target: Tensor, prediction: Tensor) -> Mapping[str, Tensor]:
@@ -325,27 +326,35 @@ class SupervisedTask(TrainerTask):
         # Short trainings compare losses by the score; further metrics may take longer than the training.
         also = {name: further for name, further in self._also.items() if fidelity == 1 or name in self._shown}
         if not training.tuned_threshold:
-            return self._measure_figures(predict(training.split), also)
+            return self._measure_figures(predict(training.split), also, training.resampled)
         valid = list(predict("valid"))
         evaluated = valid if training.split == "valid" else list(predict(training.split))
         activation = cast(ActivatedBranch, self._branch).activation
         threshold, decided = tune_threshold(valid, evaluated, activation, self._measure_score)
-        figures = self._measure_figures(decided, also)
-        return figures if isinstance(figures, str) else (figures[0], {**figures[1], THRESHOLD: threshold})
+        figures = self._measure_figures(decided, also, training.resampled)
+        if isinstance(figures, str):
+            return figures
+        return dataclasses.replace(figures, also={**figures.also, THRESHOLD: threshold})
 
-    def _measure_figures(self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric]) -> Figures | str:
-        """Return the score and further metrics of raw predictions and targets."""
+    def _measure_figures(
+        self, batches: Iterable[tuple[Tensor, Tensor]], also: Mapping[str, Metric], resampled: bool = False
+    ) -> Figures | str:
+        """Return the score, on resamples too where that is asked for, and further metrics of raw predictions and targets."""
         totals = MetricTotals([self._metric, *also.values()])
+        replicator = Replicator(self._metric) if resampled else None
         for prediction, target in batches:
             if not bool(torch.isfinite(prediction).all()):
                 return "a prediction is not finite"
-            totals.add(self._activate(prediction, target), target)
+            activated = self._activate(prediction, target)
+            totals.add(activated, target)
+            if replicator is not None:
+                replicator.add(activated, target)
         score, *further = totals.values()
-        return score, dict(zip(also, further, strict=True))
+        return Figures(score, dict(zip(also, further, strict=True)), replicator and replicator.measure())
 
     def _measure_score(self, batches: Batches) -> float:
         figures = self._measure_figures(batches, {})
-        return math.nan if isinstance(figures, str) else figures[0]
+        return math.nan if isinstance(figures, str) else figures.score
 
     def _predict(
         self, network: nn.Module, split: Split, batch_size: int, execution: Execution, fidelity: float
@@ -377,18 +386,6 @@ class SupervisedTask(TrainerTask):
         while len(order) < limit:
             order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
         return split.batches(order[:limit], seed)
-
-
-def _measure(metric: Metric, dtype: torch.dtype, prediction: Tensor, target: Tensor) -> float:
-    """Measure one sample, with the target in the type of the data set."""
-    return measure_sample(metric, prediction, target.to(dtype))
-
-
-def _find_metric(branch: Branch) -> Metric:
-    """Return the metric of a branch as a function of prediction and target."""
-    if isinstance(branch, ActivatedBranch):
-        return branch.measure
-    return lambda prediction, target: branch.metric(prediction, {"target": target})
 
 
 def _make_execution(device: str) -> Execution:

@@ -71,5 +71,12 @@ def tune_threshold(
     halves = [[batch for batch in half if len(batch[0])] for half in halves]
     if not all(halves):
         return chosen, valid
-    first, second = halves
-    return chosen, [*move(first, choose(second)), *move(second, choose(first))]
+    # The examples stay in their order, so that resamples of the split are those of trainings without a tuned threshold.
+    thresholds = [choose(halves[1]), choose(halves[0])]
+    moved: list[tuple[Tensor, Tensor]] = []
+    for prediction, target in valid:
+        decided = prediction.clone()
+        for half, threshold in enumerate(thresholds):
+            decided[half::2] = move_threshold(prediction[half::2], threshold, activation)
+        moved.append((decided, target))
+    return chosen, moved

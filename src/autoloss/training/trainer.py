@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,14 +15,20 @@ from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.execution import Execution
 from autoloss.training.loop import Curve, fit, seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, shorten_steps
-from autoloss.training.training import Diverged, Observe, Scored, Training
+from autoloss.training.training import Diverged, Observe, Replicates, Scored, Training
 
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
-Figures = tuple[float, Mapping[str, float]]
-"""The score, and further metrics by name."""
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The score, further metrics by name, and the score on resamples where it was asked for."""
+
+    score: float
+    also: Mapping[str, float]
+    replicates: Replicates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,7 @@ class Trainer(Generic[Network, Batch]):
             figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
         if isinstance(figures, str):
             return Diverged(curve[-1][0], figures)
-        return Scored(*figures, curve)
+        return Scored(figures.score, figures.also, curve, figures.replicates)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
         """Train a network as `train` does, and apply a function to it in evaluation mode."""
@@ -77,7 +83,7 @@ class Trainer(Generic[Network, Batch]):
         """Return the score of the initial network of a training with this seed, or None if it is not finite."""
         with seed_generators(seed):
             figures = self._evaluate(self.execution.place(self.build()), 1.0)
-        return None if isinstance(figures, str) else figures[0]
+        return None if isinstance(figures, str) else figures.score
 
     def _fit(
         self, generator: torch.Generator, training: Training, observe: Observe | None
@@ -113,11 +119,10 @@ class Trainer(Generic[Network, Batch]):
         figures = self.evaluate(network.eval(), fidelity)
         if isinstance(figures, str):
             return figures
-        score, also = figures
-        if not math.isfinite(score):
+        if not math.isfinite(figures.score):
             return "the metric is not finite"
         # Undefined figures are left out: records hold finite numbers only.
-        return score, {name: value for name, value in also.items() if math.isfinite(value)}
+        return replace(figures, also={name: value for name, value in figures.also.items() if math.isfinite(value)})
 
 
 def _make_metadata(training: Training, examples: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Training:
         step_rule: How gradients become steps; see `Task.step_rules`.
         length: Factor on the number of epochs, above 0.
         tuned_threshold: Decide at the threshold that is best on the valid split instead of 0.5; see `Task.tunes_threshold`.
+        resampled: Also measure `Scored.replicates`, where the task can. The score is the same, so this is no part of the key.
 
     Raises:
         RequestError: A value is outside its range.
@@ -45,6 +46,7 @@ class Training:
     step_rule: StepRule = "recipe"
     length: float = 1.0
     tuned_threshold: bool = False
+    resampled: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.step_rule not in get_args(StepRule):
@@ -69,6 +71,22 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicates:
+    """The score on bootstrap resamples of the evaluated split; they show how much of a score its examples decide.
+
+    Each resample has as many examples as the split, drawn with replacement. They are the same for every training on a split, so
+    differences between losses are paired over examples, too.
+
+    Args:
+        examples: Number of examples of the split: rows, or images.
+        scores: One per resample; None where the metric is undefined.
+    """
+
+    examples: int
+    scores: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """A training that ran to its end.
 
@@ -76,11 +94,13 @@ class Scored:
         score: The metric on the evaluated split; higher is better.
         also: Further metrics by name; a run keeps the first 100, and 200 characters of a name.
         curve: (step, training loss) pairs; a run keeps 100 of them, evenly spaced.
+        replicates: The score on resamples of the split, where `Training.resampled` asks for it; None where the task cannot.
     """
 
     score: float
     also: Mapping[str, float] = field(default_factory=dict)
     curve: tuple[tuple[int, float], ...] = ()
+    replicates: Replicates | None = None
 
 
 @dataclass(frozen=True, slots=True)

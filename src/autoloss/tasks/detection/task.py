@@ -21,14 +21,19 @@ from autoloss.tasks.detection.metrics.average_precision import (
     VOC07,
     Detections,
     GroundTruth,
+    Matches,
     PrecisionSettings,
-    mean_average_precision,
+    average_defined,
+    average_precisions,
+    match_images,
 )
 from autoloss.tasks.detection.networks.faster_rcnn import FasterRCNN
 from autoloss.tasks.detection.samples import draw_samples
 from autoloss.tasks.image_task import ImageTask, ImageTaskOptions
+from autoloss.tasks.replicates import measure_resamples
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
+from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
 
 METRICS: Mapping[str, PrecisionSettings] = {"map": COCO, "ap50": PrecisionSettings(thresholds=(0.5,)), "voc07": VOC07}
@@ -139,17 +144,24 @@ class DetectionTask(ImageTask):
         indices: Sequence[int],
         training: Training,
         execution: Execution,
-    ) -> dict[str, float] | str:
+    ) -> Figures | str:
         detections, truths = zip(*self.detections(network, data, execution, indices), strict=True)
         if not all(math.isfinite(float(image.boxes.sum() + image.scores.sum())) for image in detections):
             return "a predicted box is not finite"
         classes = range(1, self.classes + 1)
-        figures = {
-            name: mean_average_precision(detections, truths, classes, settings)
-            for name, settings in self._metrics.items()
-        }
+        matches = {name: match_images(detections, truths, settings) for name, settings in self._metrics.items()}
+
+        def measure(name: str, images: Sequence[Matches]) -> float:
+            return average_defined(average_precisions(images, classes, self._metrics[name]))
+
+        figures = {name: measure(name, images) for name, images in matches.items()}
         final = self._final(detections, truths, classes) if training.split == "test" and self._final else {}
-        return {**figures, **final}
+        replicates, scored = None, matches[self.metric]
+        if training.resampled:
+            replicates = measure_resamples(
+                len(scored), lambda chosen: measure(self.metric, [scored[image] for image in chosen])
+            )
+        return self._sort_figures({**figures, **final}, replicates)
 
 
 def _to_ground_truth(target: Mapping[str, Tensor]) -> GroundTruth:

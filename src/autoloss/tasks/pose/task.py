@@ -25,6 +25,7 @@ from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of
 from autoloss.tasks.pose.skeleton import MIRRORED
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
+from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
 
 
@@ -123,13 +124,13 @@ class PoseTask(ImageTask):
 
     def _evaluate(
         self, network: nn.Module, data: PeopleImages, indices: Sequence[int], training: Training, execution: Execution
-    ) -> dict[str, float] | str:
+    ) -> Figures | str:
         recipe = self.recipes[training.schedule]
         batch_size = recipe.evaluation_batch or recipe.batch_size
         poses = list(self.predict(network, data, indices, execution, batch_size))
         if not all(np.isfinite(image.scores).all() for image in poses):
             return "a prediction is not finite"
-        return evaluate_poses(poses, [data.people[index] for index in indices])
+        return self._sort_figures(evaluate_poses(poses, [data.people[index] for index in indices]))
 
     @torch.no_grad()
     def predict(

@@ -163,16 +163,24 @@ class SegmentationMetric:
         """Forget all batches."""
         self._counts = None
 
+    def count(self, prediction: Tensor, target: Tensor) -> Counts:
+        """Return the counts of a batch: scores of classes (N, C, H, W), class indices (N, H, W)."""
+        return self.definition.count(prediction, target, self.settings)
+
+    def evaluate(self, counts: Counts) -> float:
+        """Return the metric of the counts of several images; NaN where there is no class to average over."""
+        return self.definition.value(counts, self.settings, single=False).item()
+
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Add a batch: scores of classes (N, C, H, W), class indices (N, H, W)."""
-        counts = self.definition.count(prediction, target, self.settings)
+        counts = self.count(prediction, target)
         self._counts = counts if self._counts is None else self._counts + counts
 
     def compute(self) -> float:
         """Return the metric of all batches, NaN if there were none."""
         if self._counts is None:
             return float("nan")
-        return self.definition.value(self._counts, self.settings, single=False).item()
+        return self.evaluate(self._counts)
 
 
 def make_metrics(**settings: Any) -> dict[str, SegmentationMetric]:

@@ -216,8 +216,18 @@ def mean_average_precision(
     settings: PrecisionSettings = COCO,
 ) -> float:
     """Return the mean over thresholds and over the classes that have objects; NaN if there are none."""
-    images = [match_detections(one, truth, settings) for one, truth in zip(detections, truths, strict=True)]
-    precisions = average_precisions(images, classes, settings)
+    return average_defined(average_precisions(match_images(detections, truths, settings), classes, settings))
+
+
+def match_images(
+    detections: Sequence[Detections], truths: Sequence[GroundTruth], settings: PrecisionSettings = COCO
+) -> list[Matches]:
+    """Match the detections of each image with its objects."""
+    return [match_detections(one, truth, settings) for one, truth in zip(detections, truths, strict=True)]
+
+
+def average_defined(precisions: Array) -> float:
+    """Return the mean of the average precisions that are defined; NaN if none is."""
     defined = ~np.isnan(precisions)
     return float(precisions[defined].mean()) if defined.any() else math.nan
 

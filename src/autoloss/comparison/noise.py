@@ -1,0 +1,163 @@
+"""The noise of a mean score, or of a difference of two: of the training seeds, and of the examples it was measured on.
+
+A score would be another one with other seeds, and on other examples of the same kind. The variance of a mean over seeds is the sum
+of two: that of the scores between seeds, divided by their number, and that of the mean on bootstrap resamples of the examples. What
+examples do to single seeds is in both, so the sum is rather too large than too small. Its degrees of freedom are Welch and
+Satterthwaite's. With two seeds these can be far too many; no interval is therefore narrower, and no p-value smaller, than by the
+seeds alone.
+
+Source: Satterthwaite, 1946, An Approximate Distribution of Estimates of Variance Components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev, variance
+
+from autoloss.training.training import Replicates
+
+LEAST_RESAMPLES = 10
+"""With fewer resamples on which all scores are defined, the noise of the examples is not known."""
+LEVEL = 0.975
+"""Quantile at the ends of a 95 % confidence interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over training seeds with its noise.
+
+    Args:
+        value: The mean.
+        seeds_error: Its standard error between seeds; None for one seed.
+        seeds: Number of seeds.
+        examples_error: Its standard error over the examples of the split; None where the metric was not measured on resamples.
+        examples: Number of examples of the split; None likewise.
+        examples_freedom: Degrees of freedom of `examples_error`.
+    """
+
+    value: float
+    seeds_error: float | None
+    seeds: int
+    examples_error: float | None = None
+    examples: int | None = None
+    examples_freedom: int = 0
+
+    @property
+    def error(self) -> float | None:
+        """The standard error over seeds and examples; None for one seed, or where neither changes the value."""
+        if self.seeds_error is None:
+            return None
+        # Equal differences of floating-point numbers differ in their last digits.
+        error = math.hypot(self.seeds_error, self.examples_error or 0.0)
+        return error if error > 1e-12 else None
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom of `error`; at least those of the seeds."""
+        squares = [(self.seeds_error or 0.0, self.seeds - 1), (self.examples_error or 0.0, self.examples_freedom)]
+        total = sum(error**2 for error, _ in squares)
+        spent = sum(error**4 / freedom for error, freedom in squares if freedom and error)
+        return total**2 / spent if spent else self.seeds - 1
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % confidence interval; None where there is no error."""
+        if self.error is None:
+            return None
+        by_seeds = find_quantile(LEVEL, self.seeds - 1) * (self.seeds_error or 0.0)
+        return max(find_quantile(LEVEL, self.freedom) * self.error, by_seeds)
+
+    @property
+    def p_value(self) -> float | None:
+        """The two-sided p-value of the value 0; None where there is no error."""
+        if self.error is None:
+            return None
+        both = find_p_value(self.value / self.error, self.freedom)
+        return max(both, find_p_value(self.value / self.seeds_error, self.seeds - 1)) if self.seeds_error else both
+
+    @property
+    def resolution(self) -> float | None:
+        """The value below which nothing can be told on these examples, however many the seeds; None where it is not known."""
+        return (
+            None if self.examples_error is None else find_quantile(LEVEL, self.examples_freedom) * self.examples_error
+        )
+
+
+def estimate_mean(values: Sequence[float], replicates: Sequence[Replicates | None] = ()) -> Estimate:
+    """Estimate the noise of a mean.
+
+    Args:
+        values: One for each training seed, at least one.
+        replicates: The values on resamples of the split, by seed; used where each seed has them.
+
+    >>> estimate = estimate_mean([0.5, 0.6, 0.7])
+    >>> round(estimate.value, 3), round(estimate.seeds_error, 3), estimate.examples_error
+    (0.6, 0.058, None)
+    """
+    seeds_error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    means, examples = _average_resamples(replicates)
+    if len(means) < LEAST_RESAMPLES or examples < 2:
+        return Estimate(mean(values), seeds_error, len(values))
+    # The variance on resamples is that of a mean over n, too small by the share of one example.
+    error = math.sqrt(variance(means) * examples / (examples - 1))
+    return Estimate(mean(values), seeds_error, len(values), error, examples, min(len(means), examples) - 1)
+
+
+def estimate_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    replicates: tuple[Sequence[Replicates | None], Sequence[Replicates | None]] = ((), ()),
+) -> Estimate:
+    """Estimate the noise of the mean difference of two losses, paired over seeds and over examples.
+
+    Args:
+        first: Scores of the one loss, one for each training seed; `second` those of the other with the same seeds.
+        replicates: Of the first and of the second.
+
+    >>> estimate_difference([0.5, 0.75], [0.25, 0.25]).value
+    0.375
+    """
+    differences = [mine - theirs for mine, theirs in zip(first, second, strict=True)]
+    return estimate_mean(differences, [_subtract(mine, theirs) for mine, theirs in zip(*replicates, strict=True)])
+
+
+def _subtract(first: Replicates | None, second: Replicates | None) -> Replicates | None:
+    if first is None or second is None or first.examples != second.examples:
+        return None
+    pairs = zip(first.scores, second.scores, strict=False)
+    return Replicates(first.examples, tuple(None if a is None or b is None else a - b for a, b in pairs))
+
+
+def _average_resamples(replicates: Sequence[Replicates | None]) -> tuple[list[float], int]:
+    """Return the means over seeds on the resamples where all seeds have a value, and the number of examples of the split."""
+    known = [one for one in replicates if one is not None]
+    if not known or len(known) < len(replicates) or len({one.examples for one in known}) > 1:
+        return [], 0
+    columns = zip(*(one.scores for one in known), strict=False)
+    whole = [[score for score in column if score is not None] for column in columns]
+    return [mean(column) for column in whole if len(column) == len(known)], known[0].examples
+
+
+def find_quantile(share: float, freedom: float) -> float:
+    """Return the quantile of Student's t distribution.
+
+    >>> round(find_quantile(0.975, 2), 4)
+    4.3027
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def find_p_value(statistic: float, freedom: float) -> float:
+    """Return the two-sided p-value of a statistic with Student's t distribution.
+
+    >>> find_p_value(0.0, 3)
+    1.0
+    """
+    # What scipy.stats computes, whose import takes longer than all else that a reader does.
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(freedom, -abs(statistic)))
