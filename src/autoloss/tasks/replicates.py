@@ -32,6 +32,7 @@ class CountingMetric(Protocol):
 
     def count(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the counts of a batch of activated predictions and targets."""
+        ...
 
     def evaluate(self, counts: Tensor) -> Any:
         """Return the value of the counts of a split: one number, higher is better, NaN if undefined."""
