@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def rows(rare: int = 20) -> tuple[Tensor, Tensor]:
     return inputs, (torch.arange(ROWS) < rare).long()
 
 
-def task(train: Any = None, folds: int = 3, **others: Any) -> SupervisedTask:
+def task(train: Any = None, folds: int | None = 3, **others: Any) -> SupervisedTask:
     given = {
         "activation": "softmax",
         "metric": accuracy,
@@ -77,6 +78,31 @@ def test_values_and_images_are_split_without_classes():
     inputs = rows()[0]
     values = task((inputs, inputs[:, :2]), activation="none", metric=lambda p, y: -(p - y).square().mean(), test=None)
     assert [len(fold["valid"]) for fold in values._splits["proxy"]] == [20, 20, 20]
+
+
+@pytest.mark.parametrize(("count", "folds"), [(4, None), (60, 10), (199, 10), (200, 5)])
+def test_without_validation_data_a_number_of_folds_is_chosen_by_the_number_of_examples(count, folds):
+    train = (torch.zeros(count, 4), torch.arange(count) % 2)
+    if folds is None:
+        with pytest.raises(
+            RequestError, match=r"10 folds would be made, and the train data is 4 examples.*Give valid="
+        ):
+            task(train, folds=None)
+        return
+    made = task(train, folds=None)
+    held = len(made._splits["proxy"][0]["valid"])
+    assert (made.folds, held) == (folds, math.ceil(count / folds))
+    assert made.choices()[0].startswith(
+        f"No validation data were given: {held} of the {count} train examples are held out, in {folds} ways"
+    )
+    assert "folds" not in "".join(task(train, folds=3).choices())
+
+
+def test_a_class_too_rare_for_the_chosen_folds_is_divided_with_the_others():
+    made = task(rows(rare=3), folds=None)
+    held = [rows(rare=3)[1][fold["valid"].indices] for fold in made._splits["proxy"]]
+    assert [len(part) for part in held] == [6] * 10
+    assert sum(int(part.sum()) for part in held) == 3
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ class Everything(TwoHeadsTask):
     def recipe(self, schedule: str) -> dict[str, str]:
         return {"recipe of": schedule}
 
+    def choices(self) -> tuple[str, ...]:
+        return ("a choice",)
+
     def diagnose(self) -> tuple[str, ...]:
         return ("a doubt",)
 
@@ -63,6 +66,7 @@ def test_every_member_of_task_is_forwarded():
     assert declared == {*FORWARDED, "branches", "samples", "train", "standard", "baselines", "steps", "untrained"} | {
         "recipe",
         "pictures",
+        "choices",
         "diagnose",
         "measuring",
     }
@@ -85,6 +89,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.steps(training) == 1007
     assert wrapper.untrained(7) == 7.25
     assert wrapper.recipe("long") == {"recipe of": "long"}
+    assert wrapper.choices() == ("a choice",)
     assert wrapper.diagnose() == ("a doubt",)
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)

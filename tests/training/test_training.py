@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,3 +215,43 @@ def test_the_rate_falls_to_a_tenth_after_each_milestone():
     assert rates == pytest.approx([0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002])
     with pytest.raises(RequestError, match="milestones"):
         Recipe(schedule="steps", milestones=(0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("examples", "size", "steps"),
+    [
+        *((3, 8, 200), (24, 8, 201), (40, 8, 200), (128, 16, 200), (200, 16, 204), (256, 32, 200), (2_000, 32, 248)),
+        *((10_000, 32, 936), (30_000, 32, 937), (60_000, 64, 937), (1_000_000, 128, 7812)),
+    ],
+)
+def test_a_recipe_without_numbers_takes_some_200_steps_at_least_and_few_epochs_of_much_data(examples, size, steps):
+    chosen = Recipe().choose(examples)
+    assert (chosen.batch_size, chosen.steps(examples), Recipe().steps(examples)) == (size, steps, steps)
+    assert len(shuffle_batches(examples, Recipe(), torch.Generator())) == steps
+    assert chosen == chosen.choose(7)
+
+
+@pytest.mark.parametrize("given", [{"epochs": 3}, {"batch_size": 50}, {"learning_rate": 0.02}], ids=str)
+def test_numbers_that_are_given_stay_as_they_are(given: dict[str, Any]):
+    chosen = Recipe(**given).choose(200)
+    assert {name: getattr(chosen, name) for name in given} == given
+    assert chosen.steps(200) == (36 if "epochs" in given else 200 if "batch_size" in given else 204)
+
+
+def named_rate(parameters, lr=0.125):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [("sgd", 0.05), ("adam", 1e-3), ("adamw", 1e-3), (named_rate, 0.125), (lambda parameters, lr: None, 1e-3)],
+)
+def test_the_rate_that_is_chosen_is_the_usual_one_of_the_optimizer(optimizer, rate):
+    assert Recipe(optimizer=optimizer).choose(100).learning_rate == rate
+
+
+def test_a_training_without_a_given_rate_runs_by_itself():
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(network.weight)
+    fit(network, range(1), lambda batch: square(network), Recipe(schedule="constant", weight_decay=0.0), 1)
+    assert network.weight.item() == pytest.approx(0.95)

@@ -84,6 +84,7 @@ class TaskCheck:
         learning_rate: Factor on the recipe's at which they are.
         notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
         doubts: Faults that data or network seem to have.
+        choices: What the task chose since it was not given, such as the number of epochs.
     """
 
     task: str
@@ -102,6 +103,7 @@ class TaskCheck:
     learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -110,6 +112,8 @@ class TaskCheck:
     def lines(self) -> Iterator[str]:
         """Describe the result in lines for a terminal."""
         yield f"Task {self.task}"
+        for choice in self.choices:
+            yield f"  {choice}"
         for doubt in self.doubts:
             yield f"  Check: {doubt}"
         for branch in self.branches:
@@ -242,6 +246,7 @@ def check(
         learning_rate=configuration.search.learning_rate,
         notes=tuple(notes),
         doubts=tuple(doubts),
+        choices=tuple(loaded.choices()),
     )
 
 

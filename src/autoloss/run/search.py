@@ -139,7 +139,8 @@ def search(
                 argument="directory",
             )
         evaluator = prepare(request)
-        for text in (*request.notes, *(f"Check the task: {doubt}" for doubt in evaluator.diagnose())):
+        doubts = (f"Check the task: {doubt}" for doubt in evaluator.diagnose())
+        for text in (*request.notes, *evaluator.task.choices(), *doubts):
             tell(text)
         check_threshold(evaluator)
         with Store(path, write=True, say=say or warn) as store:

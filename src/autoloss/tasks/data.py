@@ -41,7 +41,8 @@ class Data:
         rows_per_sample: Rows of one sample of the protocol if the prediction has no spatial dimensions; otherwise a sample is
             one image.
         folds: Parts into which the training data are split if there are no validation data: a training at fold f is evaluated
-            on part f and trained on all others. Folds are stratified if each example has one class.
+            on part f and trained on all others. Folds are stratified if each example has one class. If None 5, or 10 of fewer
+            than 200 examples.
 
     Raises:
         RequestError: A value has the wrong type, or is outside its range.
@@ -59,7 +60,7 @@ class Data:
     reseed: Reseed | None = None
     ignore_index: int | None = None
     rows_per_sample: Count = 64
-    folds: Count = 1
+    folds: Count | None = None
 
     def split_batch(self, batch: Any, name: str) -> tuple[Inputs, Tensor]:
         """Return inputs and target of a batch; inputs of 64 bits are converted to 32 bits.

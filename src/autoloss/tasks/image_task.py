@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autoloss.errors import unknown
 from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.tasks.loading import Loading, load_batches
-from autoloss.tasks.trainer_task import FullSchedule, TrainerTask
+from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, TrainerTask, describe_numbers
 from autoloss.training.execution import Execution
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
@@ -76,7 +76,6 @@ class ImageTask(TrainerTask):
             raise unknown(f"{kind} metric", metric, metrics)
         self.name, self.metric = name, metric
         self.also = tuple(other for other in metrics if other != metric)
-        self.recipes = {"proxy": recipe, "full": full.recipe or recipe}
         self.step_rules = offer_step_rules(recipe)
         self.execution = self._execution = Execution(device=device)
         self._networks: Mapping[str, Callable[[], Any]] = {"proxy": network, "full": full.network or network}
@@ -85,6 +84,10 @@ class ImageTask(TrainerTask):
         self.splits = tuple(split for split in self._data if split != "train")
         train = {"proxy": data["train"], "full": full.data.get("train", data["train"])}
         self._examples = {schedule: make_examples(images) for schedule, images in train.items()}
+        count, whole = len(self._examples["proxy"]), len(self._examples["full"])
+        longer = (full.recipe or recipe).choose(whole, length=FULL_LENGTH if full.recipe else 1.0)
+        self.recipes = {"proxy": (chosen := recipe.choose(count)), "full": longer}
+        self._choices = describe_numbers(recipe, chosen, count, chosen.steps(count))
 
     def steps(self, training: Training) -> int:
         return (

@@ -16,8 +16,11 @@ from autoloss.errors import RequestError
 from autoloss.tasks.data import Data
 from autoloss.tasks.loading import Loading, collate_columns, load_batches
 from autoloss.training.loop import seed_generators, shuffle_batches
-from autoloss.training.recipe import Recipe
+from autoloss.training.recipe import Recipe, require
 from autoloss.training.structures import Inputs, describe, list_tensors, map_tensors
+
+FOLDS, FOLDS_OF_FEW, FEW_EXAMPLES = 5, 10, 200
+"""Parts into which training data are split where neither validation data nor a number is given; more of few examples."""
 
 
 class Columns(Dataset[Any]):
@@ -72,6 +75,15 @@ class Split:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def choose_numbers(self, recipe: Recipe, length: float = 1.0) -> Recipe:
+        """Return the recipe with the batch size of the `DataLoader`, if there is one, and all numbers that it leaves out.
+
+        Args:
+            length: Factor on epochs that are chosen.
+        """
+        batches = None if self._loader is None else len(self._loader)
+        return self.adopt_batches(recipe).choose(len(self), batches=batches, length=length)
+
     def adopt_batches(self, recipe: Recipe) -> Recipe:
         """Return the recipe with the batch size of the `DataLoader`, if there is one."""
         size = None if self._loader is None else self._loader.batch_size
@@ -79,18 +91,18 @@ class Split:
 
     def evaluation_batch(self, recipe: Recipe) -> int:
         """Return the batch size of an evaluation."""
-        return recipe.evaluation_batch or self.adopt_batches(recipe).batch_size
+        return recipe.evaluation_batch or require(self.adopt_batches(recipe).batch_size)
 
     def draw_order(self, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
         """Draw the indices of all batches of a training, by the `DataLoader`'s sampler if there is one."""
         if self._loader is None:
             return [self.indices[rows] for rows in shuffle_batches(len(self), recipe, generator)]
         sampler = _copy_sampler(self._loader, int(torch.randint(2**62, (), generator=generator)))
-        return [torch.as_tensor(batch) for _ in range(recipe.epochs) for batch in sampler]
+        return [torch.as_tensor(batch) for _ in range(require(recipe.epochs)) for batch in sampler]
 
     def count_batches(self, recipe: Recipe) -> int:
         """Return the number of batches of a training."""
-        return recipe.steps(len(self)) if self._loader is None else recipe.epochs * len(self._loader)
+        return recipe.steps(len(self)) if self._loader is None else require(recipe.epochs) * len(self._loader)
 
     def batches(self, order: Sequence[Tensor], seed: int = 0, first: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield (inputs, targets) for each tensor of indices; 64-bit inputs are converted to 32 bits.
@@ -139,32 +151,54 @@ class Split:
                 "it, or let it draw from the global generators of torch, NumPy or Python, which are seeded for each batch."
             )
 
-    def make_folds(self, count: int) -> list[dict[str, Split]]:
-        """Split the examples into `count` parts; each fold has one part as `valid` and the others as `train`.
+    def make_folds(self, count: int | None) -> list[dict[str, Split]]:
+        """Split the examples into parts; each fold has one part as `valid` and the others as `train`.
+
+        Args:
+            count: Number of parts. If None, it is chosen, and a class with fewer examples is missing from some parts.
 
         Raises:
             RequestError: There are fewer examples than parts, or too few of a class.
         """
         from sklearn.model_selection import KFold, StratifiedKFold
 
-        if self._loader is not None or count > len(self):
+        parts = count or (FOLDS_OF_FEW if len(self) < FEW_EXAMPLES else FOLDS)
+        if self._loader is not None or parts > len(self):
             found = f"{len(self)} examples" if self._loader is None else "a DataLoader, which draws its own batches"
+            asked = f"folds is {parts}" if count else f"No valid data is given, so that {parts} folds would be made"
             raise RequestError(
-                f"folds is {count}, and the {self.name} data is {found}; expected data with at least one example for each fold."
+                f"{asked}, and the {self.name} data is {found}; expected data with at least one example for each fold. "
+                + ("Lower folds." if count else "Give valid=….")
             )
-        splitter, labels = KFold(count, shuffle=True, random_state=0), None
+        labels = self._list_classes()
+        if labels is None:
+            drawn = KFold(parts, shuffle=True, random_state=0).split(self.indices)
+        else:
+            values, numbers = labels.unique(return_counts=True)
+            if (rare := values[numbers < parts]).numel() and count:
+                raise RequestError(
+                    f"The class {rare[0]} has {int(numbers[numbers < parts][0])} of the {self.name} examples, so it is missing "
+                    f"from a fold; folds is {count}. Lower folds, or leave the class out."
+                )
+            # A class with too few examples for all parts is divided as if it were a part of the most frequent one.
+            labels = torch.where(torch.isin(labels, rare), values[numbers.argmax()], labels)
+            drawn = StratifiedKFold(parts, shuffle=True, random_state=0).split(self.indices, labels)
+        return [{"train": self._select(kept, "train"), "valid": self._select(held, "valid")} for kept, held in drawn]
+
+    def _list_classes(self) -> Tensor | None:
+        """Return the class of each example, or None where an example has another target than one class."""
         _, target = self.first(1)
-        if target.ndim == 1 and not target.is_floating_point():
-            labels = torch.cat([targets for _, targets in self.in_order(1024)])
-            splitter = StratifiedKFold(count, shuffle=True, random_state=0)
-            for label, found in zip(*(part.tolist() for part in labels.unique(return_counts=True)), strict=True):
-                if found < count:
-                    raise RequestError(
-                        f"The class {label} has {found} of the {self.name} examples, so it is missing from a fold; folds is "
-                        f"{count}. Lower folds, or leave the class out."
-                    )
-        parts = splitter.split(self.indices, labels)
-        return [{"train": self._select(kept, "train"), "valid": self._select(held, "valid")} for kept, held in parts]
+        if target.ndim != 1 or target.is_floating_point():
+            return None
+        return torch.cat([targets for _, targets in self.in_order(1024)])
+
+    def draw_batches(self, count: int, size: int, generator: torch.Generator) -> list[Tensor]:
+        """Draw the indices of batches of one size; no example is drawn twice before all were drawn once."""
+        order: list[Tensor] = []
+        while len(order) < count:
+            drawn = torch.randperm(len(self), generator=generator)[: len(self) // size * size]
+            order += self.indices[drawn].split(size)
+        return order[:count]
 
     def _select(self, rows: np.ndarray, name: str) -> Split:
         part = copy.copy(self)
@@ -182,14 +216,27 @@ def read_splits(
     """
     proxy = {label: Split(part, label, data) for label, part in proxy_data.items() if part is not None}
     others = {label: None if part is None else Split(part, label, data) for label, part in full_data.items()}
-    if ("valid" in proxy) == (data.folds > 1) or (data.folds > 1 and others.keys() & {"train", "valid"}):
+    folded = "valid" not in proxy if data.folds is None else data.folds > 1
+    if ("valid" in proxy) == folded or (folded and others.keys() & {"train", "valid"}):
         raise RequestError(
-            f"folds is {data.folds}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for `full`."
+            f"folds is {data.folds or 'chosen'}; give valid=…, or Data(folds=…) of at least 2 and neither valid nor other data for "
+            "`full`."
         )
-    folds = proxy["train"].make_folds(data.folds) if data.folds > 1 else [{}]
+    folds = proxy["train"].make_folds(data.folds) if folded else [{}]
     parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]
     whole = [{label: split for label, split in {**part, **others}.items() if split is not None} for part in parts]
     return {"proxy": parts, "full": whole}
+
+
+def describe_folds(folds: Sequence[Mapping[str, Split]], data: Data) -> list[str]:
+    """Say in a sentence that the training data were split, where nobody asked for it."""
+    if len(folds) == 1 or data.folds is not None:
+        return []
+    train, valid = (len(folds[0][part]) for part in ("train", "valid"))
+    return [
+        f"No validation data were given: {valid} of the {train + valid} train examples are held out, in {len(folds)} ways (folds; "
+        "Data(folds=…) chooses their number)."
+    ]
 
 
 def _to_dataset(data: Any, name: str, as_items: bool) -> Any:

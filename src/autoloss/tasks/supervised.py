@@ -24,15 +24,15 @@ from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, fi
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.replicates import Replicator
-from autoloss.tasks.splits import Split, read_splits
+from autoloss.tasks.splits import Split, describe_folds, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
-from autoloss.tasks.trainer_task import FullSchedule, Groups, Network, TrainerTask
+from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
 from autoloss.training.optimization import offer_step_rules
-from autoloss.training.recipe import Recipe, name_function, shorten_steps
+from autoloss.training.recipe import Recipe, name_function, require, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, Trainer, select_examples
 from autoloss.training.training import Diverged, Training
@@ -58,13 +58,13 @@ class SupervisedTask(TrainerTask):
             whose items are pairs (input, target), possibly with further parts, or dictionaries; or a `DataLoader` of a
             `Dataset`, whose batches, `collate_fn` and number of workers are used. A dictionary of inputs is passed to the network
             as named arguments, a tuple as positional ones; of a dictionary that it returns, `logits` or `out` is the prediction.
-        valid: Validation data, on which losses are compared; None with `Data(folds=…)`.
+        valid: Validation data, on which losses are compared. If None, parts of the training data are held out (`Data.folds`).
         activation: Activation between the network's output and the prediction: softmax, sigmoid or none; None with `branch`.
         metric: (activated prediction, target with the type of the data) → one number, higher is better, NaN if undefined.
             It is called once per sample in the rejection protocol and once on the whole split after training. An object with
             update, compute and reset, such as a `torchmetrics.Metric`, is updated batch by batch. The branch's metric if None.
         test: Test data, used for final figures only.
-        recipe: Recipe of the proxy training.
+        recipe: Recipe of the proxy training; numbers that it leaves out follow from the number of training examples.
         full: Network, recipe and data of the schedule `full` where they differ from the proxy's.
         groups: Makes parameter groups of the network, each with a `factor` on the learning rate.
         branch: Definition of y and p in place of an activation: for example `ActivatedBranch(encoding="edge")` for boundary
@@ -138,13 +138,18 @@ class SupervisedTask(TrainerTask):
         self.also = tuple(self._also)
         self._shown: Sequence[str] = ()
         self._fit = trainer
-        self.folds = data.folds
         self._splits = read_splits({"train": train, "valid": valid, "test": test}, full.data, data)
         proxy, whole = (folds[0] for folds in self._splits.values())
+        self.folds = len(self._splits["proxy"])
         self.recipes = {
-            "proxy": proxy["train"].adopt_batches(recipe),
-            "full": whole["train"].adopt_batches(full.recipe or recipe),
+            "proxy": proxy["train"].choose_numbers(recipe),
+            "full": whole["train"].choose_numbers(full.recipe or recipe, FULL_LENGTH if full.recipe else 1.0),
         }
+        self._choices = describe_folds(self._splits["proxy"], data)
+        if trainer is None:
+            learnt, chosen = proxy["train"], self.recipes["proxy"]
+            given, steps = learnt.adopt_batches(recipe), learnt.count_batches(chosen)
+            self._choices += describe_numbers(given, chosen, len(learnt), steps)
         self.lengthens = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -164,13 +169,9 @@ class SupervisedTask(TrainerTask):
         return {MAIN: self._branch}
 
     def steps(self, training: Training) -> int | None:
-        if self._fit is not None:
-            return None
-        recipe, train = (
-            self.recipes[training.schedule].follow(training),
-            self._splits[training.schedule][training.fold]["train"],
-        )
-        return shorten_steps(train.count_batches(recipe), training.fidelity)
+        recipe = self.recipes[training.schedule].follow(training)
+        train = self._splits[training.schedule][training.fold]["train"]
+        return None if self._fit is not None else shorten_steps(train.count_batches(recipe), training.fidelity)
 
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return super().recipe(schedule) if self._fit is None else {"trainer": name_function(self._fit)}
@@ -367,10 +368,11 @@ class SupervisedTask(TrainerTask):
     def _probe(self, branch: Branch) -> torch.Size:
         """Check the network on a few examples of each split, and return the shape of its prediction."""
         recipe, splits = self.recipes["proxy"], self._splits["proxy"][0]
+        size = require(recipe.batch_size)
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
             shapes = [
-                probe(network, split, branch, recipe.batch_size if label == "train" else split.evaluation_batch(recipe))
+                probe(network, split, branch, size if label == "train" else split.evaluation_batch(recipe))
                 for label, split in splits.items()
             ]
             for split in splits.values():
@@ -378,14 +380,10 @@ class SupervisedTask(TrainerTask):
         return shapes[0]
 
     def _draw_batches(self, limit: int, seed: int, generator: torch.Generator) -> Iterator[tuple[Inputs, Tensor]]:
-        """Draw `limit` batches, each for one sample; no example is drawn twice before all were drawn once."""
+        """Draw `limit` batches, each for one sample."""
         split = self._splits["proxy"][0]["train"]
-        count = len(split)
-        size = 1 if self._has_space else min(self._reading.rows_per_sample, count)
-        order: list[Tensor] = []
-        while len(order) < limit:
-            order += split.indices[torch.randperm(count, generator=generator)[: count // size * size]].split(size)
-        return split.batches(order[:limit], seed)
+        size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
+        return split.batches(split.draw_batches(limit, size, generator), seed)
 
 
 def _make_execution(device: str) -> Execution:

@@ -137,6 +137,10 @@ class Task(ABC):
         """Return the settings of a schedule as plain values; they are stored with a retraining."""
         return {}
 
+    def choices(self) -> Sequence[str]:
+        """Return one sentence for each thing that was not given and that the task chose, for `check` and the start of a search."""
+        return ()
+
     def diagnose(self) -> Sequence[str]:
         """Return one sentence for each apparent mistake in data or network, for `check` and the start of a search."""
         return ()

@@ -17,6 +17,8 @@ from autoloss.training.trainer import Trainer
 from autoloss.training.training import Diverged, Observe, Scored, Training
 
 Network = Callable[[], Any] | nn.Module
+FULL_LENGTH = 10.0
+"""Epochs of a recipe of the schedule `full` that leaves them to be chosen, in epochs of a proxy; as in the paper."""
 Groups = Callable[[Any], Iterable[Mapping[str, Any]]]
 """Network → its parameter groups, each with a `factor` on the learning rate."""
 
@@ -50,6 +52,7 @@ class TrainerTask(Task):
     lengthens = True
     recipes: Mapping[str, Recipe]
     _full: FullSchedule
+    _choices: Sequence[str] = ()
 
     @abstractmethod
     def _trainer(
@@ -76,5 +79,20 @@ class TrainerTask(Task):
     def untrained(self, seed: int) -> float | None:
         return self._trainer({}, Training(seed=seed)).untrained(seed)
 
+    def choices(self) -> Sequence[str]:
+        return self._choices
+
     def recipe(self, schedule: str) -> Mapping[str, Any]:
         return self.recipes[schedule].as_values()
+
+
+def describe_numbers(given: Recipe, chosen: Recipe, examples: int, steps: int) -> list[str]:
+    """Say in a sentence which numbers of a recipe were chosen, in the form in which they can be given; nothing where all were.
+
+    >>> recipe = Recipe(learning_rate=0.1)
+    >>> describe_numbers(recipe, recipe.choose(200), 200, 204)
+    ['Chosen for 200 training examples: epochs=17, batch_size=16 (204 steps).']
+    """
+    before, now = given.as_values(), chosen.as_values()
+    numbers = [f"{name}={now[name]:g}" for name in ("epochs", "batch_size", "learning_rate") if before[name] is None]
+    return [f"Chosen for {examples} training examples: {', '.join(numbers)} ({steps} steps)."] if numbers else []

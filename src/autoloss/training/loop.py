@@ -23,7 +23,7 @@ from autoloss.training import distribution
 from autoloss.training.checkpoints import Checkpoints, Metadata, TrainingState, save_network
 from autoloss.training.execution import Execution
 from autoloss.training.optimization import Rates, make_optimizer
-from autoloss.training.recipe import Recipe
+from autoloss.training.recipe import Recipe, require
 from autoloss.training.training import Diverged, Observe
 
 Batch = TypeVar("Batch")
@@ -65,9 +65,10 @@ def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> l
     Args:
         count: Number of training examples; if it is below the batch size, every batch holds all of them.
     """
-    size = min(recipe.batch_size, count)
+    recipe = recipe.choose(count)
+    size = min(require(recipe.batch_size), count)
     whole = count // size * size
-    epochs = [torch.randperm(count, generator=generator)[:whole] for _ in range(recipe.epochs)]
+    epochs = [torch.randperm(count, generator=generator)[:whole] for _ in range(require(recipe.epochs))]
     return list(torch.cat(epochs).split(size))
 
 

@@ -26,7 +26,7 @@ def make_optimizer(groups: Iterable[Mapping[str, Any]], recipe: Recipe) -> torch
     """
     # Optimizers add their settings to the groups in place.
     copies = [dict(group) for group in groups]
-    rate, decay = recipe.learning_rate, recipe.weight_decay
+    rate, decay = recipe.base_rate, recipe.weight_decay
     if recipe.optimizer in ("adam", "adamw"):
         make = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
         return make(copies, lr=rate, weight_decay=decay)
@@ -122,7 +122,7 @@ class Rates:
             {
                 **group,
                 "params": [torch.nn.Parameter(torch.zeros(1))],
-                "lr": self._recipe.learning_rate * group.get("factor", 1.0),
+                "lr": self._recipe.base_rate * group.get("factor", 1.0),
             }
             for group in self._optimizer.param_groups
         ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -19,11 +20,27 @@ MakeOptimizer = Callable[..., Any]
 """Called with parameter groups and `lr=…`; returns a `torch.optim.Optimizer`."""
 MakeSchedule = Callable[[Any, int], Any]
 """Called with an optimizer and the number of steps of the training; returns a scheduler of `torch.optim.lr_scheduler`."""
+Number = TypeVar("Number", int, float)
+
+LEAST_STEPS, USUAL_STEPS = 200, 1000
+"""Optimizer steps of a training whose epochs are chosen: at least, and at most where that is more than one epoch."""
+USUAL_EPOCHS = 3
+"""Epochs that are chosen where they have neither fewer nor more steps than these."""
+BATCHES = 8
+"""Batches of an epoch, at least, where the batch size is chosen."""
+SMALLEST_BATCH, USUAL_BATCH, LARGEST_BATCH = 8, 32, 128
+"""Batch sizes that are chosen: for little data, usually, and where an epoch would have more than `USUAL_STEPS` steps."""
+SGD_RATE = 0.05
+ADAM_RATE = 1e-3
+"""Adam's usual learning rate (Kingma & Ba, 2015, Algorithm 1), also in place of a rate that was chosen for SGD."""
 
 
 @declare("recipe.")
 class Recipe:
-    """Optimizer, schedule, batch size and regularisation of a training; the defaults are the paper's segmentation proxy.
+    """Optimizer, schedule, batch size and regularisation of a training.
+
+    Epochs, batch size and learning rate that are not given follow from the number of training examples (`choose`), so that little
+    data, too, are trained on for some 200 steps.
 
     Raises:
         RequestError: A value is outside its range.
@@ -33,15 +50,17 @@ class Recipe:
     (12, 0.1)
     """
 
-    epochs: Count = 3
-    """Passes over the training data."""
-    batch_size: Count = 32
-    """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one."""
+    epochs: Count | None = None
+    """Passes over the training data. If None, three of them, or as many as have 200 steps; for much data fewer."""
+    batch_size: Count | None = None
+    """Examples per optimizer step. The last, incomplete batch of an epoch is dropped unless it is the only one. If None, 8 to 32
+    for up to 32,000 examples, and up to 128 for more."""
     optimizer: Literal["sgd", "adam", "adamw"] | MakeOptimizer = "sgd"
     """sgd, adam, adamw, or a class or function that is called with the parameters and `lr=…`, such as `torch.optim.AdamW` or
     `functools.partial(torch.optim.AdamW, weight_decay=0.05)`; the recipe's momentum and weight decay are then ignored."""
-    learning_rate: Positive = 0.02
-    """Initial learning rate, after the warm-up."""
+    learning_rate: Positive | None = None
+    """Initial learning rate, after the warm-up. If None, 0.05 for sgd and 0.001 for adam and adamw; of a function, the default of
+    its argument `lr`, or 0.001."""
     momentum: ShareBelowOne = 0.9
     """Momentum of SGD; Adam and AdamW use their defaults."""
     weight_decay: Amount = 5e-4
@@ -68,9 +87,36 @@ class Recipe:
     evaluation_batch: Count | None = None
     """Batch size of the evaluation, 1 if examples differ in size; `batch_size` if None."""
 
+    def choose(self, examples: int, *, batches: int | None = None, length: float = 1.0) -> Recipe:
+        """Return a copy in which epochs, batch size and learning rate have numbers; those that are given stay.
+
+        Args:
+            examples: Number of training examples.
+            batches: Batches of an epoch, where something else than the batch size decides it.
+            length: Factor on epochs that are chosen.
+
+        >>> chosen = Recipe(learning_rate=0.1).choose(200)
+        >>> chosen.epochs, chosen.batch_size, chosen.learning_rate, chosen.steps(200)
+        (17, 16, 0.1, 204)
+        """
+        size = _choose_batch_size(examples) if self.batch_size is None else self.batch_size
+        each = batches or max(1, examples // size)
+        epochs = max(1, round(_choose_epochs(each) * length)) if self.epochs is None else self.epochs
+        return dataclasses.replace(self, epochs=epochs, batch_size=size, learning_rate=self.base_rate)
+
+    @property
+    def base_rate(self) -> float:
+        """The learning rate, or the usual one of the optimizer where none is given."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if not callable(self.optimizer):
+            return SGD_RATE if self.optimizer == "sgd" else ADAM_RATE
+        rate = inspect.signature(self.optimizer).parameters.get("lr")
+        return rate.default if rate is not None and isinstance(rate.default, float) else ADAM_RATE
+
     def follow(self, training: Training) -> Recipe:
         """Return the recipe of one training: with its rate, step rule and length."""
-        recipe = dataclasses.replace(self, epochs=max(1, round(self.epochs * training.length)))
+        recipe = dataclasses.replace(self, epochs=max(1, round(require(self.epochs) * training.length)))
         changes: Mapping[str, Any] = STEP_RULES[training.step_rule]
         return dataclasses.replace(recipe, **changes).scale_learning_rate(training.learning_rate)
 
@@ -78,7 +124,7 @@ class Recipe:
         """Return a copy with the learning rate multiplied by `factor`, in every step."""
         if callable(self.schedule):
             return self if factor == 1 else dataclasses.replace(self, schedule=ScaledSchedule(self.schedule, factor))
-        return dataclasses.replace(self, learning_rate=self.learning_rate * factor)
+        return dataclasses.replace(self, learning_rate=self.base_rate * factor)
 
     def shorten(self, fidelity: float) -> Recipe:
         """Return a copy for a share of the schedule, with the warm-up shortened in proportion."""
@@ -86,7 +132,8 @@ class Recipe:
 
     def steps(self, examples: int, fidelity: float = 1.0) -> int:
         """Return the number of optimizer steps on `examples` training examples, in a share of the schedule."""
-        return shorten_steps(self.epochs * max(1, examples // self.batch_size), fidelity)
+        chosen = self.choose(examples)
+        return shorten_steps(require(chosen.epochs) * max(1, examples // require(chosen.batch_size)), fidelity)
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 1; only for a schedule given by name."""
@@ -96,8 +143,8 @@ class Recipe:
         share = {"poly": (1 - done) ** self.power, "cosine": (1 + math.cos(math.pi * done)) / 2, "constant": 1.0}
         # Rounded: a milestone is a whole number of epochs, also if its share is inexact in floating point.
         share["steps"] = 0.1 ** sum(step - 1 >= round(milestone * steps) for milestone in self.milestones)
-        least = min(self.minimum_learning_rate, self.learning_rate)
-        scheduled = least + (self.learning_rate - least) * share[self.schedule]
+        least = min(self.minimum_learning_rate, self.base_rate)
+        scheduled = least + (self.base_rate - least) * share[self.schedule]
         return scheduled * min(1.0, step / self.warmup_steps) if self.warmup_steps else scheduled
 
     def as_values(self) -> Mapping[str, Any]:
@@ -105,8 +152,6 @@ class Recipe:
         return {field.name: name_function(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
-ADAM_RATE = 1e-3
-"""Adam's usual learning rate (Kingma & Ba, 2015, Algorithm 1), in place of a rate that was chosen for SGD."""
 CLIP_NORM = 0.5
 STEP_RULES: Mapping[StepRule, Mapping[str, Any]] = {
     "recipe": {},
@@ -126,6 +171,32 @@ class ScaledSchedule:
 
     def __call__(self, optimizer: Any, steps: int) -> Any:
         return self.make(optimizer, steps)
+
+
+def require(number: Number | None) -> Number:
+    """Return a number of a recipe.
+
+    Raises:
+        TypeError: It was neither given nor chosen.
+    """
+    if number is None:
+        raise TypeError("The recipe leaves this number out; Recipe.choose(number of training examples) chooses it.")
+    return number
+
+
+def _choose_batch_size(examples: int) -> int:
+    """Return a power of two."""
+    size = SMALLEST_BATCH
+    while size < USUAL_BATCH and 2 * size * BATCHES <= examples:
+        size *= 2
+    while size < LARGEST_BATCH and examples // size > USUAL_STEPS:
+        size *= 2
+    return size
+
+
+def _choose_epochs(batches: int) -> int:
+    """Return the number of epochs of so many batches each."""
+    return max(1, math.ceil(LEAST_STEPS / batches), min(USUAL_EPOCHS, USUAL_STEPS // batches))
 
 
 def shorten_steps(steps: int, fidelity: float) -> int:

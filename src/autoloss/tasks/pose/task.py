@@ -25,6 +25,7 @@ from autoloss.tasks.pose.metrics import METRICS, Poses, evaluate_poses, share_of
 from autoloss.tasks.pose.skeleton import MIRRORED
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
+from autoloss.training.recipe import require
 from autoloss.training.trainer import Figures
 from autoloss.training.training import Training
 
@@ -126,7 +127,7 @@ class PoseTask(ImageTask):
         self, network: nn.Module, data: PeopleImages, indices: Sequence[int], training: Training, execution: Execution
     ) -> Figures | str:
         recipe = self.recipes[training.schedule]
-        batch_size = recipe.evaluation_batch or recipe.batch_size
+        batch_size = recipe.evaluation_batch or require(recipe.batch_size)
         poses = list(self.predict(network, data, indices, execution, batch_size))
         if not all(np.isfinite(image.scores).all() for image in poses):
             return "a prediction is not finite"

@@ -1,13 +1,15 @@
 """The tasks voc-seg, cityscapes-seg and folder-seg: semantic segmentation (Section 4.1 and Appendix A.1).
 
-The defaults are the paper's: those of the proxy in `ScheduleOptions` and `Recipe`, those of retraining in `FULL`, and `HELD_OUT` of
-the data. All of them are options of the tasks, those of retraining with the prefix `full_`.
+The defaults are the paper's: those of the proxy in `ScheduleOptions` and `PAPER`, those of retraining in `FULL`, and `HELD_OUT` of
+the data. All of them are options of the tasks, those of retraining with the prefix `full_`. A folder of a user's own may hold a few
+images: epochs and batch size of folder-seg follow from their number.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
@@ -37,11 +39,13 @@ from autoloss.training.recipe import Recipe
 
 NETWORKS = {"deeplabv3+": "deeplab", "pspnet": "pspnet"}
 """Name → module of `networks`, with a function of the same name."""
+PAPER = Recipe(epochs=3, batch_size=32, learning_rate=0.02)
+"""The recipe of the paper's proxy (Appendix A.1)."""
 
 
 @declare()
 class ScheduleOptions:
-    """Network, size of crops and recipe of a schedule; the defaults, with those of `Recipe`, are the paper's proxy."""
+    """Network, size of crops and recipe of a schedule; the defaults are the paper's proxy."""
 
     network: Literal["deeplabv3+", "pspnet"] = "deeplabv3+"
     """deeplabv3+ or pspnet."""
@@ -55,10 +59,10 @@ class ScheduleOptions:
     """Side of a crop in pixels. The proxy evaluates whole images resized to this side, retraining at their own size."""
     head_factor: Positive = 10.0
     """Factor on the learning rate of all layers but the backbone."""
-    recipe: Recipe = Recipe()
+    recipe: Recipe = PAPER
 
     def __post_init__(self) -> None:
-        if self.recipe.batch_size < 2:
+        if self.recipe.batch_size == 1:
             raise RequestError("batch_size is 1; expected at least 2 for batch normalisation.")
 
     def build(self, classes: int) -> Callable[[], Any]:
@@ -80,8 +84,17 @@ class ScheduleOptions:
 
 PROXY = ScheduleOptions()
 FULL = ScheduleOptions(
-    backbone="resnet101", output_stride=8, side=512, recipe=Recipe(epochs=30, auxiliary=0.4, evaluation_batch=1)
+    backbone="resnet101",
+    output_stride=8,
+    side=512,
+    recipe=replace(PAPER, epochs=30, auxiliary=0.4, evaluation_batch=1),
 )
+PAPERS = {"proxy": PROXY, "full": FULL}
+OF_FOLDERS = {
+    schedule: replace(options, recipe=replace(options.recipe, epochs=None, batch_size=None))
+    for schedule, options in PAPERS.items()
+}
+"""Schedule → its options for a folder of any number of images."""
 TOLERANCE = 5
 """Tolerance of the boundary metrics in pixels, at the paper's sizes (as in Auto-Seg-Loss)."""
 
@@ -128,11 +141,16 @@ def inspect_splits(find_splits: Callable[[Any], ImageSplits], options: Segmentat
     return [inspect_masks(images) for images in (*searched, splits.test)]
 
 
-def _make_factory(name: str, options: type, find_splits: Callable[[Any], ImageSplits]) -> TaskFactory:
+def _make_factory(
+    name: str,
+    options: type,
+    find_splits: Callable[[Any], ImageSplits],
+    schedules: Mapping[str, ScheduleOptions] = PAPERS,
+) -> TaskFactory:
     return TaskFactory(
         name=name,
         options=options,
-        schedules={"proxy": PROXY, "full": FULL},
+        schedules=schedules,
         build=functools.partial(build_task, name, find_splits),
         inspect_data=functools.partial(inspect_splits, find_splits),
     )
@@ -140,7 +158,7 @@ def _make_factory(name: str, options: type, find_splits: Callable[[Any], ImageSp
 
 voc_seg = _make_factory("voc-seg", VocOptions, split_voc)
 cityscapes_seg = _make_factory("cityscapes-seg", CityscapesOptions, split_cityscapes)
-folder_seg = _make_factory("folder-seg", FolderOptions, split_folder)
+folder_seg = _make_factory("folder-seg", FolderOptions, split_folder, OF_FOLDERS)
 
 
 def _proxy_data(splits: ImageSplits, side: int) -> dict[str, Any]:
