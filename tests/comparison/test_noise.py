@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean
+from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, shrink_means
 from autoloss.training.training import Replicates
 
 RESAMPLES = 64
@@ -97,3 +97,17 @@ def test_a_difference_far_above_its_noise_is_told():
     estimate = Estimate(0.3, 0.02, 5, 0.05, 113, 63)
     assert estimate.p_value < 0.001
     assert estimate.resolution == pytest.approx(0.1, abs=0.001)
+
+
+def test_a_high_mean_of_few_seeds_counts_for_less_than_one_of_many():
+    few, many, low = [0.9, 0.69], [0.78, 0.8, 0.79, 0.79], [0.6, 0.7, 0.65, 0.65]
+    shrunken = shrink_means([few, many, low])
+    assert shrunken[1] > shrunken[0] > shrunken[2]
+
+
+def test_equally_many_seeds_keep_their_order_and_exact_scores_stay():
+    scores = [[0.5, 0.6], [0.7, 0.5], [0.9, 0.8]]
+    shrunken = shrink_means(scores)
+    assert sorted(range(3), key=shrunken.__getitem__) == [0, 1, 2]
+    assert shrink_means([[0.5, 0.5], [0.7, 0.7]]) == [0.5, 0.7]
+    assert shrink_means([[0.5], [0.7]]) == [0.5, 0.7]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from autoloss.comparison.entrant import Entrant
@@ -9,6 +12,7 @@ from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.recommendation import recommend
 from autoloss.comparison.table import Row
 from autoloss.proposing.records import Outcome, State
+from autoloss.training.training import Replicates
 
 GIVEN = Entrant("ce", "baseline/ce", baseline=True)
 TUNED = Entrant("ce (one norm)", "baseline/ce", baseline=True, step_rule="one_norm", learning_rate=3.0)
@@ -71,3 +75,23 @@ def test_without_a_comparison_the_ladder_alone_speaks(ladder: Ladder | None):
     found = recommend([], None, ladder, "baseline/ce")
     assert (found is None) == (ladder is None)
     assert found is None or found.recipe == {"step_rule": "one_norm"}
+
+
+def test_what_is_new_has_to_be_ahead_of_the_best_known_loss_even_where_that_is_not_significant():
+    # The known loss is ahead of the standard one within its noise only, and the loss found of the known one likewise.
+    uneven = tuple(Outcome(state=State.SCORED, score=0.89 + 0.05 * (-1) ** (at // 2)) for at in range(8))
+    found = recommend([row(TUNED, 0.86), Row(SHELF, uneven), row(FOUND, 0.9)], 7, LADDER, "baseline/ce")
+    assert found is not None
+    assert found.origin == "standard"
+    assert "That may be chance" in found.reason
+
+
+def test_a_lead_that_other_examples_may_turn_is_no_reason_for_a_new_loss():
+    rows = [row(TUNED, 0.86), row(FOUND, 0.9)]
+    assert recommend(rows, 7, LADDER, "baseline/ce").origin == "found"
+    spread = [Replicates(60, tuple(0.04 * math.sin(at) for at in range(64))), Replicates(60, (0.0,) * 64)]
+    noisy = [
+        replace(one, outcomes=tuple(replace(outcome, replicates=part) for outcome in one.outcomes))
+        for one, part in zip(rows, spread, strict=True)
+    ]
+    assert recommend(noisy, 7, LADDER, "baseline/ce").origin == "standard"

@@ -29,11 +29,13 @@ def confirm_and_compare(
     say: Say,
     observe: Callable[[int, int], None] = lambda done, expected: None,
     ladder: Ladder | None = None,
+    rivals: Sequence[Entrant] = (),
 ) -> None:
     """Train the best candidates on new seeds, then compare the best of them with the baselines on the test split.
 
     Args:
         best: The best candidates of the search, at most `final.confirm` of them.
+        rivals: What they have to be ahead of, and is raced with them: the ladder's best, and the best known loss.
         say: Called with a sentence about what is trained next.
         observe: Called with (trainings that are done, those of the whole finale) after each training.
         ladder: As for `compare_with_baselines`.
@@ -41,9 +43,10 @@ def confirm_and_compare(
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
-    record = Record(store, count_trainings(settings, len(best), task), observe)
+    record = Record(store, count_trainings(settings, len(best), task, len(rivals)), observe)
     if settings.confirm_seeds:
-        best = _confirm(best, seed, settings, dispatcher, record, say)
+        ranked = _confirm([*best, *rivals], seed, settings, dispatcher, record, say)
+        best = [one for one in ranked if one.number is not None]
     if not settings.compare or not settings.compare_seeds:
         return
     if TEST not in task.splits:
@@ -61,14 +64,16 @@ def confirm_and_compare(
     compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder)
 
 
-def count_trainings(settings: FinalSettings, best: int, task: Task) -> int:
+def count_trainings(settings: FinalSettings, best: int, task: Task, rivals: int = 0) -> int:
     """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
 
     Args:
         best: Number of the best candidates.
+        rivals: Number of further losses that are confirmed with them.
     """
     best = min(best, settings.confirm)
-    confirmed = best * settings.confirm_seeds + min(settings.finalists, best) * settings.finalist_seeds
+    raced = best + rivals
+    confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
         return confirmed if settings.confirm_seeds else 0
     entrants = min(settings.compare, best) + len(baselines(task))
@@ -83,7 +88,11 @@ def _confirm(
 ) -> list[Entrant]:
     """Train the best on new seeds, then let the finalists race; return all in their new order."""
     count = settings.confirm_seeds
-    say(f"Confirming the top {len(best)} candidates: {count} new training seeds each ({len(best) * count} trainings).")
+    candidates = sum(one.number is not None for one in best)
+    beside = "" if candidates == len(best) else " and the best of the ladder"
+    say(
+        f"Confirming the top {candidates} candidates{beside}: {count} new training seeds each ({len(best) * count} trainings)."
+    )
     compare_losses(best, training_seeds(seed, CONFIRMATION, count), "valid", dispatcher, record)
     race = follow_race(best, seed, settings, record.outcomes)
     if race.missing:

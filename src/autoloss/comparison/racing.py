@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from autoloss.comparison.entrant import CONFIRMATION, Entrant, training_seeds
-from autoloss.comparison.noise import find_quantile
+from autoloss.comparison.noise import find_quantile, shrink_means
 from autoloss.comparison.table import Row, collect_rows, sort_by_mean
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
@@ -26,7 +26,8 @@ class Race:
     """Progress of the confirmation.
 
     Args:
-        rows: The entrants with their outcomes so far, by their mean; then those with a training without a score.
+        rows: The entrants with their outcomes so far, by their mean, shrunken by its noise; then those with a training without a
+            score.
         missing: The trainings of the round under way; empty at the end.
     """
 
@@ -46,7 +47,7 @@ def follow_race(
     finalist_seeds` trainings after the first round, and a training without a score takes its loss out for good.
 
     Args:
-        entrants: The best candidates of the search.
+        entrants: The best candidates of the search, and what they have to be ahead of.
         seed: The run's.
     """
     first, most = settings.confirm_seeds, settings.confirm_seeds + MOST * settings.finalist_seeds
@@ -66,7 +67,15 @@ def follow_race(
             row = rows[entrant]
             rows[entrant] = replace(row, outcomes=(*row.outcomes, *(recorded[job] for job in turn)))
             left -= len(turn)
-    return Race(sort_by_mean(list(rows.values())), [job for job in beginning if job not in recorded] or missing)
+    return Race(_rank(list(rows.values())), [job for job in beginning if job not in recorded] or missing)
+
+
+def _rank(rows: Sequence[Row]) -> list[Row]:
+    """Sort rows by their mean, shrunken by its noise, the best first; those without one last."""
+    whole = [row for row in rows if row.mean is not None]
+    shrunken = shrink_means([row.score.finite for row in whole])
+    order = sorted(range(len(whole)), key=lambda at: shrunken[at], reverse=True)
+    return [*(whole[at] for at in order), *(row for row in rows if row.mean is None)]
 
 
 def _find_finalists(rows: Iterable[Row], settings: FinalSettings) -> list[Row]:

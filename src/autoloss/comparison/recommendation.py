@@ -56,7 +56,8 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
 
     The first choice is the standard loss as the ladder trains it best. A known loss takes its place only where it is significantly
     better (paired over training seeds and examples, corrected by Bonferroni for the number of known losses), and the loss found
-    that of the first two.
+    theirs only where it is significantly better than the first choice and than the best of the known ones: what is new needs more
+    evidence than what others have used. A difference is significant where p < 0.05 over training seeds and examples together.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -79,8 +80,15 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
     chosen, origin, reason = first, "standard", "No other loss is significantly better than it on held-out data."
     if better := _find_better(known, first):
         chosen, origin, reason = better[0], "shelf", _describe(better[0], first, better[1])
-    if found is not None and (better := _find_better([found], chosen)):
-        reason, origin, chosen = _describe(found, chosen, better[1]), "found", found
+    if found is None:
+        return _make(chosen.entrant, origin, reason)
+    rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
+    leads = [(row, pair) for row in rivals if (pair := compare_paired(found.score, row.score)) is not None]
+    closest, lead = min(leads, key=lambda one: one[1].value)
+    if all(_is_better(pair) for _, pair in leads):
+        return _make(found.entrant, "found", _describe(found, closest, lead))
+    if lead.value > 0:
+        reason = f"{reason} {_describe(found, closest, lead)} That may be chance."
     return _make(chosen.entrant, origin, reason)
 
 
@@ -97,11 +105,14 @@ def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, Estimate] | None:
     rivals = [row for row in sort_by_mean(list(rows)) if row is not than]
     for row in rivals:
         pair = compare_paired(row.score, than.score)
-        if pair is None or pair.p_value is None:
-            continue
-        if pair.value > 0 and pair.p_value * len(rivals) < SIGNIFICANT:
+        if pair is not None and _is_better(pair, len(rivals)):
             return row, pair
     return None
+
+
+def _is_better(pair: Estimate, tests: int = 1) -> bool:
+    """Return True if a difference is significantly above 0 among so many tests (Bonferroni)."""
+    return pair.value > 0 and pair.p_value is not None and pair.p_value * tests < SIGNIFICANT
 
 
 def _describe(row: Row, than: Row, paired: Estimate) -> str:

@@ -159,16 +159,27 @@ class Search:
     @cached_property
     def finalists(self) -> Sequence[Entrant]:
         """The best losses, which are trained on new seeds; those that learned nothing are left out."""
-        count = self.configuration.final.confirm
-        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + count])
+        return self._learned[: self.configuration.final.confirm]
+
+    @cached_property
+    def rivals(self) -> Sequence[Entrant]:
+        """What the finalists are raced with: the ladder's best, and the best loss that the search started from."""
+        known = next((one for one in self._learned if one.known), None)
+        found = [] if known is None or known in self.finalists else [known]
+        best = None if self.ladder is None else self.ladder.best
+        return found if best is None else [*found, best.entrant]
+
+    @cached_property
+    def _learned(self) -> Sequence[Entrant]:
+        """The best losses without those that learned nothing."""
+        ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + self.configuration.final.confirm])
         learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
         known = {_leave_out_factors(loss) for loss in self.configuration.evolution.start}
-        chosen = [ranked[at] for at in learned[:count]]
         return [
             Entrant(f"#{row['id']}", row["loss"], known=_leave_out_factors(row["loss"]) in known).follow(
                 self.configuration.search
             )
-            for row in chosen
+            for row in map(ranked.__getitem__, learned)
         ]
 
     @cached_property
@@ -186,9 +197,9 @@ class Search:
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:
-        """The finalists, trained again on new seeds of the valid split; the one with the highest mean first."""
+        """The finalists and what they are raced with, trained again on new seeds of the valid split; the best first."""
         seed, final = self.configuration.seed, self.configuration.final
-        return follow_race(self.finalists, seed, final, self.reader.trainings).rows
+        return follow_race([*self.finalists, *self.rivals], seed, final, self.reader.trainings).rows
 
     @cached_property
     def comparison(self) -> Sequence[Row]:

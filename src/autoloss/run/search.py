@@ -241,12 +241,12 @@ def _drive(
         store.rest_with(dispatcher.queue.rest)
         end = run_loop(history, store, dispatcher, watch)
         if final:
-            best = open_run(directory).finalists
+            found = open_run(directory)
+            best = found.finalists
             if not best and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
-            confirm_and_compare(
-                best, task, configuration, dispatcher, store, say, _count(observe), open_run(directory).ladder
-            )
+            count, ladder = _count(observe), found.ladder
+            confirm_and_compare(best, task, configuration, dispatcher, store, say, count, ladder, found.rivals)
     if dispatcher.queue.losses:
         say(dispatcher.queue.describe_losses())
     if isinstance(workers, FaultyWorkers):
