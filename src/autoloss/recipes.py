@@ -272,6 +272,7 @@ DEFAULT: Mapping[str, Any] = {
     "evolution.tournament": 0.25,
     "offspring.fresh": 0.25,
     "evolution.start": ("shelf",),
+    "evolution.valid_draws": True,
     "ladder.share": 0.2,
 }
 """Settings of a search that has some tens of trainings; docs/results.md shows what each of them gains.

@@ -111,6 +111,9 @@ class EvolutionSettings:
     """K, the number of candidates drawn from nothing at the beginning."""
     start: tuple[str, ...] = ()
     """Losses to start from instead of the first of the K draws. In place of one that is rejected, a loss is drawn."""
+    valid_draws: bool = False
+    """Draw only trees that depend on prediction and target, as likely as the others would be rejected for it, and leave out the
+    operators that change nothing on a branch's shape, such as pools of rows. Without it, nine of ten trees are drawn in vain."""
     depth: Annotated[int, Field(ge=1, le=6)] = 3
     """D, operators on every path of a tree drawn from nothing."""
     tournament: PositiveShare = 0.05

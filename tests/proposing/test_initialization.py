@@ -5,8 +5,10 @@ from itertools import product
 from random import Random
 
 import pytest
+from scipy.stats import chi2_contingency
 
-from autoloss.proposing.initialization import initial_expression
+from autoloss.errors import RequestError
+from autoloss.proposing.initialization import initial_expression, valid_expression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Alphabet, Expression
 from autoloss.space.operators import OPERATORS
@@ -65,3 +67,51 @@ def test_operators_are_equally_likely_and_so_are_leaves():
 
 def test_equal_generators_give_equal_trees():
     assert initial_expression(FULL, 3, Random(5)) == initial_expression(FULL, 3, Random(5))
+
+
+ENUMERABLE = {
+    "prediction and target": Alphabet(FULL.leaves_and_roles, tuple(OPERATORS[name] for name in ("neg", "exp", "add"))),
+    "both at once": Alphabet({"i": Role.BOTH, "y": Role.TARGET}, tuple(OPERATORS[name] for name in ("neg", "mul"))),
+    "three leaves": Alphabet(
+        {"y": Role.TARGET, "p": Role.PREDICTION, "q": Role.PREDICTION}, (OPERATORS["add"], OPERATORS["neg"])
+    ),
+}
+
+
+def differ(first: Counter[str], second: Counter[str]) -> float:
+    """The p-value of a chi-square test that two samples of trees come from one distribution; rare trees are one class."""
+    rows: list[list[int]] = [[0, 0]]
+    for text in first | second:
+        pair = [first[text], second[text]]
+        if sum(pair) < 20:
+            rows[0] = [old + new for old, new in zip(rows[0], pair, strict=True)]
+        else:
+            rows.append(pair)
+    return chi2_contingency([row for row in rows if sum(row)]).pvalue
+
+
+@pytest.mark.parametrize("name", ENUMERABLE)
+def test_valid_trees_are_as_likely_as_among_random_ones(name):
+    alphabet = ENUMERABLE[name]
+    random, valid = Random(1), Random(2)
+    trees = (initial_expression(alphabet, 2, random) for _ in range(30_000))
+    kept = Counter(str(tree) for tree in trees if tree.holds(alphabet.leaves_and_roles))
+    drawn = Counter(str(valid_expression(alphabet, 2, valid)) for _ in range(kept.total()))
+    assert kept.total() > 3_000
+    assert differ(kept, drawn) > 0.01
+    # A test that sees a difference where there is one: leaves that are drawn at random until each role is there.
+    biased = Counter({text: count * (2 if "neg(" in text else 1) for text, count in drawn.items()})
+    assert differ(kept, biased) < 1e-6
+
+
+def test_each_valid_tree_of_a_small_space_is_reached_and_no_other():
+    alphabet = Alphabet(FULL.leaves_and_roles, (OPERATORS["neg"], OPERATORS["add"]))
+    reached = {str(valid_expression(alphabet, 1, Random(seed))) for seed in range(200)}
+    assert reached == {"add(y, p)", "add(p, y)"}
+    assert {valid_expression(FULL, 3, Random(seed)).depth for seed in range(200)} == {3}
+    assert all(valid_expression(FULL, 3, Random(seed)).holds(FULL.leaves_and_roles) for seed in range(200))
+
+
+def test_a_space_without_a_valid_tree_is_named():
+    with pytest.raises(RequestError, match=r"No tree of depth 3 .* neg, exp\. Keep add or mul \(space.without\)"):
+        valid_expression(Alphabet(FULL.leaves_and_roles, (OPERATORS["neg"], OPERATORS["exp"])), 3, Random(0))

@@ -15,6 +15,7 @@ from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
+from autoloss.proposing.equivalence import pack_verdict
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.mutation import Kind
 from autoloss.rejection.compiled.engine import CompiledEngine
@@ -196,7 +197,7 @@ def test_a_batch_of_rejection_tests_equals_one_at_a_time(maker: str):
     assert together.test(0, []) == []
     known = [one.key for one in found if one.simulated][:2]
     for tester in (together, alone):
-        tester.learn(b"".join(known), 0)
+        tester.learn(b"".join(pack_verdict(key, passed=True) for key in known), 0)
         tester._tested.clear()
     assert (again := together.test(4, trees)) == results(alone, trees)
     assert [one.key in known for one in found if one.key] == [not one.simulated for one in again if one.key]
@@ -218,7 +219,7 @@ def test_a_job_runner_hands_over_whole_batches_and_stops_at_the_first_that_passe
     drawn = [draw_attempt(3, "main", Kind.FRESH, number, None, tester.alphabet, settings, 0) for number in numbers]
     alone = Evaluator(task, samples, configuration).get_tester("main")
     every = [alone.test(number, [tree])[0] for number, tree in enumerate(drawn, 7)]
-    first = next((place for place, one in enumerate(every, 1) if one.simulated and one.reason is None), count)
+    first = next((place for place, one in enumerate(every, 1) if alone.passes(one)), count)
     assert expected == every[:first]
 
     batches: list[int] = []

@@ -27,6 +27,7 @@ PAPER = {
     "rejection.admit_standard": False,
     "evolution.start": (),
     "ladder.share": 0.0,
+    "evolution.valid_draws": False,
 }
 """What the recipe of the paper stands for, where the recipe itself cannot be named."""
 SETTINGS = {

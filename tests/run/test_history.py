@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 import autoloss
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing import machine
+from autoloss.proposing.equivalence import pack_verdict, unpack_verdicts
 from autoloss.proposing.history import History, as_text
+from autoloss.proposing.jobs import RejectionBatch
 from autoloss.proposing.records import Origin, State
 from autoloss.run.results import Search, open_run
 from autoloss.settings import Configuration
@@ -87,6 +90,18 @@ def test_a_resumed_run_with_a_larger_budget_equals_one_long_run(clean, tmp_path)
     assert list(as_text(longer.history)) == clean
 
 
+def test_without_vain_draws_too_any_number_of_workers_gives_one_history_and_replay_derives_it(tmp_path):
+    valid = {"evolution.valid_draws": True}
+    alone = searched(tmp_path / "a", QuickTask(), evaluations=10, **valid)
+    assert searched(tmp_path / "b", QuickTask(delay_seconds=0.1), 2, evaluations=10, **valid) == alone
+    counts = sum((Counter(json.loads(line)["counts"]) for line in alone), Counter[str]())
+    assert counts["STRUCTURE"] == 0
+    assert counts["sampled"] > 20
+    # What trees were drawn from is kept, so that no task is needed.
+    assert autoloss.replay(tmp_path / "a").difference is None
+    assert autoloss.replay(tmp_path / "a", QuickTask(), full=True).difference is None
+
+
 def golden(lines: list[str]) -> list[str]:
     """Keep what must never change unnoticed; scores are left out, since their last digits differ between processors."""
     kept = ("child", "parent", "kinds", "attempts", "loss", "origin", "source", "counts", "state")
@@ -98,20 +113,21 @@ def test_the_golden_search_is_unchanged(clean):
 
 
 def test_how_many_keys_a_worker_is_told_decides_nothing(clean, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "KEYS_PER_BATCH", 1)
+    monkeypatch.setattr(machine, "VERDICTS_PER_BATCH", 1)
     assert searched(tmp_path / "run", QuickTask()) == clean
 
 
 def test_a_workers_keys_are_those_it_was_told_whatever_it_missed():
     tested = Evaluator(TASK, TASK.samples(2, 0), Configuration().changed(SETTINGS)).get_tester("main")
     keys = [bytes([number] * 8) for number in range(6)]
-    tested.learn(b"".join(keys[:2]), 0)
-    tested.learn(b"".join(keys[1:3]), 8)
-    assert tested._known == set(keys[:3])
-    tested.learn(b"".join(keys[4:6]), 32)
-    assert tested._known == {*keys[:3], *keys[4:6]}
-    tested.learn(b"".join(keys[2:4]), 16)
-    assert tested._known == {*keys[:3], *keys[4:6]}
+    told = [pack_verdict(key, number % 2 == 0) for number, key in enumerate(keys)]
+    tested.learn(b"".join(told[:2]), 0)
+    tested.learn(b"".join(told[1:3]), 9)
+    assert tested._known == unpack_verdicts(b"".join(told[:3]))
+    tested.learn(b"".join(told[4:6]), 36)
+    assert tested._known.keys() == {*keys[:3], *keys[4:6]}
+    tested.learn(b"".join(told[2:4]), 18)
+    assert tested._known.keys() == {*keys[:3], *keys[4:6]}
 
 
 def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known():
@@ -124,11 +140,23 @@ def test_what_a_worker_rejects_has_the_scale_that_it_has_where_its_key_is_known(
     ]
     alone = tester.test(0, trees)
     assert {bool(attempt.reason) for attempt in alone} == {True, False}
-    informed.learn(b"".join(attempt.key for attempt in alone), 0)
+    informed.learn(b"".join(pack_verdict(attempt.key, True) for attempt in alone), 0)
     for attempt, known in zip(alone, informed.test(0, trees), strict=True):
         assert attempt.simulated
         assert not known.simulated
+        assert informed.passes(known)
         assert (attempt.signature, attempt.factor) == (known.signature, known.factor)
+
+
+def test_a_batch_ends_at_a_loss_whose_key_is_known_to_pass():
+    evaluator = Evaluator(TASK, TASK.samples(2, 0), Configuration().changed(SETTINGS))
+    asked = partial(RejectionBatch, 0, "main", "fresh", None, 0, 400, passes=1)
+    alone = evaluator.test(asked())
+    known = pack_verdict(alone[-1].key, True)
+    again = evaluator.test(asked(known=known))
+    assert [attempt.key for attempt in again] == [attempt.key for attempt in alone]
+    rejected = evaluator.changed(Configuration().changed({**SETTINGS, "evolution.lag": 5}))
+    assert len(rejected.test(asked(known=pack_verdict(alone[-1].key, False)))) > len(alone)
 
 
 def test_curves_are_in_the_store_and_not_in_the_drivers_memory(long):

@@ -90,7 +90,7 @@ class Evaluator:
         return found
 
     def learn(self, known: Mapping[str, bytes]) -> None:
-        """Take over the keys whose verdict a resumed run knows: branch → eight bytes for each."""
+        """Take over the verdicts that a resumed run knows: branch → all of them, as `pack_verdict` writes them."""
         self._known = dict(known)
         self._testers = {}
 
@@ -146,7 +146,7 @@ class Evaluator:
             ]
             for tested in tester.test(first, trees):
                 done.append(tested)
-                passed += tested.simulated and tested.reason is None
+                passed += tester.passes(tested)
                 if passed == job.passes:
                     return done
         return done

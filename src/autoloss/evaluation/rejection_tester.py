@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from autoloss.proposing.equivalence import unpack_verdicts
 from autoloss.proposing.jobs import Attempt
 from autoloss.rejection.engine import Engine
 from autoloss.rejection.gradients import Gradient
@@ -22,10 +23,17 @@ REMEMBERED = 50_000
 
 
 def build_alphabet(
-    roles: Mapping[str, Role], configuration: Configuration, operators: Mapping[str, Operator] = OPERATORS
+    roles: Mapping[str, Role],
+    configuration: Configuration,
+    operators: Mapping[str, Operator] = OPERATORS,
+    idle: Iterable[str] = (),
 ) -> Alphabet:
-    """Return what a run draws a branch's trees from: all operators that are not switched off."""
-    off = configuration.space.without
+    """Return what a run draws a branch's trees from: all operators that are not switched off.
+
+    Args:
+        idle: Operators that change nothing on the branch's shape; they are left out, too.
+    """
+    off = {*configuration.space.without, *idle}
     return Alphabet(roles, tuple(operator for name, operator in operators.items() if name not in off))
 
 
@@ -49,11 +57,13 @@ class RejectionTester:
     ) -> None:
         self._scale = scale
         self.engine = engine
-        self.alphabet = build_alphabet(engine.branch.leaves_and_roles, configuration, operators)
+        branch, valid = engine.branch, configuration.evolution.valid_draws
+        idle = branch.find_idle_operators(engine.reference.samples) if valid else ()
+        self.alphabet = build_alphabet(branch.leaves_and_roles, configuration, operators, idle)
         self._operators = operators
         self._maximum = configuration.evolution.maximum_operators
         self._decide = partial(screen_losses, engine) if engine.allows_early_stops else engine.verdicts
-        self._known: set[bytes] = set()
+        self._known: dict[bytes, bool] = {}
         self._learnt = 0
         self._tested: dict[str, Attempt] = {}
 
@@ -66,11 +76,14 @@ class RejectionTester:
         """Parse a formula of the branch, in which the run's own operators may stand."""
         return parse(text, self.alphabet.leaves_and_roles, self._operators)
 
-    def learn(self, keys: bytes, before: int) -> None:
-        """Add the latest keys that the driver knows, which follow `before` bytes of older ones."""
-        for start in range(max(0, self._learnt - before), len(keys), 8):
-            self._known.add(keys[start : start + 8])
-        self._learnt = max(self._learnt, before + len(keys))
+    def learn(self, verdicts: bytes, before: int) -> None:
+        """Add the latest verdicts that the driver knows, as `pack_verdict` writes them, after `before` bytes of older ones."""
+        self._known |= unpack_verdicts(verdicts[max(0, self._learnt - before) :])
+        self._learnt = max(self._learnt, before + len(verdicts))
+
+    def passes(self, attempt: Attempt) -> bool:
+        """Say whether a tested attempt passes, by the driver's verdict where that is known."""
+        return bool(attempt.key) and self._known.get(attempt.key, attempt.simulated and attempt.reason is None)
 
     def test(self, first: int, trees: Sequence[Expression]) -> list[Attempt]:
         """Test a batch of trees: size and structure, then the gradient, then the protocol.
@@ -118,9 +131,10 @@ class RejectionTester:
             reason = verdict.reason.name if verdict.reason else None
             results[i] = results[i]._replace(reason=reason, simulated=True, score=verdict.score, gains=verdict.gains)
         if self._scale is not None:
-            # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here.
+            # All that may win: the driver's verdict counts where it knows the key by now, also of what was rejected here. A
+            # verdict that was told does not change.
             for i, attempt in enumerate(results):
-                if attempt.key:
+                if attempt.key and self._known.get(attempt.key, True):
                     scaled = self._scale.measure(trees[i], gradients[i])
                     results[i] = attempt._replace(signature=scaled.signature, factor=scaled.factor)
         return results

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 from autoloss.proposing.chance import derive_generator
+from autoloss.proposing.initialization import valid_expression
 from autoloss.proposing.mutation import Kind, draw_tree
 from autoloss.settings import EvolutionSettings
 from autoloss.space.expression import Alphabet, Expression
 
 SMALL_STEPS = 16
 """Attempts at a sum or a refinement, of which there are few, after which the parent is mutated."""
+MOST_MUTATIONS = 1_000
+"""Mutations for one attempt. Of those of y·p, three in ten depend on prediction and target, of those of y·log(p) six."""
 
 
 def draw_attempt(
@@ -37,7 +41,20 @@ def draw_attempt(
     if parent is None or number >= limit:
         kind = Kind.FRESH
     rng = derive_generator(seed, "attempt", candidate, branch, number)
-    return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
+    if not settings.valid_draws or kind is Kind.START:
+        return draw_tree(kind, parent or Expression(("1",)), alphabet, settings.depth, rng)
+    if kind is Kind.FRESH or parent is None:
+        return valid_expression(alphabet, settings.depth, rng)
+    return _change_to_valid(kind, parent, alphabet, settings.depth, rng)
+
+
+def _change_to_valid(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
+    """Change a parent until the tree depends on prediction and target; one that does not is changed a limited number of times."""
+    for _ in range(MOST_MUTATIONS):
+        tree = draw_tree(kind, parent, alphabet, depth, rng)
+        if tree.holds(alphabet.leaves_and_roles):
+            break
+    return tree
 
 
 def resolve_kind(kind: Kind, attempt: int | None) -> Kind:

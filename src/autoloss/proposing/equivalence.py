@@ -5,11 +5,34 @@ from __future__ import annotations
 from autoloss.proposing.records import State
 from autoloss.proposing.view import Ledger
 
+KEY_BYTES = 8
+RECORD_BYTES = KEY_BYTES + 1
+"""A key, and one byte: 1 where the losses with it passed, else 0."""
+
+
+def pack_verdict(key: bytes, passed: bool) -> bytes:
+    """Return a key with its verdict, as drivers tell workers.
+
+    >>> list(pack_verdict(bytes(8), True))
+    [0, 0, 0, 0, 0, 0, 0, 0, 1]
+    """
+    return key + bytes([passed])
+
+
+def unpack_verdicts(records: bytes) -> dict[bytes, bool]:
+    """Return the verdicts that `pack_verdict` wrote, one after the other: key → whether the losses with it passed.
+
+    >>> unpack_verdicts(pack_verdict(bytes(8), True))
+    {b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00': True}
+    """
+    starts = range(0, len(records), RECORD_BYTES)
+    return {records[start : start + KEY_BYTES]: bool(records[start + KEY_BYTES]) for start in starts}
+
 
 class VerdictCache:
     """The verdicts of the rejection protocol on one branch, by direction-aware key; losses with equal keys share one.
 
-    Keys are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
+    They are kept in the order in which they came, so that a copy elsewhere is brought up to date by the latest ones.
     """
 
     def __init__(self) -> None:
@@ -24,6 +47,10 @@ class VerdictCache:
         """
         return self._passed[key]
 
+    def get(self, key: bytes, default: bool) -> bool:
+        """Say whether the losses with this key passed; `default` where none was tested."""
+        return self._passed.get(key, default)
+
     def __len__(self) -> int:
         return len(self._passed)
 
@@ -33,22 +60,22 @@ class VerdictCache:
     def record(self, key: bytes, passed: bool) -> None:
         """Remember whether the losses with a key passed."""
         if key not in self._passed:
-            self._order += key
-        self._passed[key] = passed
+            self._order += pack_verdict(key, passed)
+            self._passed[key] = passed
 
     def record_all(self, keys: bytes, passed: bool) -> bytes | None:
         """Record several keys, eight bytes each; returns the first that was there before."""
         repeated = None
-        for start in range(0, len(keys), 8):
-            key = keys[start : start + 8]
+        for start in range(0, len(keys), KEY_BYTES):
+            key = keys[start : start + KEY_BYTES]
             if repeated is None and key in self._passed:
                 repeated = key
             self.record(key, passed)
         return repeated
 
     def latest(self, count: int) -> tuple[int, bytes]:
-        """Return the number of bytes of older keys, and the last `count` keys, eight bytes each, oldest first."""
-        before = max(0, len(self._order) - 8 * count)
+        """Return the number of bytes of older verdicts, and the last `count` as `pack_verdict` writes them, oldest first."""
+        before = max(0, len(self._order) - RECORD_BYTES * count)
         return before, bytes(self._order[before:])
 
 

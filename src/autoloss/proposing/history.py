@@ -119,8 +119,8 @@ class History:
         return plan.fidelity * len(plan.seeds) * len(plan.folds)
 
     @property
-    def known_keys(self) -> dict[str, bytes]:
-        """Branch → all keys whose verdict is known, eight bytes each, oldest first."""
+    def known_verdicts(self) -> dict[str, bytes]:
+        """Branch → all verdicts, as `pack_verdict` writes them, oldest first."""
         return {branch: verdicts.latest(len(verdicts))[1] for branch, verdicts in self.verdicts.items()}
 
     def plannable(self, k: int) -> bool:

@@ -18,8 +18,8 @@ class RejectionBatch:
     Args:
         kind: Value of the `Kind` by which the branch is made.
         parent: Text of the parent's tree, or None for a candidate drawn from nothing.
-        known: The latest keys whose verdict the driver knows, eight bytes each; they are not simulated again.
-        known_before: Number of bytes of older keys, which were sent with earlier batches.
+        known: The latest verdicts that the driver knows, as `pack_verdict` writes them; they are not simulated again.
+        known_before: Number of bytes of older ones, which were sent with earlier batches.
         passes: n, the number of passing attempts after which the rest is not tested.
     """
 

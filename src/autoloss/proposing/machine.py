@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoloss.proposing.equivalence import VerdictCache
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, CompletedJob, Job, RejectionBatch, Train
 from autoloss.proposing.proposer import Plan
@@ -19,8 +20,8 @@ TARGET_SECONDS = 0.5
 """Intended duration of one batch: short enough that little is tested in vain, long enough to be worth sending."""
 MIN_ATTEMPTS, MAX_ATTEMPTS = 16, 4096
 """Bounds of the number of attempts in one batch."""
-KEYS_PER_BATCH = 4096
-"""Number of the latest known keys that are sent with a batch. A worker adds them to those it has; one that has just started lacks
+VERDICTS_PER_BATCH = 4096
+"""Number of the latest verdicts that are sent with a batch. A worker adds them to those it has; one that has just started lacks
 the older ones and simulates some losses again, which costs time and decides nothing."""
 
 
@@ -38,9 +39,9 @@ class BranchProgress:
     next: int = 0
     running: int = 0
 
-    def is_enough(self, passes: int) -> bool:
-        """Say whether so many attempts passed, with no gap before the last of them."""
-        passing = [number for number, attempt in self.tested.items() if attempt.simulated and attempt.reason is None]
+    def is_enough(self, passes: int, verdicts: VerdictCache) -> bool:
+        """Say whether so many attempts pass, as far as their verdicts are known, with no gap before the last of them."""
+        passing = [number for number, attempt in self.tested.items() if _passes(attempt, verdicts)]
         if len(passing) < passes:
             return False
         return not (self.gaps and self.gaps[0][0] < sorted(passing)[passes - 1])
@@ -118,7 +119,8 @@ class Machine:
         """
         for plan, branch, missing in self._open_branches():
             progress = self._progress[plan.candidate, branch]
-            if not progress.is_enough(missing) and (eager or not progress.running):
+            enough = progress.is_enough(missing, self._history.verdicts[branch])
+            if not enough and (eager or not progress.running):
                 return self._batch(plan, branch, missing, progress)
         return None
 
@@ -143,7 +145,7 @@ class Machine:
             first, count = progress.next, self._count()
             progress.next += count
         progress.running += 1
-        before, known = self._history.verdicts[branch].latest(KEYS_PER_BATCH)
+        before, known = self._history.verdicts[branch].latest(VERDICTS_PER_BATCH)
         parent = self._history.parent_tree(plan, branch)
         kind = plan.kinds[branch].value
         return RejectionBatch(plan.candidate, branch, kind, parent, first, count, known, before, missing)
@@ -168,3 +170,7 @@ class Machine:
             self._seconds_per_attempt = (
                 0.8 * self._seconds_per_attempt + 0.2 * pace if self._seconds_per_attempt else pace
             )
+
+
+def _passes(attempt: Attempt, verdicts: VerdictCache) -> bool:
+    return bool(attempt.key) and verdicts.get(attempt.key, attempt.simulated and attempt.reason is None)

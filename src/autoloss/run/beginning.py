@@ -45,6 +45,7 @@ def write_start(
             also=request.also,
             final=final,
             workers=workers,
+            alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
             untrained=evaluator.measure_untrained(evaluator.make_training().seed),
             standard_loss=dict(task.standard),
             author=sign_code(request.reference, evaluator.configuration.space.operators),

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.evaluation.evaluator import Evaluator
-from autoloss.evaluation.rejection_tester import build_alphabet
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.attempts import draw_attempt, resolve_kind
 from autoloss.proposing.draft import Draft
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
-from autoloss.proposing.machine import KEYS_PER_BATCH
+from autoloss.proposing.machine import VERDICTS_PER_BATCH
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
@@ -28,12 +27,12 @@ from autoloss.run.request import prepare, restore_request
 from autoloss.run.resolving import operator_table
 from autoloss.run.trust import Trust, check_trust
 from autoloss.run.user_files import importable_files
-from autoloss.settings import Configuration
-from autoloss.space.branch import Role
+from autoloss.space.expression import Alphabet
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
 from autoloss.store.rows import candidate_to_row
+from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 
@@ -119,14 +118,14 @@ def replay(
         outcomes = store.outcomes()
         candidates = list(store.candidates())
         rejected = store.rejected()
-    configuration, leaves = settings.configuration, settings.leaves
+    configuration = settings.configuration
     if full:
         request = restore_request(settings, path, task, operators, trust)
         settle = _settle_by_testing(prepare(request), rejected)
     else:
         check_trust(settings, path, trust, task=False)
-        settle = _settle_from_store(leaves, configuration, operator_table(configuration.space.operators, operators))
-    history = History(leaves, configuration, make_proposer(configuration, proposer, archive))
+        settle = _settle_from_store(settings, operator_table(configuration.space.operators, operators))
+    history = History(settings.branches, configuration, make_proposer(configuration, proposer, archive))
     for candidate in candidates:
         difference = _derive(history, candidate, settle) or _tell(history, candidate, outcomes.get(candidate.id))
         if difference is not None:
@@ -182,15 +181,10 @@ def _tell(history: History, candidate: Candidate, outcome: Outcome | None) -> Di
     return None
 
 
-def _settle_from_store(
-    leaves: Mapping[str, tuple[str, ...]], configuration: Configuration, operators: Mapping[str, Operator]
-) -> Settle:
+def _settle_from_store(run: RunSettings, operators: Mapping[str, Operator]) -> Settle:
     """Draw only the winning attempts, and take what was recorded of those before them."""
-    alphabets = {
-        branch: build_alphabet(dict.fromkeys(names, Role.BOTH), configuration, operators)
-        for branch, names in leaves.items()
-    }
-    settings, seed = configuration.evolution, configuration.seed
+    alphabets = {branch: Alphabet.from_dict(values, operators) for branch, values in run.alphabets.items()}
+    settings, seed, leaves = run.configuration.evolution, run.configuration.seed, run.leaves
 
     def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
         for branch in draft.open:
@@ -270,7 +264,7 @@ def _test(history: History, draft: Draft, branch: str, last: int, runner: Evalua
     """Test the next attempts at a branch and let the history take them in order."""
     first = draft.tried[branch]
     kind, parent = draft.plan.kinds[branch].value, history.parent_tree(draft.plan, branch)
-    before, known = history.verdicts[branch].latest(KEYS_PER_BATCH)
+    before, known = history.verdicts[branch].latest(VERDICTS_PER_BATCH)
     count = last + 1 - first
     job = RejectionBatch(draft.plan.candidate, branch, kind, parent, first, count, known, before, draft.plan.pool)
     tested = runner.perform(job)

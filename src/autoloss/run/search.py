@@ -222,7 +222,7 @@ def _drive(
     task, configuration = evaluator.task, evaluator.configuration
     history = History(task.branches, configuration, proposer)
     history.restore(store.candidates(), store.search_trainings())
-    evaluator.learn(history.known_keys)
+    evaluator.learn(history.known_verdicts)
     settings = store.settings()
     if history.candidates and (final or history.end is None):
         for text in describe_changes(evaluator, settings):

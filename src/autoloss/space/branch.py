@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ from torch import Tensor
 from autoloss.space.form import BranchForm
 from autoloss.space.options import PROBABILITIES, Kernel, TargetKind
 from autoloss.space.ranges import BINARY, UNIT, Range
+
+POOLS, CHANNEL_MEANS = ("max_pool", "min_pool"), ("mean_c",)
+"""Operators of Table 1 that change nothing where a plane has one position, and where there is one channel."""
 
 
 class Role(Enum):
@@ -92,6 +96,21 @@ class Branch(ABC):
     def is_single(self) -> bool:
         """True if the leaves have one number for each item: one channel and no space."""
         return False
+
+    def find_idle_operators(self, samples: Sequence[Sample]) -> frozenset[str]:
+        """Return the names of operators that change no value on the branch's shape, as its samples show it.
+
+        Pools need space: on rows, H = W = 1, they return what they are given. So does a mean over a single channel.
+
+        Args:
+            samples: Those of the run; without any, nothing is known.
+        """
+        shapes = [
+            value.shape for one in samples for value in self.leaves(one.prediction.detach(), one.context).values()
+        ]
+        flat = bool(shapes) and all(math.prod(shape[2:]) == 1 for shape in shapes)
+        single = bool(shapes) and all(shape[1] == 1 for shape in shapes)
+        return frozenset((*(POOLS if flat else ()), *(CHANNEL_MEANS if single else ())))
 
     @property
     def has_classes(self) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from autoloss.errors import unknown
 from autoloss.space.branch import Role
 from autoloss.space.loss_text import add_factor, round_factor
 from autoloss.space.operators import COMMUTATIVE, OPERATORS, Operator, upcast
@@ -203,6 +204,27 @@ class Alphabet:
     @property
     def leaves(self) -> tuple[str, ...]:
         return (*self.leaves_and_roles, CONSTANT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON can represent."""
+        roles = {name: role.value for name, role in self.leaves_and_roles.items()}
+        return {"roles": roles, "operators": [operator.name for operator in self.operators]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], operators: Mapping[str, Operator]) -> Alphabet:
+        """Read what `to_dict` returned.
+
+        Args:
+            operators: All that there are, by name.
+
+        Raises:
+            RequestError: An operator is not among them.
+        """
+        for name in values["operators"]:
+            if name not in operators:
+                raise unknown("operator", name, operators)
+        roles = {name: Role(role) for name, role in values["roles"].items()}
+        return cls(roles, tuple(operators[name] for name in values["operators"]))
 
 
 def _fold(

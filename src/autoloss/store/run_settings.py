@@ -85,6 +85,7 @@ class RunSettings:
         final: Whether the best candidates are confirmed and compared when the budget is spent.
         workers: Processes that train and test.
         ladder: The expert's ladder as plain values; None where there is none.
+        alphabets: Branch → the leaves with their roles and the operators that its trees are drawn from, as plain values.
         prepared: Whether the ladder and what follows from it are done, so that the search itself may begin.
         author: Signature of the code that the run names, by the user who started it; empty where it names none.
     """
@@ -105,6 +106,7 @@ class RunSettings:
     final: bool = True
     workers: int = 2
     ladder: Mapping[str, Any] | None = None
+    alphabets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prepared: bool = False
     author: str = ""
 
