@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autoloss.space.expression import Alphabet, Expression
     from autoloss.space.loss import Loss, bind
     from autoloss.space.operators import Operator
+    from autoloss.space.pairs import PairBranch
     from autoloss.space.parsing import FormulaError, parse
     from autoloss.tasks.data import Data
     from autoloss.tasks.supervised import SupervisedTask
@@ -74,6 +75,7 @@ _HOMES = {
     "autoloss.space.expression": ("Alphabet", "Expression"),
     "autoloss.space.loss": ("Loss", "bind"),
     "autoloss.space.operators": ("Operator",),
+    "autoloss.space.pairs": ("PairBranch",),
     "autoloss.space.parsing": ("FormulaError", "parse"),
     "autoloss.formulas.simplify": ("simplify",),
     "autoloss.training.execution": ("Execution",),
@@ -110,6 +112,7 @@ __all__ = [
     "Operator",
     "Outcome",
     "OwnedError",
+    "PairBranch",
     "Plan",
     "Proposer",
     "Recipe",

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Role
 from autoloss.space.expression import Expression, build
 from autoloss.space.loss import Loss, bind
+from autoloss.space.pairs import PairBranch
 from autoloss.space.parsing import FormulaError, parse
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
 from tests.paper.test_search_space import AreaBranch
@@ -71,6 +73,12 @@ BY_HAND = [
     ("baseline/iou", BOXES, math.log(3)),
     ("baseline/giou", BOXES, 1 - 1 / 3 + 1 / 4),
     ("baseline/cse_auto_a_reg", BOXES, 2 - 1 / 3 - 22 / 80),
+    ("baseline/ranknet", ONE, LN4),
+    ("baseline/lambdarank", {"w": 0.5, "p": 0.25}, 0.5 * LN4),
+    ("baseline/auc_hinge", {"p": 0.25}, 0.75),
+    ("baseline/auc_hinge", {"p": 1.25}, 0.0),
+    ("baseline/auc_square", {"p": 1.25}, 0.25**2),
+    ("baseline/auc_exponential", {"p": 1.25}, math.exp(-1.25)),
 ]
 SINGLE = [name for name in zoo.names() if zoo.get_entry(name).formula]
 
@@ -257,7 +265,13 @@ TWO = {"cls": ActivatedBranch(), "reg": AreaBranch()}
 class TestResolving:
     @pytest.mark.parametrize("name", SINGLE)
     def test_a_name_is_its_tree_under_the_tasks_own_branch(self, name):
-        branch = AreaBranch() if zoo.get_entry(name).activation == "box" else ActivatedBranch()
+        kernel = zoo.get_entry(name).activation
+        pairs = PairBranch(columns=("value", "weight"), weigh="item")
+        branch = {
+            "box": AreaBranch(),
+            "pair_probability": pairs,
+            "pair_difference": replace(pairs, activation="none"),
+        }.get(kernel, ActivatedBranch())
         label, losses = zoo.resolve(f" {name} ", {"heat": branch})
         assert label == name
         assert losses == {"heat": parse(zoo.get_entry(name).formula)}

@@ -61,6 +61,16 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "welsch": lambda y, p: -torch.exp(-((p - y) ** 2)),
     "log_absolute": lambda y, p: (1 + (p - y).abs()).log(),
     "weighted_squares": lambda y, p: (1 + y) * (p - y) ** 2,
+    # Of pairs y is 1 everywhere, and w a weight; of differences p is any number.
+    "pair_exponential": lambda y, p: y * (1 / p - 1),
+    "pair_sigmoid": lambda y, p: -y * p,
+    "pair_brier": lambda y, p: (y - p) ** 2,
+    "pair_focal": lambda y, p: (1 - p) ** 2 * cross_entropy(y, p),
+    "pair_weighted_sigmoid": lambda y, p: -y * p,
+    "difference_logistic": lambda y, p: y * torch.nn.functional.softplus(-p),
+    "difference_exponential": lambda y, p: y * (-p).exp(),
+    "difference_square": lambda y, p: (y - p) ** 2,
+    "difference_hinge": lambda y, p: 2 * (y - p).clamp(min=0),
 }
 
 
@@ -74,7 +84,7 @@ def test_a_loss_is_what_its_source_says(entry: zoo.Entry):
     y = torch.nn.functional.one_hot(torch.arange(12) % 3 // 2 + torch.arange(12) % 2, 3).double()
     p = torch.rand(12, 3, generator=generator, dtype=torch.float64).clamp(0.05, 0.95)
     expected = FORMS[entry.name.removeprefix("shelf/")](y, p)
-    leaves = {"y": y[:, :, None, None], "p": p[:, :, None, None]}
+    leaves = {"y": y[:, :, None, None], "p": p[:, :, None, None], "w": y[:, :, None, None]}
     found = autoloss.parse(entry.formula).evaluate(leaves)[:, :, 0, 0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 

@@ -14,12 +14,13 @@ from autoloss.space.boxes import BoxRegression
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.options import ACTIVATIONS, Kernel
+from autoloss.space.options import ACTIVATIONS, PAIR_KERNELS, Activation, Kernel
+from autoloss.space.pairs import PairBranch
 from autoloss.space.parsing import MAXIMUM_DEPTH, parse
 from autoloss.space.ranges import BINARY, REAL, Range
 from autoloss.space.stored import find_ranges
 
-KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box")
+KNOWN_ACTIVATIONS = (*ACTIVATIONS, "box", *PAIR_KERNELS.values())
 
 
 def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *, one_hot: bool = False) -> Term:
@@ -31,7 +32,7 @@ def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *
     Args:
         formula: A tree, its text, or a term.
         activation: What makes `p`: after softmax and sigmoid it is in [0, 1], and so is `y`. With `none` nothing is known of
-            them. The areas `i`, `u` and `e` are never negative.
+            them. The areas `i`, `u` and `e` are never negative, nor is the weight `w` of a pair.
         one_hot: `y` is exactly 0 or 1 everywhere: classes, not soft labels.
 
     Returns:
@@ -50,10 +51,13 @@ def simplify(formula: Expression | Term | str, activation: Kernel = "softmax", *
     if activation not in KNOWN_ACTIVATIONS:
         raise unknown("activation", str(activation), KNOWN_ACTIVATIONS)
     areas = BoxRegression().ranges
-    known = ActivatedBranch(activation="none" if activation == "box" else activation).ranges
+    pairs = [PairBranch(columns=("value", "weight"), activation=name, weigh="item") for name in PAIR_KERNELS]
+    made = [branch for branch in pairs if branch.kernel == activation]
+    plain: Activation = "softmax" if activation == "softmax" else "sigmoid" if activation == "sigmoid" else "none"
+    known = made[0].ranges if made else ActivatedBranch(activation=plain).ranges
     read = parse(formula) if isinstance(formula, str) else formula
     term = read if isinstance(read, Term) else to_term(read)
-    is_single = bool(term.leaves) and term.leaves <= areas.keys()
+    is_single = bool(term.leaves) and (bool(made) or term.leaves <= areas.keys())
     return simplify_term(term, {**areas, **known, **({"y": BINARY} if one_hot else {})}, is_single)
 
 

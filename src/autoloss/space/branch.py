@@ -87,6 +87,19 @@ class Branch(ABC):
     def ideal(self, context: Mapping[str, Tensor]) -> Tensor:
         """Return the raw prediction that matches the target exactly, in the shape of a prediction."""
 
+    def make_context(self, prediction: Tensor, target: Tensor) -> Mapping[str, Tensor]:
+        """Return what the other methods need besides the prediction: the target, and what is derived from it once.
+
+        Args:
+            prediction: Raw; what is derived from it is a constant for the gradient.
+            target: As the data set provides it.
+        """
+        return {"target": target}
+
+    def is_empty(self, context: Mapping[str, Tensor]) -> bool:
+        """Return True if a batch has nothing that a loss could be computed of; training then leaves it out."""
+        return False
+
     @property
     def ranges(self) -> Mapping[str, Range]:
         """The values that leaves can take; a leaf without a range can take any. Formulas are simplified by them."""
@@ -146,6 +159,10 @@ class Branch(ABC):
     def kernel(self) -> Kernel | None:
         """The way in which compiled code makes the leaves; None where it cannot, so that the reference runs in its place."""
         return None
+
+    def with_kernel(self, kernel: str) -> Branch:
+        """Return the branch with leaves made in another way, where it can make them so too; otherwise itself."""
+        return self
 
     def fits(self, kernel: str, channels: int) -> bool:
         """Say whether a loss that was published for leaves made like this means the same here.

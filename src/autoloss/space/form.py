@@ -15,14 +15,40 @@ from autoloss.space.options import (
     AreaUnit,
     Divisor,
     Encoding,
+    PairWeight,
     TargetKind,
     check_options,
+    check_pair_options,
 )
 
-Kind = Literal["classes", "labels", "values", "areas"]
+Kind = Literal["classes", "labels", "values", "areas", "pairs", "differences"]
 KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
 Bound = tuple[str, float | None, float | None, bool]
 """A leaf, its least and largest value (None if unbounded), and whether nothing lies between 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairForm:
+    """What the pairs of a `PairBranch` are; its fields are those of the branch."""
+
+    columns: tuple[str, ...] = ("value",)
+    weigh: PairWeight = "none"
+    limit: int = 1
+    seed: int = 0
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PairForm:
+        """Read plain values.
+
+        Raises:
+            RequestError: A field is missing or unknown.
+        """
+        if set(values) != {field.name for field in fields(cls)}:
+            raise RequestError(
+                f"The pairs of a branch are described by {', '.join(values)}; expected columns, weigh, limit and seed."
+            )
+        plain: dict[str, Any] = {**values, "columns": tuple(values["columns"])}
+        return cls(**plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +63,7 @@ class BranchForm:
         unit: Unit of the areas of a `BoxRegression`; None for another branch.
         bounds: What is known of the values of leaves; empty where these follow from the prediction.
         is_single: Whether the leaves have one number for each item: one channel and no space.
+        pairs: The pairs of a `PairBranch`; None for another branch.
 
     Raises:
         RequestError: A value is invalid; valid ones cannot inject code into an exported file.
@@ -54,6 +81,7 @@ class BranchForm:
     unit: AreaUnit | None = None
     bounds: tuple[Bound, ...] = ()
     is_single: bool = False
+    pairs: PairForm | None = None
 
     def __post_init__(self) -> None:
         strange = [name for name in self.leaves if not _is_name(name)]
@@ -70,12 +98,16 @@ class BranchForm:
             raise RequestError(f"The bounds of leaves are (name, least, largest, binary); found {self.bounds!r}.")
         if self.from_prediction:
             check_options(self.activation, self.encoding, self.divide_by)
+        if self.pairs is not None:
+            check_pair_options(self.pairs.columns, self.activation, self.pairs.weigh, self.pairs.limit, self.pairs.seed)
 
     @property
     def kind(self) -> Kind | None:
         """The kind of the leaves, by which a loss is drawn; None where they are others than y and p or the areas of boxes."""
         if set(self.leaves) == {"i", "u", "e"}:
             return "areas"
+        if self.pairs is not None:
+            return "pairs" if self.activation == "sigmoid" else "differences"
         return KINDS[self.activation] if set(self.leaves) == {"y", "p"} else None
 
     def leave_out_samples(self) -> BranchForm:
@@ -84,7 +116,16 @@ class BranchForm:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can represent."""
-        return {**asdict(self), "leaves": list(self.leaves), "bounds": [list(bound) for bound in self.bounds]}
+        values: dict[str, Any] = {
+            **asdict(self),
+            "leaves": list(self.leaves),
+            "bounds": [list(bound) for bound in self.bounds],
+        }
+        if self.pairs is None:
+            del values["pairs"]
+        else:
+            values["pairs"]["columns"] = list(self.pairs.columns)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BranchForm:
@@ -103,6 +144,8 @@ class BranchForm:
             "leaves": tuple(values.get("leaves", ("y", "p"))),
             "bounds": tuple(tuple(bound) for bound in bounds),
         }
+        if values.get("pairs") is not None:
+            plain["pairs"] = PairForm.from_dict(values["pairs"])
         return cls(**plain)
 
 

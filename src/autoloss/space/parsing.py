@@ -27,7 +27,7 @@ from autoloss.space.numerals import build_number
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.space.unicode_text import read_printed
 
-LEAVES = ("y", "p", "i", "u", "e")
+LEAVES = ("y", "p", "w", "i", "u", "e")
 """The leaves of the built-in tasks."""
 
 MAXIMUM_CHARACTERS = 10_000

@@ -8,6 +8,7 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.space.boxes import BoxRegression
 from autoloss.space.branch import Branch
 from autoloss.space.form import BranchForm
+from autoloss.space.pairs import PairBranch
 from autoloss.space.ranges import BINARY, Range
 
 
@@ -26,6 +27,15 @@ def make_branch(form: BranchForm, channels: int | None = None) -> Branch | None:
             divide_by=form.divide_by,
             weight=form.weight,
             channels=channels,
+        )
+    if form.pairs is not None and form.activation != "softmax":
+        return PairBranch(
+            columns=form.pairs.columns,
+            activation=form.activation,
+            weigh=form.pairs.weigh,
+            limit=form.pairs.limit,
+            seed=form.pairs.seed,
+            weight=form.weight,
         )
     return None if form.unit is None else BoxRegression(unit=form.unit, weight=form.weight)
 

@@ -75,7 +75,7 @@ def probe(network: nn.Module, split: Split, branch: Branch, batch_size: int) -> 
             "Leave requires_grad at True for those that are to be trained."
         )
     target, prediction = _predict(network.eval(), split, batch_size)
-    context = {"target": convert_target(target, prediction, branch)}
+    context = branch.make_context(prediction, convert_target(target, prediction, branch))
     if isinstance(branch, ActivatedBranch):
         _check_form(target, prediction, branch, split.name)
         if not context["target"].is_floating_point():

@@ -28,6 +28,7 @@ from autoloss.tasks.splits import Split, describe_folds, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
+from autoloss.training import distribution
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
 from autoloss.training.loop import seed_generators
@@ -229,7 +230,7 @@ class SupervisedTask(TrainerTask):
         return dataclasses.replace(branch, channels=self._shape[1], measure=measure)
 
     def _make_context(self, target: Tensor, prediction: Tensor) -> Mapping[str, Tensor]:
-        return {"target": convert_target(target, prediction, self._branch)}
+        return self._branch.make_context(prediction, convert_target(target, prediction, self._branch))
 
     def _activate(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the prediction that metrics get: activated, or raw for a branch of another kind."""
@@ -302,16 +303,21 @@ class SupervisedTask(TrainerTask):
 
     def _make_loss(
         self, network: nn.Module, criterion: Criterion, recipe: Recipe, execution: Execution
-    ) -> Callable[[tuple[Inputs, Tensor]], Tensor]:
-        """Return a function from a batch to its loss, in float32 at any precision of the network."""
+    ) -> Callable[[tuple[Inputs, Tensor]], Tensor | None]:
+        """Return a function from a batch to its loss, in float32 at any precision of the network; None if the branch is empty."""
         loss = self._bind(criterion)
 
-        def compute_loss(batch: tuple[Inputs, Tensor]) -> Tensor:
+        def compute_loss(batch: tuple[Inputs, Tensor]) -> Tensor | None:
             inputs, target = batch
             with execution.autocast():
                 prediction, *auxiliary = self._reading.call(network, execution.move(inputs))
-            target = target.to(execution.torch_device)
-            return sum((recipe.auxiliary * loss(other, target) for other in auxiliary), loss(prediction, target))
+            target, prediction = target.to(execution.torch_device), upcast(prediction)
+            context = self._make_context(target, prediction)
+            # Of several processes, which average their gradients at every step, none skips one.
+            if self._branch.is_empty(context) and distribution.size() == 1:
+                return None
+            others = (recipe.auxiliary * loss(other, target) for other in auxiliary)
+            return sum(others, criterion[MAIN](prediction, context))
 
         return compute_loss
 

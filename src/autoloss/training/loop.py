@@ -31,6 +31,8 @@ Curve = tuple[tuple[int, float], ...]
 
 CURVE_POINTS = 100
 """Largest number of points kept of a training curve."""
+PATIENCE = 100
+"""Batches after which a training ends of which every batch was skipped."""
 DEFAULT_EXECUTION = Execution()
 LEAST_NORM = 1e-30
 """Norm up to which a gradient counts as 0: the factor that brings it to norm 1 would overflow float32."""
@@ -75,7 +77,7 @@ def shuffle_batches(count: int, recipe: Recipe, generator: torch.Generator) -> l
 def fit(
     network: nn.Module,
     batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
-    compute_loss: Callable[[Batch], Tensor],
+    compute_loss: Callable[[Batch], Tensor | None],
     recipe: Recipe,
     steps: int,
     *,
@@ -83,6 +85,7 @@ def fit(
     observe: Observe | None = None,
     execution: Execution = DEFAULT_EXECUTION,
     metadata: Metadata | None = None,
+    report_skipped: Callable[[int], None] | None = None,
 ) -> Curve | Diverged:
     """Train a network; stop at the first step whose loss or gradient is not finite.
 
@@ -93,11 +96,13 @@ def fit(
         network: Trained in place, and left in training mode.
         batches: The `steps` batches of the whole training, or a function: finished steps → remaining batches, so that a
             resumed training does not read the others again.
-        compute_loss: Batch → loss, a scalar that depends on the network.
+        compute_loss: Batch → loss, a scalar that depends on the network; None for a batch of which none can be computed, which is
+            skipped. A training whose first `PATIENCE` batches are all skipped, or all of them, ends as diverged.
         groups: Parameter groups, each with a `factor` on the learning rate; by default all parameters with factor 1.
         observe: Called with (step, loss) after each step.
         execution: Network and batches are on its device already.
         metadata: Facts besides the recipe, such as the seed, that are stored in each checkpoint and must match on resuming.
+        report_skipped: Called at the end with the number of skipped batches.
 
     Returns:
         The training loss by step, thinned to at most `CURVE_POINTS`, or the step and reason of the divergence.
@@ -117,19 +122,24 @@ def fit(
     for step, batch in enumerate(remaining, start=training.step + 1):
         loss = compute_loss(batch)
         rates.set(step)
-        value = _take_step(training, loss, recipe, execution)
+        value = None if loss is None else _take_step(training, loss, recipe, execution)
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
-        training.curve.append((step, value))
+        if value is not None:
+            training.curve.append((step, value))
+        elif not training.curve and step >= min(steps, PATIENCE):
+            return Diverged(step, f"no loss could be computed of any of {step} batches")
         if checkpoints and (step == steps or distribution.run_on_first(lambda now=step: checkpoints.is_due(now))):
             training.save(checkpoints)
-        if observe is not None:
+        if observe is not None and value is not None:
             observe(step, value)
     if not _all_finite([parameter.detach() for parameter in _list_parameters(optimizer)]):
         return Diverged(steps, "a weight is not finite")
     if checkpoints:
         save_network(network, checkpoints)
+    if report_skipped is not None:
+        report_skipped(training.step - len(training.curve))
     return thin_curve(training.curve)
 
 

@@ -21,6 +21,9 @@ Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
+SKIPPED = "skipped_batches"
+"""Name of the further figure that tells how many batches were skipped, where any was."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -39,7 +42,8 @@ class Trainer(Generic[Network, Batch]):
         build: Makes the network.
         examples: Number of training examples.
         batches: (indices of the remaining batches, number of the first of them) → these batches.
-        make_loss: Network → function from a batch to its loss, in float32 at any precision of the network.
+        make_loss: Network → function from a batch to its loss, in float32 at any precision of the network; None for a batch
+            that is to be skipped.
         evaluate: (trained network, share of the schedule) → its figures, or the reason why they are not finite.
         groups: Network → its parameter groups, each with a `factor` on the learning rate.
         fit_elsewhere: Trains a network with the trainer of another library instead of `fit`.
@@ -51,7 +55,7 @@ class Trainer(Generic[Network, Batch]):
     execution: Execution
     examples: int
     batches: Callable[[Sequence[Tensor], int], Iterable[Batch]]
-    make_loss: Callable[[Network], Callable[[Batch], Tensor]]
+    make_loss: Callable[[Network], Callable[[Batch], Tensor | None]]
     evaluate: Callable[[Network, float], Figures | str]
     groups: Callable[[Network], Iterable[Mapping[str, Any]]] | None = None
     draw_order: Callable[[Recipe, torch.Generator], Sequence[Tensor]] | None = None
@@ -65,18 +69,19 @@ class Trainer(Generic[Network, Batch]):
             observe: Called with (step, training loss) after each step.
         """
         with seed_generators(training.seed) as generator:
-            network, curve = self._fit(generator, training, observe)
+            network, curve, skipped = self._fit(generator, training, observe)
             if isinstance(curve, Diverged):
                 return curve
             figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
         if isinstance(figures, str):
             return Diverged(curve[-1][0], figures)
-        return Scored(figures.score, figures.also, curve, figures.replicates)
+        also = {**figures.also, SKIPPED: float(skipped)} if skipped else figures.also
+        return Scored(figures.score, also, curve, figures.replicates)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
         """Train a network as `train` does, and apply a function to it in evaluation mode."""
         with seed_generators(training.seed) as generator:
-            network, curve = self._fit(generator, training, None)
+            network, curve, _ = self._fit(generator, training, None)
             return curve if isinstance(curve, Diverged) else function(network.eval())
 
     def untrained(self, seed: int) -> float | None:
@@ -87,7 +92,8 @@ class Trainer(Generic[Network, Batch]):
 
     def _fit(
         self, generator: torch.Generator, training: Training, observe: Observe | None
-    ) -> tuple[Network, Curve | Diverged]:
+    ) -> tuple[Network, Curve | Diverged, int]:
+        """Return the trained network, its curve, and the number of batches that were skipped."""
         network = self.execution.place(self.build())
         if self.fit_elsewhere is not None:
             curve = self.fit_elsewhere(network, training, observe)
@@ -95,7 +101,8 @@ class Trainer(Generic[Network, Batch]):
             network = self.execution.place(network)
             if self.execution.checkpoints and not isinstance(curve, Diverged):
                 save_network(network, self.execution.checkpoints.with_metadata(_make_metadata(training, self.examples)))
-            return network, curve
+            return network, curve, 0
+        skipped: list[int] = []
         # The first batches of the whole schedule, so that a short training sees as many different examples as possible.
         if self.draw_order is None:
             batches: Sequence[Tensor] = shuffle_batches(self.examples, self.recipe, generator)
@@ -112,8 +119,9 @@ class Trainer(Generic[Network, Batch]):
             observe=observe,
             execution=self.execution,
             metadata=_make_metadata(training, self.examples),
+            report_skipped=skipped.append,
         )
-        return network, curve
+        return network, curve, sum(skipped)
 
     def _evaluate(self, network: Network, fidelity: float) -> Figures | str:
         figures = self.evaluate(network.eval(), fidelity)

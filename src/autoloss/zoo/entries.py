@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PAPER = "Appendix B, table of discovered loss functions"
 AREAS = "areas of predicted and target box"
+ORDER = "the item that should come first"
 CSE = "Liu et al., 2021, Loss Function Discovery for Object Detection via Convergence-Simulation Driven Search"
 NETWORKS = {
     "seg": ("Seg", "", "semantic segmentation"),
@@ -184,6 +185,94 @@ _BASELINES = (
         "cross entropy plus structural similarity",
         "Qin et al., 2019, BASNet, Eq. 2, without IoU",
         factory=_defer_region_loss("ssim", "ssim_with_cross_entropy"),
+    ),
+    Entry(
+        "baseline/ranknet",
+        "pairs of items: logistic loss of the difference of scores; on pairs of one user it is BPR",
+        "Burges et al., 2005, Learning to Rank using Gradient Descent; Rendle et al., 2009, BPR, Section 4",
+        target=ORDER,
+        activation="pair_probability",
+        title="RankNet",
+        formula="-y * log(p)",
+    ),
+    Entry(
+        "baseline/lambdarank",
+        "pairs of items: RankNet, each pair times its weight w, the change of NDCG if the items change places",
+        "Burges, 2010, From RankNet to LambdaRank to LambdaMART, Section 4",
+        metric="NDCG",
+        target=ORDER,
+        activation="pair_probability",
+        title="LambdaRank",
+        formula="-w * log(p)",
+    ),
+    Entry(
+        "baseline/auc_hinge",
+        "pairs of items: hinge loss of the difference of scores, p",
+        "Joachims, 2005, A Support Vector Method for Multivariate Performance Measures",
+        metric="AUC",
+        target=ORDER,
+        activation="pair_difference",
+        title="pairwise hinge loss",
+        formula="(1 - p + abs(1 - p)) / 2",
+    ),
+    Entry(
+        "baseline/auc_square",
+        "pairs of items: squared distance of the difference of scores, p, from 1",
+        "Gao et al., 2013, One-Pass AUC Optimization",
+        metric="AUC",
+        target=ORDER,
+        activation="pair_difference",
+        title="pairwise squared loss",
+        formula="(1 - p)**2",
+    ),
+    Entry(
+        "baseline/auc_exponential",
+        "pairs of items: exponential loss of the difference of scores, p",
+        "Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences (RankBoost)",
+        metric="AUC",
+        target=ORDER,
+        activation="pair_difference",
+        title="pairwise exponential loss",
+        formula="exp(-p)",
+    ),
+    *(
+        Entry(
+            f"baseline/{name}", description, source, metric, target, "pair_probability", factory=_defer("pairs", loss)
+        )
+        for name, loss, metric, target, description, source in (
+            (
+                "cox",
+                "Cox",
+                "concordance index",
+                "times and events",
+                "negative partial likelihood of proportional hazards; written by hand, since its sum over a risk set is no tree",
+                "Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4",
+            ),
+            (
+                "listnet",
+                "ListNet",
+                "NDCG",
+                ORDER,
+                "softmax cross entropy over the items of each query; written by hand: its sum over a list is no tree",
+                "Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach",
+            ),
+            (
+                "auc_margin",
+                "AucMargin",
+                "AUC",
+                ORDER,
+                "LibAUC's margin loss with the best a, b and α of the batch; written by hand: it needs means of both classes",
+                "Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5",
+            ),
+            (
+                "pointwise",
+                "Pointwise",
+                "—",
+                ORDER,
+                "binary cross entropy of the scores of single items; written by hand, since leaves are those of pairs",
+                "the standard loss of click prediction",
+            ),
+        )
     ),
     *(
         Entry(

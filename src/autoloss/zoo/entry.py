@@ -79,6 +79,8 @@ class Entry:
         Raises:
             RequestError: The entry is for several branches, or the leaves of the branch do not fit.
         """
+        from autoloss.space.loss import bind
+        from autoloss.space.options import PAIR_KERNELS
         from autoloss.space.parsing import parse
 
         if self.members:
@@ -86,7 +88,17 @@ class Entry:
                 f"{self.name!r} is a loss for the branches {', '.join(self.members)}; "
                 f"branch {name!r} takes one of {', '.join(member.name for member in self.members.values())}."
             )
-        return check_leaves(parse(self.formula), name, branch) if self.factory is None else self.factory(branch)
+        if self.factory is not None:
+            return self.factory(branch)
+        twin = branch.with_kernel(self.activation)
+        if self.activation in PAIR_KERNELS.values() and twin.kernel != self.activation:
+            raise RequestError(
+                f"{self.name!r} is a loss of pairs of items; the branch {name!r} has one element for each position. It is for the "
+                "tasks ranking and survival, or an autoloss.PairBranch."
+            )
+        tree = check_leaves(parse(self.formula), name, twin)
+        # A tree of other leaves of the same place is no tree of this branch, but a loss of it.
+        return tree if twin is branch else bind({name: tree}, {name: twin})[name]
 
 
 def get_only_branch(branches: Mapping[str, Branch], text: str) -> tuple[str, Branch]:

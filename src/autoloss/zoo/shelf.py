@@ -15,6 +15,10 @@ EFFECTIVE = (
 FOCAL = "Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4"
 BRIER = "Brier, 1950, Verification of Forecasts Expressed in Terms of Probability"
 ABSOLUTE = "Ghosh et al., 2017, Robust Loss Functions under Label Noise for Deep Neural Networks"
+BOOST = "Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences"
+SMOOTH = (
+    "Yan et al., 2003, Optimizing Classifier Performance via an Approximation to the Wilcoxon-Mann-Whitney Statistic"
+)
 DICE = "Milletari et al., 2016, V-Net, Section 3, with plain sums"
 TVERSKY = "Salehi et al., 2017, Tversky Loss Function for Image Segmentation, with α = 1/3 and β = 2/3"
 COMPOUND = "Isensee et al., 2021, nnU-Net: cross entropy plus Dice"
@@ -127,6 +131,33 @@ _ROWS = (
         "squared error weighted by one plus the target, for heatmaps",
         "Wang et al., 2019, Adaptive Wing Loss, weighted loss map",
         "(1 + y) * (p - y)**2",
+    ),
+    ("pair_probability", "pair_exponential", "exponential loss of the difference of scores", BOOST, "y * (1 - p) / p"),
+    ("pair_probability", "pair_sigmoid", "smooth share of pairs in order", SMOOTH, "-y * p"),
+    ("pair_probability", "pair_brier", "squared error of the probability of a pair", BRIER, "(y - p)**2"),
+    ("pair_probability", "pair_focal", "focal loss of pairs", FOCAL, "-(1 - p)**2 * y * log(p)"),
+    ("pair_probability", "pair_weighted_sigmoid", "weighted smooth share of pairs in order", SMOOTH, "-w * p"),
+    (
+        "pair_difference",
+        "difference_logistic",
+        "RankNet, of the difference of scores",
+        "Burges et al., 2005, Learning to Rank using Gradient Descent, Eq. 3",
+        "y * log(1 + exp(-p))",
+    ),
+    ("pair_difference", "difference_exponential", "exponential loss of the difference of scores", BOOST, "y * exp(-p)"),
+    (
+        "pair_difference",
+        "difference_square",
+        "squared distance of the difference of scores from 1",
+        "Gao et al., 2013, One-Pass AUC Optimization",
+        "(y - p)**2",
+    ),
+    (
+        "pair_difference",
+        "difference_hinge",
+        "hinge loss of the difference of scores",
+        "Joachims, 2005, A Support Vector Method for Multivariate Performance Measures",
+        "y - p + abs(y - p)",
     ),
 )
 SHELF = tuple(

@@ -116,7 +116,14 @@ class CompiledEngine(Engine):
         if fresh:
             _write_leaves(workspace, sample, {Z: sample.prediction, VELOCITY: np.zeros_like(sample.prediction)})
         return compile_gradient()(
-            workspace, program.double, sample.areas, sample.activation, sample.shape, sample.direction, fresh
+            workspace,
+            program.double,
+            sample.areas,
+            sample.activation,
+            sample.shape,
+            sample.items,
+            sample.direction,
+            fresh,
         )
 
     def compiles(self, expression: Expression) -> bool:
@@ -145,7 +152,7 @@ class CompiledEngine(Engine):
         if self._programs[0] is not expression:
             self._programs = (expression, {})
         programs = self._programs[1]
-        layout, masked = sample.layout, sample.mask is not None
+        layout, masked = sample.layout, sample.is_masked
         if (layout, masked) not in programs:
             tape = record(
                 expression, self._registers, (layout.channels, layout.positions), layout.flat, masked, self._bounds
@@ -172,6 +179,7 @@ class CompiledEngine(Engine):
             sample.areas,
             sample.activation,
             sample.shape,
+            sample.items,
             steps,
             single(self.settings.momentum),
             single(self.settings.learning_rate),

@@ -19,6 +19,7 @@ from autoloss.rejection.compiled.box_areas import GIVEN, descend_boxes, measure_
 from autoloss.rejection.compiled.compiling import compile_cached
 from autoloss.rejection.compiled.functions import OPTIONS
 from autoloss.rejection.compiled.kernels import U
+from autoloss.rejection.compiled.pair_scores import collect_slopes, descend_scores, measure_pairs
 from autoloss.rejection.compiled.pools import pool, pool_slope
 from autoloss.rejection.compiled.program import A_STRIDE, B_STRIDE, BEGIN, END, OP, TILED, TO, TO_STRIDE, VARIES, A, B
 from autoloss.rejection.compiled.tape import CHANNEL, POSITION, Op
@@ -29,12 +30,12 @@ DONE, NOT_FINITE, NO_GRADIENT = range(3)
 LOOKS = 16
 """Steps from one look at whether the predictions still move to the next."""
 
-SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX = range(5)
+SOFTMAX, ONE_LOGIT, SIGMOID, PLAIN, BOX, PAIR, DIFFERENCE = range(7)
 """The function from the raw prediction to p. One logit z is the two-channel softmax of (0, z). For boxes the deltas are raw, and
-the areas i, u and e are stored in place of p."""
+the areas i, u and e are stored in place of p. For pairs the scores of items are raw, and each position is a pair of them."""
 
 _SOURCES = (
-    *("functions.py", "kernels.py", "pools.py", "box_areas.py", "interpreter.py"),
+    *("functions.py", "kernels.py", "pools.py", "box_areas.py", "pair_scores.py", "interpreter.py"),
     *("layout.py", "program.py", "tape.py"),
 )
 
@@ -47,7 +48,7 @@ SUM_CHANNELS, SUM_POSITIONS, TOTAL, MASKED_TOTAL, POOL, POOL_SLOPE = (int(op) fo
 @njit(**OPTIONS)
 def _run(w, code, factors, begin, end, tile, shape, positions):
     """Run instructions on one tile or, at odd times, on the whole sample; return their contribution to the loss."""
-    channels, rows, height, width, rows_per_tile, scratch, _, depth = shape
+    channels, rows, height, width, rows_per_tile, scratch, _, depth, _ = shape
     loss = 0.0
     for row in range(begin, end):
         op, varies = code[row, OP], code[row, VARIES]
@@ -104,10 +105,12 @@ def _run(w, code, factors, begin, end, tile, shape, positions):
 
 
 @njit(**OPTIONS, inline="always")
-def _activate(w, activation, places, shape, positions):
+def _activate(w, activation, places, shape, positions, items, first):
     channels, scratch = shape[0], shape[5]
     z, _, p, given = places
-    if activation == BOX:
+    if activation >= PAIR:
+        measure_pairs(w, z, p, items, first, positions, activation == PAIR)
+    elif activation == BOX:
         whole = shape[1] * shape[3]
         measure_boxes(w, z, p, p + whole, p + whole + whole, given, positions)
     elif activation == SIGMOID:
@@ -138,7 +141,10 @@ def _step(w, activation, places, slopes, factors, tile, shape, positions, moment
 
 @njit(**OPTIONS, inline="always")
 def _locate_tile(areas, shape, first):
-    """Return the offsets of raw prediction, velocity, p and fixed inputs of the tile whose first position is `first`."""
+    """Return the offsets of raw prediction, velocity, p and fixed inputs of the tile whose first position is `first`.
+
+    The scores of items, whose channels of z are counted as none, belong to no tile.
+    """
     channels, moving = shape[0], shape[6]
     return (
         areas[0] + first * moving,
@@ -161,7 +167,30 @@ def _run_block(w, code, factors, block, shape):
 
 
 @njit(**OPTIONS, inline="always")
-def _descend(w, program, areas, activation, shape, portion, steps, momentum, rate, losses):
+def _activate_all(w, activation, areas, shape, items):
+    whole, tile = shape[1] * shape[3], shape[3] * shape[4]
+    for first in range(U(0), whole, tile):
+        _activate(w, activation, _locate_tile(areas, shape, first), shape, min(tile, whole - first), items, first)
+
+
+@njit(**OPTIONS, inline="always")
+def _collect(w, program, areas, activation, shape, items):
+    """Run the last block on all pairs, and collect the derivatives by the scores in scratch memory; return the loss."""
+    code, factors, blocks, _, slopes, slope_factors = program
+    whole, tile, last = shape[1] * shape[3], shape[3] * shape[4], blocks[len(blocks) - 1]
+    loss = 0.0
+    for i in range(shape[8]):
+        w[shape[5] + i] = 0
+    for first in range(U(0), whole, tile):
+        number, positions = first // tile, min(tile, whole - first)
+        loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
+        p, slope = areas[2] + first, slopes[0, 0] + number * slopes[0, 1]
+        collect_slopes(w, shape[5], p, slope, slope_factors[0], items, first, positions, activation == PAIR)
+    return loss
+
+
+@njit(**OPTIONS, inline="always")
+def _descend(w, program, areas, activation, shape, items, portion, steps, momentum, rate, losses):
     """Run all steps on a portion of the positions; return how they ended.
 
     A portion may be less than the whole sample only where no position depends on another.
@@ -174,7 +203,16 @@ def _descend(w, program, areas, activation, shape, portion, steps, momentum, rat
         settled = step % LOOKS == LOOKS - 1 and 0 <= momentum < 1
         for row in range(once, len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
-        for first in range(portion[0], portion[1], tile):
+        if activation >= PAIR:
+            loss += _collect(w, program, areas, activation, shape, items)
+            places = (areas[0], areas[1], shape[5], shape[8])
+            bad |= descend_scores(w, *places, momentum, rate)
+            moved = moved or not k.is_zero(w, areas[1], shape[8])
+            if settled:
+                settled = not descend_scores(w, *places, None, rate)
+            if step + 1 < steps[1]:
+                _activate_all(w, activation, areas, shape, items)
+        for first in range(portion[0], portion[1] if activation < PAIR else portion[0], tile):
             number, positions = first // tile, min(tile, portion[1] - first)
             places = _locate_tile(areas, shape, first)
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
@@ -183,7 +221,7 @@ def _descend(w, program, areas, activation, shape, portion, steps, momentum, rat
             if settled:
                 settled = not _step(w, activation, places, slopes, slope_factors, number, shape, positions, None, rate)
             if step + 1 < steps[1]:
-                _activate(w, activation, places, shape, positions)
+                _activate(w, activation, places, shape, positions, items, first)
         losses[step - steps[0]] += loss
         if bad or not abs(loss) < np.inf:
             return NOT_FINITE
@@ -207,25 +245,25 @@ def compile_descent() -> Callable[..., int]:
     """Return the compiled descent, from the cache where there is one.
 
     Its arguments: workspace; a program (`Program.single`); offsets of z, its velocity, p, and the fixed inputs of boxes;
-    activation; shape (channels, rows, height, width, rows per tile, offset of scratch, channels of z, depth); first and last step;
-    momentum; learning rate; an array of zeros, one per step, for the loss; the largest finite value. It returns how it ended.
+    activation; shape (channels, rows, height, width, rows per tile, offset of scratch, channels of z, depth, scores); the items of
+    pairs, (2, P); first and last step; momentum; learning rate; an array of zeros, one per step, for the loss; the largest finite
+    value. It returns how it ended.
     """
     stamp = _hash_sources()
 
-    def descend(w, program, areas, activation, shape, steps, momentum, rate, losses, limit):
+    def descend(w, program, areas, activation, shape, items, steps, momentum, rate, losses, limit):
         stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
         code, factors, blocks, once, _, _ = program
         whole, tile = shape[1] * shape[3], shape[3] * shape[4]
         for row in range(once):
             _run_block(w, code, factors, blocks[row], shape)
-        for first in range(U(0), whole, tile):
-            _activate(w, activation, _locate_tile(areas, shape, first), shape, min(tile, whole - first))
-        # A tile that can run all steps alone stays in the processor cache.
-        size = tile if len(blocks) == once + 1 else whole
+        _activate_all(w, activation, areas, shape, items)
+        # A tile that can run all steps alone stays in the processor cache; pairs share their scores.
+        size = tile if len(blocks) == once + 1 and activation < PAIR else whole
         end = NO_GRADIENT
         for first in range(U(0), whole, size):
             portion = (first, min(first + size, whole))
-            found = _descend(w, program, areas, activation, shape, portion, steps, momentum, rate, losses)
+            found = _descend(w, program, areas, activation, shape, items, portion, steps, momentum, rate, losses)
             if found == NOT_FINITE:
                 return NOT_FINITE
             if found == DONE:
@@ -248,18 +286,22 @@ def compile_gradient() -> Callable[..., tuple[int, float, float]]:
     """
     stamp = _hash_sources()
 
-    def differentiate(w, program, areas, activation, shape, direction, fresh):
+    def differentiate(w, program, areas, activation, shape, items, direction, fresh):
         stamp  # noqa: B018  # What a function encloses is part of its key in the cache.
         code, factors, blocks, _, slopes, slope_factors = program
         moving, whole, tile = shape[6], shape[1] * shape[3], shape[3] * shape[4]
         if fresh:
-            for first in range(U(0), whole, tile):
-                _activate(w, activation, _locate_tile(areas, shape, first), shape, min(tile, whole - first))
+            _activate_all(w, activation, areas, shape, items)
         loss, square, product, bad = 0.0, 0.0, 0.0, False
         for row in range(len(blocks) - 1):
             loss += _run_block(w, code, factors, blocks[row], shape)
         last = blocks[len(blocks) - 1]
-        for first in range(U(0), whole, tile):
+        if activation >= PAIR:
+            loss += _collect(w, program, areas, activation, shape, items)
+            bad |= descend_scores(w, areas[0], areas[1], shape[5], shape[8], None, None)
+            square = k.inner_product(w, areas[1], w, areas[1], shape[8])
+            product = k.inner_product(w, areas[1], direction, U(0), shape[8])
+        for first in range(U(0), whole if activation < PAIR else U(0), tile):
             number, positions = first // tile, min(tile, whole - first)
             loss += _run(w, code, factors, last[BEGIN], last[END], number, shape, positions)
             z, _, p, given = _locate_tile(areas, shape, first)

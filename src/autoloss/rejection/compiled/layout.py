@@ -30,6 +30,7 @@ class Layout:
         raw: Channels of the raw prediction, where the leaves are not its activation (boxes).
         given: Likewise, rows of fixed inputs.
         depth: Planes of a volume: (N, C, D, H, W) is stored as N·D planes.
+        scores: Scores of items, where each position is a pair of them; they are raw then, and belong to no position.
     """
 
     planes: int
@@ -39,11 +40,12 @@ class Layout:
     raw: int = 0
     given: int = 0
     depth: int = 1
+    scores: int = 0
 
     @property
     def moving(self) -> int:
-        """Channels that are optimised."""
-        return self.raw or self.channels
+        """Channels that are optimised; none of pairs, whose scores are."""
+        return 0 if self.scores else self.raw or self.channels
 
     @property
     def rows(self) -> int:
@@ -70,13 +72,13 @@ class Layout:
     @property
     def area(self) -> int:
         """Elements of the largest array over all channels and positions."""
-        return pad_size(max(self.channels, self.raw, self.given) * self.positions)
+        return pad_size(max(max(self.channels, self.raw, self.given) * self.positions, self.scores))
 
     @property
     def scratch(self) -> int:
-        """Elements of scratch memory for an activation or a pool: two tiles, or six planes with a border and two volumes."""
+        """Elements of scratch memory: two tiles for an activation; for a pool, six planes with a border and two volumes; scores."""
         volumes = 2 * self.depth * self.height * self.width if self.depth > 1 else 0
-        return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2) + volumes))
+        return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2) + volumes, self.scores))
 
     @property
     def head(self) -> int:

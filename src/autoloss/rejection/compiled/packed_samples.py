@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,25 @@ from torch import Tensor
 from autoloss.errors import RequestError
 from autoloss.rejection.compiled.bounds import PROBABILITY
 from autoloss.rejection.compiled.box_areas import GIVEN
-from autoloss.rejection.compiled.interpreter import BOX, ONE_LOGIT, PLAIN, SIGMOID, SOFTMAX
+from autoloss.rejection.compiled.interpreter import BOX, DIFFERENCE, ONE_LOGIT, PAIR, PLAIN, SIGMOID, SOFTMAX
 from autoloss.rejection.compiled.layout import MASK, VELOCITY, Layout, P, Y, Z
 from autoloss.rejection.compiled.tape import AREA_REGISTERS, MASK_REGISTER, P_REGISTER, Y_REGISTER
 from autoloss.space.activated import activate, spatial
 from autoloss.space.branch import Branch, Sample
-from autoloss.space.options import Kernel
-from autoloss.space.ranges import UNIT, Range
+from autoloss.space.options import PAIR_KERNELS, Kernel
+from autoloss.space.ranges import Range
 
 Packed = NDArray[np.floating[Any]]
 """A tensor (N, C, H, W) or (N, C, D, H, W), flat, in the order of the workspace."""
 
-KERNELS: Mapping[Kernel | None, int] = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "none": PLAIN, "box": BOX}
+KERNELS: Mapping[Kernel | None, int] = {
+    "softmax": SOFTMAX,
+    "sigmoid": SIGMOID,
+    "none": PLAIN,
+    "box": BOX,
+    "pair_probability": PAIR,
+    "pair_difference": DIFFERENCE,
+}
 """The way in which leaves are made → its number in the interpreter."""
 
 
@@ -38,8 +45,9 @@ class PackedSample:
         activation: One of the interpreter's numbers.
         prediction: Raw, float64.
         target: The leaf y, or the fixed inputs of boxes, as computed in single and in double precision.
-        mask: 1 where a position counts, or None when all do.
+        mask: 1 where a position counts, or None when all do. Of pairs, which all count, the leaf w, or None.
         direction: The fixed direction of `Gradient.products`, float64.
+        items: The numbers of the two items of each pair, (2, P); of other samples (2, 0).
     """
 
     sample: Sample
@@ -49,6 +57,12 @@ class PackedSample:
     target: dict[type[np.floating[Any]], Packed]
     mask: Packed | None
     direction: Packed
+    items: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((2, 0), np.uint64))
+
+    @property
+    def is_masked(self) -> bool:
+        """True if some positions do not count."""
+        return self.mask is not None and self.activation not in (PAIR, DIFFERENCE)
 
     @property
     def areas(self) -> tuple[np.uint64, ...]:
@@ -58,7 +72,7 @@ class PackedSample:
 
     @property
     def shape(self) -> tuple[np.uint64, ...]:
-        """Channels, rows, height, width, rows per tile, offset of scratch memory, channels of z, and depth."""
+        """Channels, rows, height, width, rows per tile, offset of scratch memory, channels of z, depth, and scores."""
         one = self.layout
         sizes = (
             one.channels,
@@ -69,11 +83,14 @@ class PackedSample:
             (MASK + 1) * one.area,
             one.moving,
             one.depth,
+            one.scores,
         )
         return tuple(map(np.uint64, sizes))
 
     def unpack(self, packed: Packed) -> Tensor:
         """Return a packed raw prediction in the sample's own shape."""
+        if self.layout.scores:
+            return torch.as_tensor(packed.copy()).reshape(self.sample.prediction.shape)
         array = self.layout.unpack(packed)
         if self.activation == ONE_LOGIT:
             array = array[:, 1:]
@@ -87,6 +104,8 @@ class PackedSample:
 
 def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSample:
     """Pack a sample of a branch for which `find_obstacle` returns None."""
+    if branch.kernel in PAIR_KERNELS.values():
+        return _pack_scores(branch, sample, direction)
     raw = spatial(sample.prediction.detach()).cpu()
     layout = _make_layout(branch, raw)
     one_logit = layout.channels > raw.shape[1]
@@ -110,14 +129,36 @@ def pack_sample(branch: Branch, sample: Sample, direction: Tensor) -> PackedSamp
     )
 
 
+def _pack_scores(branch: Branch, sample: Sample, direction: Tensor) -> PackedSample:
+    """Pack the scores of items and the pairs of them; leaves have one position for each pair."""
+
+    def pack(tensor: Tensor) -> Packed:
+        return tensor.detach().cpu().double().numpy().ravel()
+
+    context = sample.context
+    y = pack(branch.fixed_inputs(sample, torch.float64))
+    return PackedSample(
+        sample=sample,
+        layout=Layout(len(y), 1, 1, 1, scores=sample.prediction.numel()),
+        activation=KERNELS[branch.kernel],
+        prediction=pack(sample.prediction),
+        target={np.float32: y.astype(np.float32), np.float64: y},
+        mask=pack(context["pair_weight"]) if "w" in branch.leaves_and_roles else None,
+        direction=pack(direction),
+        items=np.stack([context[name].cpu().numpy() for name in ("first", "second")]).astype(np.uint64),
+    )
+
+
 def bound_leaves(samples: Sequence[PackedSample]) -> dict[int, Range] | None:
     """Return the bounds of p, y and the mask over all samples, or None where p is not the result of a softmax or sigmoid."""
-    if not samples or samples[0].activation in (PLAIN, BOX):
+    if not samples or samples[0].activation in (PLAIN, BOX, DIFFERENCE):
         return None
     ends = [
         float(end) for sample in samples for end in (sample.target[np.float64].min(), sample.target[np.float64].max())
     ]
-    return {P_REGISTER: PROBABILITY, Y_REGISTER: Range(min(ends), max(ends)), MASK_REGISTER: UNIT}
+    weights = [sample.mask for sample in samples if sample.mask is not None]
+    largest = max([1.0, *(float(weight.max()) for weight in weights)])
+    return {P_REGISTER: PROBABILITY, Y_REGISTER: Range(min(ends), max(ends)), MASK_REGISTER: Range(0.0, largest)}
 
 
 def _make_layout(branch: Branch, raw: Tensor) -> Layout:
@@ -156,6 +197,9 @@ def check_samples(samples: Sequence[Sample]) -> None:
 
 def assign_registers(branch: Branch) -> dict[str, int]:
     """Return the register of each leaf of a branch that has a kernel."""
+    if branch.kernel in PAIR_KERNELS.values():
+        # All pairs count, so that the register of the mask is free for their weights.
+        return {"p": P_REGISTER, "y": Y_REGISTER, "w": MASK_REGISTER}
     if branch.pair is not None:
         return dict(zip(branch.pair, (P_REGISTER, Y_REGISTER), strict=True))
     return dict(zip(branch.leaves_and_roles, AREA_REGISTERS, strict=True))
@@ -165,7 +209,7 @@ def find_obstacle(branch: Branch, samples: Sequence[Sample]) -> str | None:
     """Return why compiled code does not support a branch, or None when it does."""
     if branch.kernel is None:
         return f"a {type(branch).__name__} has no compiled form"
-    if branch.kernel == "box":
+    if branch.kernel == "box" or branch.kernel in PAIR_KERNELS.values():
         return None
     if branch.pair is None:
         return f"its leaves are {', '.join(branch.leaves_and_roles)}"

@@ -1,0 +1,142 @@
+"""Hand-written losses of scores: those over lists and risk sets, whose sums in a logarithm are no tree, and one of single items.
+
+All are means over what they count, so that their rates compare with those of trees, which are means over pairs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError
+from autoloss.space.branch import Branch
+from autoloss.space.operators import upcast
+from autoloss.space.pair_lists import number_groups
+from autoloss.space.pairs import PairBranch
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLoss(ABC):
+    """A loss of the scores of all items of a batch: (raw prediction, context) → scalar, with the weight of the branch.
+
+    Raises:
+        RequestError: The branch is not one of pairs; on use, its target lacks a column.
+    """
+
+    branch: Branch
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.branch, PairBranch):
+            raise RequestError(
+                f"{type(self).__name__} compares the scores of items; this branch has the leaves "
+                f"{', '.join(self.branch.leaves_and_roles)}. It is for the tasks ranking and survival, or an autoloss.PairBranch."
+            )
+
+    def __call__(self, prediction: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(prediction.device.type, enabled=False):
+            scores = upcast(prediction).flatten()
+            return self.branch.weight * self.compute(scores, context["target"])
+
+    @abstractmethod
+    def compute(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Return the loss; 0 with a gradient of 0 where nothing counts.
+
+        Args:
+            scores: (N,).
+            target: (N, K), with the columns of the branch.
+        """
+
+    def get_column(self, target: Tensor, name: str) -> Tensor:
+        assert isinstance(self.branch, PairBranch)
+        found = self.branch.get_column(target, name)
+        if found is None:
+            raise RequestError(
+                f"{type(self).__name__} needs the column {name!r}; the target has {', '.join(self.branch.columns)}."
+            )
+        return found
+
+    def find_groups(self, target: Tensor) -> tuple[Tensor, int]:
+        """Return the group of each item, counted from 0, and the number of groups."""
+        assert isinstance(self.branch, PairBranch)
+        groups = self.branch.get_column(target, "group")
+        if groups is None:
+            return torch.zeros(len(target), dtype=torch.long, device=target.device), 1
+        members, sizes = number_groups(groups)
+        return members, len(sizes)
+
+
+@final
+class Cox(ScoreLoss):
+    """The negative partial likelihood of proportional hazards, averaged over the events.
+
+    The risk set of an event holds all items with that time or a later one, of equal times each (Breslow).
+
+    Source: Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4.
+    """
+
+    def compute(self, scores: Tensor, target: Tensor) -> Tensor:
+        event, times = self.get_column(target, "event") > 0, self.get_column(target, "value")
+        order = times.argsort(descending=True, stable=True)
+        scores, event, times = scores[order], event[order], times[order]
+        # Of equal times, the sum over all of them stands at the last.
+        last = torch.searchsorted(-times, -times, right=True) - 1
+        at_risk = scores.logcumsumexp(0)[last]
+        return torch.where(event, at_risk - scores, 0 * scores).sum() / event.sum().clamp(min=1)
+
+
+@final
+class ListNet(ScoreLoss):
+    """Cross entropy between the softmax over a query's scores and the share of each item in the query's relevance.
+
+    Source: Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach; with shares of the relevance as in
+    Bruch et al., 2019, An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary Relevance.
+    """
+
+    def compute(self, scores: Tensor, target: Tensor) -> Tensor:
+        members, count = self.find_groups(target)
+        relevance = self.get_column(target, "value").to(scores)
+        relevance = relevance - relevance.min() if len(relevance) else relevance
+        largest = scores.new_full((count,), -torch.inf).scatter_reduce(0, members, scores.detach(), "amax")
+        shifted = scores - largest[members]
+        totals = torch.zeros_like(largest).index_add(0, members, shifted.exp())
+        sums = torch.zeros_like(largest).index_add(0, members, relevance)
+        share = relevance / sums.clamp(min=1e-12)[members]
+        return (share * (totals.log()[members] - shifted)).sum() / (sums > 0).sum().clamp(min=1)
+
+
+@final
+class AucMargin(ScoreLoss):
+    """The AUC margin loss: variances of the probabilities of both classes, and the missing margin between their means.
+
+    LibAUC trains a, b and α of its min-max form beside the network; here they take their best values for the batch.
+
+    Source: Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5, with the margin 1.
+    """
+
+    def compute(self, scores: Tensor, target: Tensor) -> Tensor:
+        value = self.get_column(target, "value")
+        positive = value > value.min() if len(value) else value > 0
+        if not bool(positive.any()):
+            return 0 * scores.sum()
+        p = scores.sigmoid()
+        one, other = p[positive], p[~positive]
+        missing = (1 + other.mean() - one.mean()).clamp(min=0)
+        return one.var(correction=0) + other.var(correction=0) + missing.square()
+
+
+@final
+class Pointwise(ScoreLoss):
+    """Binary cross entropy of each item alone, between the sigmoid of its score and its relevance over the batch's largest.
+
+    Source: the standard loss of click prediction and of classification, see Burges et al., 2005, Section 2.
+    """
+
+    def compute(self, scores: Tensor, target: Tensor) -> Tensor:
+        value = self.get_column(target, "value").to(scores)
+        return F.binary_cross_entropy_with_logits(scores, value / value.max().clamp(min=1e-12) if len(value) else value)
