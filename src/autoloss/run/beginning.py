@@ -10,6 +10,7 @@ from autoloss import __version__
 from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
+from autoloss.comparison.resolution import measure_resolution
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
@@ -107,4 +108,10 @@ def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: S
     with start_workers(evaluator, machines, f"autoloss resume {store.path.parent}") as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)
-        return climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, Record(store))
+        record = Record(store)
+        ladder = climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, record)
+    whole = [outcome for job, outcome in record.outcomes.items() if job.training.split == "valid"]
+    if resolution := measure_resolution(whole):
+        best, untrained = ladder and ladder.best and ladder.best.mean, store.settings().untrained
+        say(resolution.describe(None if best is None or untrained is None else best - untrained))
+    return ladder

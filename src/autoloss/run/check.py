@@ -12,11 +12,13 @@ from typing import Any
 
 from autoloss import tasks
 from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
+from autoloss.proposing.records import Outcome
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
@@ -80,6 +82,7 @@ class TaskCheck:
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
         untrained: The best score of as many untrained networks; None where no rate was tried or the task cannot tell.
+        resolution: What the valid split can tell, by these trainings; None where the metric was not measured on resamples.
         rungs: Shares of the schedule that candidates are trained at.
         learning_rate: Factor on the recipe's at which they are.
         notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
@@ -99,6 +102,7 @@ class TaskCheck:
     unit: str
     rates: Mapping[float, float | None] = field(default_factory=dict)
     untrained: float | None = None
+    resolution: Resolution | None = None
     rungs: tuple[float, ...] = (1.0,)
     learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
@@ -128,6 +132,9 @@ class TaskCheck:
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         yield from self._describe_rates()
+        if self.resolution is not None:
+            best = max(map(_worth, self.rates.values()))
+            yield f"  {self.resolution.describe(None if self.untrained is None else best - self.untrained)}"
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
@@ -223,7 +230,8 @@ def check(
     times = [_time_candidates(name, evaluator) for name in loaded.branches]
     outcome, training = _try_training(evaluator)
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
-    scores = _try_rates(evaluator) if tried else {}
+    rates_tried = _try_rates(evaluator) if tried else {}
+    scores = {rate: found.score for rate, found in rates_tried.items()}
     per_candidate = sum(usual for usual, _ in times)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full for _, full in times)
@@ -242,6 +250,7 @@ def check(
         unit=configuration.rejection.unit,
         rates=scores,
         untrained=max(untrained, default=None),
+        resolution=measure_resolution(rates_tried.values()),
         rungs=configuration.search.rungs,
         learning_rate=configuration.search.learning_rate,
         notes=tuple(notes),
@@ -333,7 +342,7 @@ def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
     """Train with the standard loss; return the outcome in words, and the seconds of a whole training or None."""
     if not evaluator.has_standard:
         return "not tried: the task names no standard loss", None
-    training = Training(seed=0)
+    training = Training(seed=0, resampled=True)
     steps = evaluator.task.steps(training)
     if evaluator.task.shortens:
         # What a process does once, such as loading libraries, belongs to no training.
@@ -358,9 +367,9 @@ def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
     return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", seconds
 
 
-def _try_rates(evaluator: Evaluator) -> dict[float, float | None]:
-    """Train with the standard loss at each learning rate of the grid, and at that of the search; return the scores."""
+def _try_rates(evaluator: Evaluator) -> dict[float, Outcome]:
+    """Train with the standard loss at each learning rate of the grid, and at that of the search."""
     if not evaluator.has_standard or not evaluator.task.tunes_learning_rate:
         return {}
     rates = sorted({*LEARNING_RATES, evaluator.configuration.search.learning_rate})
-    return {rate: evaluator.train_standard(Training(seed=0, learning_rate=rate)).score for rate in rates}
+    return {rate: evaluator.train_standard(Training(seed=0, learning_rate=rate, resampled=True)) for rate in rates}

@@ -174,13 +174,12 @@ class Search:
         """The best losses without those that learned nothing."""
         ranked = self.reader.losses(self.reader.ranking[: LOOKED_AT + self.configuration.final.confirm])
         learned = leave_out_idle([(row["fidelity"], row["score"]) for row in ranked], self.settings.untrained)
-        known = {_leave_out_factors(loss) for loss in self.configuration.evolution.start}
-        return [
-            Entrant(f"#{row['id']}", row["loss"], known=_leave_out_factors(row["loss"]) in known).follow(
-                self.configuration.search
-            )
-            for row in map(ranked.__getitem__, learned)
-        ]
+        return [self.enter(ranked[at]["id"], ranked[at]["loss"]) for at in learned]
+
+    def enter(self, number: int, loss: str) -> Entrant:
+        """Return a candidate as an entrant, trained as the search does; it is known where the search started from its loss."""
+        known = any(_leave_out_factors(loss) == _leave_out_factors(one) for one in self.configuration.evolution.start)
+        return Entrant(f"#{number}", loss, known=known).follow(self.configuration.search)
 
     @cached_property
     def recommendation(self) -> Recommendation | None:

@@ -160,7 +160,7 @@ def compare(
         with start_workers(evaluator, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
-            entrants = [Entrant(f"#{loss.id}", loss.formula).follow(configuration.search) for loss in best]
+            entrants = [found.enter(loss.id, loss.formula) for loss in best]
             return compare_with_baselines(
                 entrants,
                 request.task,

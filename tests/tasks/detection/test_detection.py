@@ -321,7 +321,12 @@ def test_figures_of_the_test_split_may_be_another_tools():
 
     task = tiny()
     made = detection.DetectionTask(task._networks["proxy"], **task._data, classes=10, recipe=RECIPE, final=final)
-    valid, test = (made.train(standard(made), Training(seed=1, split=split)) for split in ("valid", "test"))
+    valid, test = (
+        made.train(standard(made), Training(seed=1, split=split, resampled=True)) for split in ("valid", "test")
+    )
     assert calls == [(4, 4, list(range(1, 11)))]
     assert (test.score, set(test.also)) == (0.25, {"ap50", "voc07", "ap75"})
     assert "ap75" not in valid.also
+    # Resamples are of this package's own precision: only differences between them are read.
+    assert valid.replicates is not None
+    assert (valid.replicates.examples, len(valid.replicates.scores)) == (4, 64)

@@ -1,0 +1,70 @@
+"""How large a difference between two losses a split can show, told before anything is searched on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+
+from autoloss.comparison.noise import estimate_difference
+from autoloss.numbers import figure
+from autoloss.proposing.records import Outcome
+
+BEST = 4
+"""Number of the best trainings whose differences are looked at."""
+LARGE = 0.5
+"""Share of what the standard loss gains over the untrained network above which a split is called too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What the examples of a split can tell.
+
+    Args:
+        difference: The difference between two losses below which nothing can be told, with any number of training seeds.
+        examples: Number of examples of the split.
+    """
+
+    difference: float
+    examples: int
+
+    def describe(self, gain: float | None = None) -> str:
+        """Describe it in a sentence or two.
+
+        Args:
+            gain: What the standard loss gains over the untrained network; None where it is not known.
+
+        >>> Resolution(0.031, 113).describe()
+        'The valid split has 113 examples: differences between losses below about 0.0310 cannot be told on it.'
+        """
+        text = (
+            f"The valid split has {self.examples:,} examples: differences between losses below about {figure(self.difference)} "
+            "cannot be told on it"
+        )
+        if gain is None or self.difference <= LARGE * max(0.0, gain):
+            return f"{text}."
+        return (
+            f"{text}, and the standard loss gains {figure(gain)} over the untrained network. A search would choose by chance. Give "
+            "more validation data, or several partitions of all data: Data(folds=5)."
+        )
+
+
+def measure_resolution(outcomes: Iterable[Outcome]) -> Resolution | None:
+    """Return what a split can tell, from trainings that were measured on resamples of it.
+
+    Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
+
+    Returns:
+        None where fewer than two trainings were measured on resamples.
+    """
+    found = [one for one in outcomes if one.score is not None and one.replicates is not None]
+    found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
+    estimates = [
+        estimate_difference([a.score or 0.0], [b.score or 0.0], ([a.replicates], [b.replicates]))
+        for a, b in combinations(found, 2)
+    ]
+    known = [one.resolution for one in estimates if one.resolution is not None]
+    if not known or found[0].replicates is None:
+        return None
+    return Resolution(median(known), found[0].replicates.examples)

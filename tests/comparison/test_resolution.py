@@ -1,0 +1,36 @@
+"""How large a difference between losses a split can show."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autoloss.comparison.resolution import Resolution, measure_resolution
+from autoloss.proposing.records import Outcome, State
+from autoloss.training.training import Replicates
+
+
+def outcome(score: float, phase: float, spread: float = 0.02, examples: int = 40) -> Outcome:
+    scores = tuple(score + spread * math.sin(at + phase) for at in range(64))
+    return Outcome(state=State.SCORED, score=score, replicates=Replicates(examples, scores))
+
+
+def test_it_is_that_of_the_difference_of_the_best():
+    found = measure_resolution([outcome(0.8, 0.0), outcome(0.81, math.pi / 2), outcome(0.1, 2.0, spread=9.0)][:2])
+    # The difference of two sines a quarter apart has their amplitude times √2: a deviation of 0.02. n / (n − 1) comes on top.
+    assert found is not None
+    assert found.difference == pytest.approx(2.0227 * 0.02 * math.sqrt(40 / 39), rel=0.03)
+    assert found.examples == 40
+
+
+def test_it_is_not_known_of_one_training_or_without_resamples():
+    assert measure_resolution([outcome(0.8, 0.0)]) is None
+    assert measure_resolution([Outcome(state=State.SCORED, score=score) for score in (0.5, 0.6)]) is None
+    assert measure_resolution([]) is None
+
+
+def test_a_split_that_is_too_small_says_what_to_do():
+    small = Resolution(0.2, 12)
+    assert small.describe(gain=0.9).endswith("cannot be told on it.")
+    assert "Data(folds=5)" in small.describe(gain=0.3)
