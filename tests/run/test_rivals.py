@@ -46,5 +46,5 @@ def test_the_ladder_may_win_the_race_and_the_best_loss_is_still_a_candidate(tmp_
 def test_a_loss_that_the_search_started_from_stays_known_in_every_comparison(tmp_path):
     found = open_run(make_run(tmp_path, confirm=1))
     assert found.enter(0, ROOT).known
-    assert found.enter(0, f"0.5 * {ROOT}").known
+    assert found.enter(0, f"0.500 * {ROOT}").known
     assert not found.enter(1, POOLED).known
