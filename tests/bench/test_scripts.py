@@ -15,6 +15,7 @@ from output import NOT_RUN, Figure
 SCRIPTS = quick.find_scripts()
 SMALLEST: Mapping[str, Sequence[str]] = {
     "agreement": ["--trees", "3", "--accepts", "2", "--places", "rows, Kendall's τ"],
+    "away": ["--arms", "gate", "ladder"],
     "audit": ["--tasks", "tabular:f1:data=wine", "--evaluations", "2", "--test-seeds", "1"],
     "criterion": ["--images", "1", "--side", "16", "--pairs", "2", "--losses", "gAcc", "--backend", "aot_eager"],
     "detection": ["--samples", "1", "--steps", "2", "--branches", "rpn_reg"],
