@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloss import tasks, zoo
+    from autoloss.comparison.explanation import Explanation
     from autoloss.comparison.ladder import Ladder, Rung
     from autoloss.errors import OwnedError, RequestError, RunError
     from autoloss.evaluation.machines import Machines
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from autoloss.proposing.view import View
     from autoloss.rejection.engines import correlation_score
     from autoloss.run.check import TaskCheck, check
+    from autoloss.run.explaining import explain
     from autoloss.run.export import export
     from autoloss.run.replay import Replay, replay
     from autoloss.run.results import Search, open_run
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "autoloss.comparison.explanation": ("Explanation",),
     "autoloss.comparison.ladder": ("Ladder", "Rung"),
     "autoloss.proposing.archive": ("AgeingPopulation", "Archive"),
     "autoloss.proposing.evolution": ("Evolution",),
@@ -60,6 +63,7 @@ _HOMES = {
     "autoloss.proposing.view": ("View",),
     "autoloss.rejection.engines": ("correlation_score",),
     "autoloss.evaluation.machines": ("Machines",),
+    "autoloss.run.explaining": ("explain",),
     "autoloss.run.export": ("export",),
     "autoloss.run.check": ("TaskCheck", "check"),
     "autoloss.run.scoring": ("compare", "score"),
@@ -102,6 +106,7 @@ __all__ = [
     "Diverged",
     "Evolution",
     "Execution",
+    "Explanation",
     "Expression",
     "FormulaError",
     "FullSchedule",
@@ -135,6 +140,7 @@ __all__ = [
     "check_training",
     "compare",
     "correlation_score",
+    "explain",
     "export",
     "fit",
     "initial_expression",

@@ -16,9 +16,9 @@ from autoloss.options import Amount, Count, Natural, Positive, PositiveShare, Sh
 from autoloss.untrusted_json import parse_json
 
 Threshold = Literal["relative", "absolute"]
-StepRule = Literal["recipe", "clipped", "one_norm", "adamw"]
-"""How a gradient becomes a step: as the recipe says; with the gradient's norm clipped; with every gradient scaled to norm 1; or by
-AdamW in place of the recipe's optimizer."""
+StepRule = Literal["recipe", "clipped", "one_norm", "adamw", "warmup", "cosine"]
+"""How a gradient becomes a step: as the recipe says; with the gradient's norm clipped; with every gradient scaled to norm 1; by
+AdamW in place of the recipe's optimizer; with a learning rate that first rises; or one that falls as a cosine."""
 _WEIGHT = re.compile(r"\w+=(?=.*[1-9])(\d+\.?\d*|\.\d+)")
 EngineName = Literal["fast", "reference"]
 MOST_SAMPLES, MOST_STEPS = 1_000, 1_000_000
@@ -74,7 +74,8 @@ class SearchSettings:
     """Factor on the learning rate of the task's proxy, for all candidates."""
     step_rule: StepRule = "recipe"
     """How the gradients of all candidates become steps: `recipe`, as the task's proxy says; `clipped` at norm 0.5; `one_norm`, all
-    scaled to norm 1; or `adamw` in place of the recipe's SGD."""
+    scaled to norm 1; `adamw` in place of the recipe's SGD; `warmup` over the first tenth of the steps; or `cosine`, a schedule of
+    the learning rate."""
     tuned_threshold: bool = False
     """Decide between yes and no at the threshold that is best on the valid split instead of 0.5, for all candidates."""
     weights: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from autoloss.store import database, samples
 from autoloss.store.database import SCHEMA, checksum
 from autoloss.store.run_settings import Comparison, RunSettings, StartVerdict, TaskReference
 from autoloss.store.store import FILE, Store, StoreError, exists
-from autoloss.training.training import Replicates, Training
+from autoloss.training.training import ItemWeights, Replicates, Training
 from faults_file import synced
 
 SETTINGS = RunSettings(
@@ -78,6 +78,8 @@ KEY = Training(
     fidelity=0.1,
     learning_rate=0.3,
     scale={"reg": 10, "cls": 0.1},
+    paced_by="neg(p)",
+    item_weights=(ItemWeights("cls", "class", (0.5, 2.0)),),
 )
 
 
@@ -129,6 +131,8 @@ def test_every_field_of_a_training_is_part_of_its_key(field, tmp_path):
         "step_rule": "one_norm",
         "length": 2.0,
         "tuned_threshold": True,
+        "paced_by": "",
+        "item_weights": (ItemWeights("cls", "confidence", (0.5, 2.0)),),
     }
     other = replace(KEY, **{field: others[field]})
     with Store(tmp_path, write=True) as store:

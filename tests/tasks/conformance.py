@@ -21,7 +21,7 @@ from torch import Tensor
 from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, BranchLoss, Criterion, Role, Sample
 from autoloss.space.expression import Expression
-from autoloss.space.loss import bind
+from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Picture, Task
 from autoloss.training.checkpoints import NETWORK, Checkpoints
@@ -192,6 +192,24 @@ def a_scale_is_left_to_the_caller(task: Task) -> None:
     assert task.train(trees(task), Training(seed=0, scale=scale)) == task.train(trees(task), Training(seed=0))
 
 
+def norms_are_replayed_or_that_is_refused(task: Task) -> None:
+    criterion = trees(task)
+    training = Training(seed=0, paced_by="another loss")
+    if not task.replays_norms:
+        with pytest.raises(RequestError, match="does not replay the norms"):
+            task.train_paced(criterion, criterion, training)
+        return
+    # Whatever factor a loss has, its steps are as long as those of the loss that paces it.
+    scaled = {name: scale_criterion({"main": loss}, {"main": 4.0})["main"] for name, loss in criterion.items()}
+    first, second = (task.train_paced(one, criterion, training) for one in (criterion, scaled))
+    alone = task.train(criterion, Training(seed=0))
+    assert isinstance(first, Scored)
+    assert isinstance(second, Scored)
+    assert isinstance(alone, Scored)
+    assert first == alone
+    assert second.score == pytest.approx(alone.score, abs=0.05)
+
+
 def an_execution_is_followed_or_declared_to_be_ignored(task: Task) -> None:
     plain = task.train(trees(task), Training(seed=0))
     with tempfile.TemporaryDirectory() as place:
@@ -305,6 +323,7 @@ CLAIMS: tuple[Callable[[Task], None], ...] = (
     a_shorter_training_begins_as_the_whole_one_does,
     another_learning_rate_is_followed_or_refused,
     a_scale_is_left_to_the_caller,
+    norms_are_replayed_or_that_is_refused,
     an_execution_is_followed_or_declared_to_be_ignored,
     the_score_before_training_is_a_number_that_follows_from_the_seed,
     pictures_have_one_shape_or_there_are_none,

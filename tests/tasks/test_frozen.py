@@ -31,6 +31,7 @@ class Everything(TwoHeadsTask):
     step_rules = ("recipe", "one_norm")
     lengthens = True
     tunes_threshold = True
+    replays_norms = True
     execution = Execution(precision="bfloat16")
 
     def steps(self, training: Training) -> int:
@@ -47,6 +48,10 @@ class Everything(TwoHeadsTask):
 
     def diagnose(self) -> tuple[str, ...]:
         return ("a doubt",)
+
+    def train_paced(self, criterion, pacing, training, execution=None, observe=None) -> Scored:
+        assert set(criterion) == set(pacing) == {"kind", "place"}
+        return Scored(float(training.seed))
 
     def pictures(self, criterion: Criterion, training: Training, count: int) -> list[Picture]:
         assert set(criterion) == {"kind", "place"}
@@ -67,6 +72,7 @@ def test_every_member_of_task_is_forwarded():
         "recipe",
         "pictures",
         "choices",
+        "train_paced",
         "diagnose",
         "measuring",
     }
@@ -74,7 +80,7 @@ def test_every_member_of_task_is_forwarded():
 
 FORWARDED = (
     *("name", "splits", "folds", "schedules", "also", "execution"),
-    *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold"),
+    *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold", "replays_norms"),
 )
 
 
@@ -92,6 +98,8 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.choices() == ("a choice",)
     assert wrapper.diagnose() == ("a doubt",)
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()
+    one = {"kind": conformance.trees(Everything())["kind"]}
+    assert wrapper.train_paced(one, one, training) == Scored(7.0)
     pictures = wrapper.pictures({"kind": conformance.trees(Everything())["kind"]}, training, 3)
     assert [picture.image[0, 0].item() for picture in pictures] == [7, 7, 7]
 

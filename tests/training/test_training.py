@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from autoloss.errors import RequestError
-from autoloss.training.loop import fit, scale_gradients, seed_generators, shuffle_batches, thin_curve
+from autoloss.training.loop import Pace, fit, scale_gradients, seed_generators, shuffle_batches, thin_curve
 from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe
 from autoloss.training.training import Diverged, Training
@@ -97,17 +97,40 @@ def test_a_recipe_follows_what_a_training_asks_for():
 @pytest.mark.parametrize(
     ("recipe", "rules"),
     [
-        (Recipe(), ("recipe", "clipped", "one_norm", "adamw")),
-        (Recipe(clip_norm=1.0), ("recipe", "one_norm", "adamw")),
-        (Recipe(optimizer=torch.optim.SGD), ("recipe", "clipped", "one_norm")),
-        (Recipe(optimizer="adam"), ("recipe",)),
-        (Recipe(optimizer=torch.optim.AdamW), ("recipe",)),
-        (Recipe(optimizer=torch.optim.LBFGS), ("recipe",)),
-        (Recipe(one_norm=True), ("recipe",)),
+        (Recipe(), ("recipe", "clipped", "one_norm", "adamw", "warmup", "cosine")),
+        (Recipe(clip_norm=1.0), ("recipe", "one_norm", "adamw", "warmup", "cosine")),
+        (Recipe(optimizer=torch.optim.SGD), ("recipe", "clipped", "one_norm", "warmup", "cosine")),
+        (Recipe(optimizer="adam"), ("recipe", "warmup", "cosine")),
+        (Recipe(optimizer=torch.optim.AdamW, schedule="cosine"), ("recipe", "warmup")),
+        (Recipe(optimizer=torch.optim.LBFGS, warmup_steps=3), ("recipe", "cosine")),
+        (Recipe(one_norm=True, schedule=lambda optimizer, steps: None), ("recipe",)),
     ],
 )
 def test_step_rules_are_offered_where_they_change_the_steps(recipe: Recipe, rules: tuple[str, ...]):
     assert offer_step_rules(recipe) == rules
+
+
+def test_a_warm_up_of_a_share_of_the_steps_raises_the_rate_linearly():
+    recipe = Recipe(schedule="constant", learning_rate=1.0, warmup_share=0.1)
+    assert [recipe.rate(step, 40) for step in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
+
+
+def test_recorded_norms_are_replayed_step_by_step():
+    pace, network = Pace(), weight_of_one()
+    fit(network, range(3), lambda batch: square(network), PLAIN, 3, pace=pace)
+    assert len(pace.norms) == 3
+    again, lengths = weight_of_one(), []
+    replayed = Pace(pace.norms, replays=True)
+    fit(
+        again,
+        range(3),
+        lambda batch: 1e3 * square(again),
+        PLAIN,
+        3,
+        pace=replayed,
+        observe=lambda *_: lengths.append(1),
+    )
+    assert again.weight.item() == pytest.approx(network.weight.item(), rel=1e-6)
 
 
 def test_a_gradient_that_is_no_number_is_not_clipped_but_stops():

@@ -1,4 +1,4 @@
-"""`score`, `compare` and `retrain`: commands that train without searching."""
+"""`score`, `tune`, `compare`, `explain` and `retrain`: commands that train without searching."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, say
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.settings import FinalSettings
 
 FINAL = FinalSettings()
@@ -127,6 +127,30 @@ def compare(
     print_lines(*summary.verdict.text)
     console_of().print(comparison_of(found, f"{directory}, test split", further))
     print_lines(*map(str, summary.verdict.steps))
+
+
+@app.command()
+def explain(
+    directory: arguments.Directory,
+    individual: arguments.Individual = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Trainings of the loss and of each control.")] = 5,
+    workers: arguments.Workers = 2,
+    trust: arguments.Trust = False,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Say why a loss is ahead of the standard loss: the size of its steps, weights of items, or what a recipe would do too."""
+    from autoloss.report.explained import causes_table, controls_table
+    from autoloss.run import explaining
+
+    found = explaining.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_lines(*found.describe(), *found.notes)
+        console_of().print(causes_table(found))
+        console_of().print(controls_table(found))
+    if found.gain is None:
+        raise RunError(next(found.describe()))
 
 
 @app.command()

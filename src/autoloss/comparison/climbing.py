@@ -26,6 +26,8 @@ LEAST_BUDGET = 2.0
 FIRST_SHARE = 1 / 8
 """Share of the schedule of the first trainings, where it has enough steps."""
 NEAR_RATES = (0.3, 1.0, 3.0)
+RULES: Sequence[StepRule] = ("recipe", "clipped", "one_norm", "adamw")
+"""The step rules that are tried."""
 LONGER = 4
 """Number of rates and rules that are trained longer."""
 WEIGHT = 3.0
@@ -137,7 +139,8 @@ def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
     Args:
         most: Number of trainings at most.
     """
-    rules, rates = task.step_rules, LEARNING_RATES if task.tunes_learning_rate else (1.0,)
+    rules = [rule for rule in task.step_rules if rule in RULES]
+    rates = LEARNING_RATES if task.tunes_learning_rate else (1.0,)
     near = NEAR_RATES if task.tunes_learning_rate else (1.0,)
     few = [rule for rule in rules if rule in ("recipe", "one_norm")]
     for chosen, factors in ((rules, rates), (rules, near), (few, near), (rules[:1], near)):

@@ -10,7 +10,7 @@ from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.jobs import Train
 from autoloss.settings import SearchSettings, StepRule
 from autoloss.space.loss_text import split_branches
-from autoloss.training.training import Training
+from autoloss.training.training import ItemWeights, Training
 
 CONFIRMATION = "confirmation"
 COMPARISON = "comparison"
@@ -22,6 +22,8 @@ STEP_RULES: Mapping[StepRule, tuple[str, str]] = {
     "clipped": ("clipped", "its gradient clipped at norm 0.5"),
     "one_norm": ("one norm", "its gradient scaled to norm 1 in every step"),
     "adamw": ("AdamW", "AdamW in place of SGD"),
+    "warmup": ("warm-up", "a learning rate that rises over the first tenth of the steps"),
+    "cosine": ("cosine", "a learning rate that falls as a cosine"),
 }
 """Step rule → its name in a label, and in a sentence."""
 
@@ -38,6 +40,7 @@ class Entrant:
         baseline: Whether it is a baseline rather than a loss that was found.
         step_rule: As of a `Training`; likewise `length` and `tuned_threshold`.
         weights: Further factors on the losses of single branches, by name.
+        paced_by: As of a `Training`; likewise `item_weights`.
         known: Whether it is a candidate that the search started from: a known loss, not one that was found.
     """
 
@@ -51,10 +54,14 @@ class Entrant:
     tuned_threshold: bool = False
     weights: tuple[tuple[str, float], ...] = ()
     known: bool = False
+    paced_by: str = ""
+    item_weights: tuple[ItemWeights, ...] = ()
 
     def __post_init__(self) -> None:
         # Lists, as JSON has them, cannot be hashed.
         object.__setattr__(self, "weights", tuple((name, factor) for name, factor in self.weights))
+        items = tuple(ItemWeights(branch, grouping, tuple(each)) for branch, grouping, each in self.item_weights)
+        object.__setattr__(self, "item_weights", items)
 
     @property
     def number(self) -> int | None:
@@ -115,6 +122,8 @@ class Entrant:
             length=self.length,
             tuned_threshold=self.tuned_threshold,
             resampled=fidelity == 1,
+            paced_by=self.paced_by,
+            item_weights=self.item_weights,
         )
         return Train(self.loss, training)
 

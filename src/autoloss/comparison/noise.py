@@ -120,7 +120,9 @@ def estimate_difference(
     0.375
     """
     differences = [mine - theirs for mine, theirs in zip(first, second, strict=True)]
-    return estimate_mean(differences, [_subtract(mine, theirs) for mine, theirs in zip(*replicates, strict=True)])
+    return estimate_mean(
+        differences, [subtract_replicates(mine, theirs) for mine, theirs in zip(*replicates, strict=True)]
+    )
 
 
 def shrink_means(scores: Sequence[Sequence[float]]) -> list[float]:
@@ -151,7 +153,8 @@ def shrink_means(scores: Sequence[Sequence[float]]) -> list[float]:
     return [centre + true * weight * (one - centre) for weight, one in zip(weights, means, strict=True)]
 
 
-def _subtract(first: Replicates | None, second: Replicates | None) -> Replicates | None:
+def subtract_replicates(first: Replicates | None, second: Replicates | None) -> Replicates | None:
+    """Return the differences of two scores on the same resamples; None where one was not measured on them."""
     if first is None or second is None or first.examples != second.examples:
         return None
     pairs = zip(first.scores, second.scores, strict=False)

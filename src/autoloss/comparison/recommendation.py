@@ -74,22 +74,22 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         best = None if ladder is None else ladder.best
         if best is None:
             return None
-        return _make(best.entrant, "standard", "No loss was compared with it on held-out data yet.")
+        return make_recommendation(best.entrant, "standard", "No loss was compared with it on held-out data yet.")
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
     chosen, origin, reason = first, "standard", "No other loss is significantly better than it on held-out data."
     if better := _find_better(known, first):
         chosen, origin, reason = better[0], "shelf", _describe(better[0], first, better[1])
     if found is None:
-        return _make(chosen.entrant, origin, reason)
+        return make_recommendation(chosen.entrant, origin, reason)
     rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
     leads = [(row, pair) for row in rivals if (pair := compare_paired(found.score, row.score)) is not None]
     closest, lead = min(leads, key=lambda one: one[1].value)
     if all(_is_better(pair) for _, pair in leads):
-        return _make(found.entrant, "found", _describe(found, closest, lead))
+        return make_recommendation(found.entrant, "found", _describe(found, closest, lead))
     if lead.value > 0:
         reason = f"{reason} {_describe(found, closest, lead)} That may be chance."
-    return _make(chosen.entrant, origin, reason)
+    return make_recommendation(chosen.entrant, origin, reason)
 
 
 def _find_standard(rows: Sequence[Row], ladder: Ladder | None, standard: str) -> Row | None:
@@ -123,7 +123,8 @@ def _describe(row: Row, than: Row, paired: Estimate) -> str:
     )
 
 
-def _make(entrant: Entrant, origin: Origin, reason: str) -> Recommendation:
+def make_recommendation(entrant: Entrant, origin: Origin, reason: str) -> Recommendation:
+    """Return the recommendation of a loss, as an entrant trains it."""
     plain = Entrant("", "")
     names = ("step_rule", "length", "tuned_threshold", "scale")
     recipe: dict[str, Any] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from autoloss.comparison.entrant import Entrant
-from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean
+from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, subtract_replicates
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
 from autoloss.training.training import Replicates
@@ -48,6 +48,13 @@ class Measurements:
     def interval(self) -> float | None:
         """Half the width of the 95 % confidence interval of the mean, over seeds and, where it was resampled, examples."""
         return None if self.mean is None else estimate_mean(self.finite, self.replicates).half_width
+
+    def subtract(self, other: Measurements) -> Measurements:
+        """Return the differences from another loss over the same seeds and resamples."""
+        pairs = zip(self.values, other.values, strict=True)
+        resamples = zip(self.replicates, other.replicates, strict=False)
+        values = tuple(None if mine is None or theirs is None else mine - theirs for mine, theirs in pairs)
+        return Measurements(values, tuple(subtract_replicates(*pair) for pair in resamples))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from autoloss.rejection.scale import ScaleMeasure, measure_norm, move_to_ideal
 from autoloss.settings import Configuration
 from autoloss.space.branch import BranchLoss, Criterion, Sample
 from autoloss.space.expression import Expression
+from autoloss.space.item_weights import weigh_items
 from autoloss.space.loss import bind, scale_criterion
 from autoloss.space.operators import OPERATORS, Operator
 from autoloss.tasks.diagnosis import find_doubtful_predictions
@@ -180,16 +182,24 @@ class Evaluator:
         execution: Execution | None = None,
         observe: Observe | None = None,
     ) -> Outcome:
-        return to_record(self.task.train(self._bind(loss, training), training, execution, observe))
+        criterion = self.bind_loss(loss, training)
+        if not training.paced_by:
+            return to_record(self.task.train(criterion, training, execution, observe))
+        pacing = self.bind_loss(training.paced_by, replace(training, item_weights=()))
+        return to_record(self.task.train_paced(criterion, pacing, training, execution, observe))
 
     def draw_pictures(self, loss: str, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         """Train with a loss; return the first images of the split with the network's predictions, as `Task.pictures` does."""
         with isolate():
-            return self.task.pictures(self._bind(loss, training), training, count)
+            return self.task.pictures(self.bind_loss(loss, training), training, count)
 
-    def _bind(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
+    def bind_loss(self, loss: str | Mapping[str, str], training: Training) -> Criterion:
+        """Return the criterion of a training with a loss: bound to the branches, with its weights and scale."""
         losses = zoo.resolve(loss, self.task.branches, self.operators)[1]
-        return scale_criterion(bind(losses, self.task.branches), training.scale)
+        criterion = dict(bind(losses, self.task.branches))
+        for name, grouping, weights in training.item_weights:
+            criterion[name] = weigh_items(criterion[name], self.task.branches[name], grouping, weights)
+        return scale_criterion(criterion, training.scale)
 
     def make_training(self, fidelity: float = 1.0) -> Training:
         """Return the training of the search's candidates."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.comparison.explanation import Explanation, Plan, read_explanation
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
@@ -183,16 +184,29 @@ class Search:
 
     @cached_property
     def recommendation(self) -> Recommendation | None:
-        """What to train with: the loss found only where it is ahead of all that was known before; None while nothing is known."""
+        """What to train with: the loss found only where it is ahead of all that was known before, and where it was explained
+        nothing plainer is as good; None while nothing is known."""
         best = self.best.id if self.top(1) else None
         losses = self.settings.standard_loss
         standard = next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
-        return recommend(self.comparison, best, self.ladder, standard)
+        found = recommend(self.comparison, best, self.ladder, standard)
+        explained = self.explanation
+        if found is None or explained is None or found.origin != "found" or explained.loss.entrant.number != best:
+            return found
+        return explained.recommendation or found
 
     @cached_property
     def ladder(self) -> Ladder | None:
         """What an expert would try with the standard loss; None where it was left out, or is not climbed yet."""
         return None if self.settings.ladder is None else Ladder.from_dict(self.settings.ladder)
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """Why a loss is ahead of the standard loss; None where `autoloss explain` was not run."""
+        values = self.settings.explanation
+        if values is None:
+            return None
+        return read_explanation(Plan.from_dict(values), self.configuration.seed, self.reader.trainings)
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:

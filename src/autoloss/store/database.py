@@ -16,7 +16,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, RunError
 
-SCHEMA = 8
+SCHEMA = 9
 """Number of the tables in schema.sql, written to `PRAGMA user_version`; it changes with them."""
 EMPTY = 0
 """Number of a file in which nothing was written yet."""

@@ -13,7 +13,7 @@ from typing import Any
 from autoloss.errors import keep_text, quote
 from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
 from autoloss.store.database import Row, StoreError
-from autoloss.training.training import Replicates, Training
+from autoloss.training.training import ItemWeights, Replicates, Training
 from autoloss.untrusted_json import parse_json
 
 NUMBERS = (float, int)
@@ -122,6 +122,8 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
         "step_rule": training.step_rule,
         "length": float(training.length),
         "tuned_threshold": int(training.tuned_threshold),
+        "paced_by": training.paced_by,
+        "item_weights": to_json(training.item_weights),
         "state": outcome.state.value,
         "score": outcome.score,
         "also": to_json(dict(outcome.also)),
@@ -141,9 +143,15 @@ def training_from_row(row: Row) -> Training:
         StoreError: The row holds something else.
     """
     with _decoding(row):
-        names = ("seed", "split", "fold", "schedule", "fidelity", "learning_rate", "step_rule", "length")
+        names = ("seed", "split", "fold", "schedule", "fidelity", "learning_rate", "step_rule", "length", "paced_by")
         values = {name: row[name] for name in names}
-        return Training(**values, scale=parse_json(row["scale"]), tuned_threshold=bool(row["tuned_threshold"]))
+        weights = parse_json(row["item_weights"])
+        return Training(
+            **values,
+            scale=parse_json(row["scale"]),
+            tuned_threshold=bool(row["tuned_threshold"]),
+            item_weights=tuple(ItemWeights(branch, grouping, tuple(each)) for branch, grouping, each in weights),
+        )
 
 
 def outcome_from_row(row: Row) -> Outcome:

@@ -86,6 +86,7 @@ class RunSettings:
         workers: Processes that train and test.
         ladder: The expert's ladder as plain values; None where there is none.
         alphabets: Branch → the leaves with their roles and the operators that its trees are drawn from, as plain values.
+        explanation: What was trained to explain a loss, as plain values; None where nothing was explained.
         prepared: Whether the ladder and what follows from it are done, so that the search itself may begin.
         author: Signature of the code that the run names, by the user who started it; empty where it names none.
     """
@@ -107,6 +108,7 @@ class RunSettings:
     workers: int = 2
     ladder: Mapping[str, Any] | None = None
     alphabets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    explanation: Mapping[str, Any] | None = None
     prepared: bool = False
     author: str = ""
 

@@ -47,6 +47,8 @@ CREATE TABLE training (
     step_rule TEXT NOT NULL,      -- recipe | clipped | one_norm | adamw
     length REAL NOT NULL,         -- factor on the epochs
     tuned_threshold INTEGER NOT NULL,
+    paced_by TEXT NOT NULL,       -- loss whose norms of the gradient are replayed; empty for none
+    item_weights TEXT NOT NULL,   -- JSON: [branch, grouping, weights]
     state TEXT NOT NULL,          -- scored | diverged | stopped | failed
     score REAL,
     also TEXT NOT NULL,           -- JSON
@@ -61,10 +63,12 @@ CREATE TABLE training (
 
 -- Every training runs once. A loss that failed may be trained again as another candidate.
 CREATE UNIQUE INDEX training_of_candidate
-ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold)
+ON training (candidate, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold,
+    paced_by, item_weights)
 WHERE candidate IS NOT NULL;
 CREATE UNIQUE INDEX training_beside_search
-ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold)
+ON training (loss, seed, split, fold, schedule, fidelity, learning_rate, scale, step_rule, length, tuned_threshold,
+    paced_by, item_weights)
 WHERE candidate IS NULL;
 
 -- One in a thousand of the rejected, to look at.

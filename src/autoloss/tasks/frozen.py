@@ -52,5 +52,16 @@ class FrozenTask(Task):
     ) -> Scored | Diverged | Stopped:
         return self._task.train({**self._losses, **criterion}, training, execution, observe)
 
+    def train_paced(
+        self,
+        criterion: Criterion,
+        pacing: Criterion,
+        training: Training,
+        execution: Execution | None = None,
+        observe: Observe | None = None,
+    ) -> Scored | Diverged | Stopped:
+        whole = {**self._losses, **criterion}
+        return self._task.train_paced(whole, {**self._losses, **pacing}, training, execution, observe)
+
     def pictures(self, criterion: Criterion, training: Training, count: int) -> Sequence[Picture] | Diverged | Stopped:
         return self._task.pictures({**self._losses, **criterion}, training, count)

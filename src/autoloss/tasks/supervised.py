@@ -151,7 +151,7 @@ class SupervisedTask(TrainerTask):
             learnt, chosen = proxy["train"], self.recipes["proxy"]
             given, steps = learnt.adopt_batches(recipe), learnt.count_batches(chosen)
             self._choices += describe_numbers(given, chosen, len(learnt), steps)
-        self.lengthens = trainer is None
+        self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
         for split in proxy.values():

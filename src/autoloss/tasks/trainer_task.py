@@ -50,6 +50,7 @@ class TrainerTask(Task):
     tunes_learning_rate = True
     shortens = True
     lengthens = True
+    replays_norms = True
     recipes: Mapping[str, Recipe]
     _full: FullSchedule
     _choices: Sequence[str] = ()
@@ -69,6 +70,20 @@ class TrainerTask(Task):
     ) -> Scored | Diverged:
         check_training(self, criterion, training, self._list_splits(training.schedule))
         return self._trainer(criterion, training, execution).train(training, observe)
+
+    def train_paced(
+        self,
+        criterion: Criterion,
+        pacing: Criterion,
+        training: Training,
+        execution: Execution | None = None,
+        observe: Observe | None = None,
+    ) -> Scored | Diverged:
+        check_training(self, criterion, training, self._list_splits(training.schedule))
+        pace = self._trainer(pacing, training, execution).record_norms(training)
+        if isinstance(pace, Diverged):
+            return Diverged(pace.step, f"in the training whose norms are replayed, {pace.reason}")
+        return self._trainer(criterion, training, execution).train(training, observe, pace)
 
     def _list_splits(self, schedule: str) -> Sequence[str]:
         """Return the splits that a schedule can evaluate."""

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +37,30 @@ PATIENCE = 100
 DEFAULT_EXECUTION = Execution()
 LEAST_NORM = 1e-30
 """Norm up to which a gradient counts as 0: the factor that brings it to norm 1 would overflow float32."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Norms of the gradients that an optimizer got, one for each step: recorded in a training, or replayed in another.
+
+    Args:
+        replays: Scale the gradient of each step to its norm here, instead of recording the norm.
+    """
+
+    norms: list[float] = field(default_factory=list)
+    replays: bool = False
+
+    def apply(self, gradients: Sequence[Tensor], step: int) -> None:
+        """Record the joint norm of the gradients of a step, counted from 1, or scale them to the one recorded."""
+        if self.replays:
+            scale_gradients(gradients, self.norms[step - 1], always=True)
+        else:
+            self.norms.append(measure_norm(gradients))
+
+    def skip(self) -> None:
+        """Keep the place of a step that is not taken."""
+        if not self.replays:
+            self.norms.append(0.0)
 
 
 @contextmanager
@@ -86,6 +111,7 @@ def fit(
     execution: Execution = DEFAULT_EXECUTION,
     metadata: Metadata | None = None,
     report_skipped: Callable[[int], None] | None = None,
+    pace: Pace | None = None,
 ) -> Curve | Diverged:
     """Train a network; stop at the first step whose loss or gradient is not finite.
 
@@ -103,6 +129,7 @@ def fit(
         execution: Network and batches are on its device already.
         metadata: Facts besides the recipe, such as the seed, that are stored in each checkpoint and must match on resuming.
         report_skipped: Called at the end with the number of skipped batches.
+        pace: Records or replays the norms of the gradients; not with checkpoints, which do not hold them.
 
     Returns:
         The training loss by step, thinned to at most `CURVE_POINTS`, or the step and reason of the divergence.
@@ -122,7 +149,9 @@ def fit(
     for step, batch in enumerate(remaining, start=training.step + 1):
         loss = compute_loss(batch)
         rates.set(step)
-        value = None if loss is None else _take_step(training, loss, recipe, execution)
+        value = None if loss is None else _take_step(training, loss, recipe, execution, pace)
+        if value is None and pace is not None:
+            pace.skip()
         if isinstance(value, str):
             return Diverged(step, value)
         training.step = step
@@ -161,7 +190,9 @@ def _restore(
     return remaining
 
 
-def _take_step(training: TrainingState, loss: Tensor, recipe: Recipe, execution: Execution) -> float | str:
+def _take_step(
+    training: TrainingState, loss: Tensor, recipe: Recipe, execution: Execution, pace: Pace | None
+) -> float | str:
     """Take one optimizer step; return the loss, or the reason why the training diverged."""
     _check_loss(loss)
     optimizer, scaler = training.optimizer, training.scaler
@@ -178,6 +209,8 @@ def _take_step(training: TrainingState, loss: Tensor, recipe: Recipe, execution:
         return "the gradient is not finite"
     if recipe.one_norm or recipe.clip_norm:
         scale_gradients(gradients, 1.0 if recipe.one_norm else recipe.clip_norm, always=recipe.one_norm)
+    if pace is not None:
+        pace.apply(gradients, training.step + 1)
     scaler.step(optimizer)
     scaler.update()
     return value
@@ -188,14 +221,17 @@ def scale_gradients(gradients: Sequence[Tensor], norm: float, *, always: bool = 
 
     A gradient of nearly 0 stays as it is.
     """
-    # In double precision: the square of 1e20 overflows float32.
-    found = (
-        torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]).norm().item()
-    )
+    found = measure_norm(gradients)
     # Comparisons with NaN are false: the loop stops at gradients that are not finite.
     if (LEAST_NORM if always else norm) < found < math.inf:
         for gradient in gradients:
             gradient.mul_(norm / found)
+
+
+def measure_norm(gradients: Sequence[Tensor]) -> float:
+    """Return the joint norm of gradients."""
+    # In double precision: the square of 1e20 overflows float32.
+    return torch.stack([torch.linalg.vector_norm(each, dtype=torch.float64) for each in gradients]).norm().item()
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:

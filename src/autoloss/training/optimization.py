@@ -52,13 +52,17 @@ def offer_step_rules(recipe: Recipe) -> tuple[StepRule, ...]:
     rate may be its own.
     """
     rules: list[StepRule] = ["recipe"]
-    if recipe.one_norm or not _follows_gradient(recipe):
-        return tuple(rules)
-    if not recipe.clip_norm:
-        rules.append("clipped")
-    rules.append("one_norm")
-    if recipe.optimizer == "sgd" and not callable(recipe.schedule):
-        rules.append("adamw")
+    if not recipe.one_norm and _follows_gradient(recipe):
+        if not recipe.clip_norm:
+            rules.append("clipped")
+        rules.append("one_norm")
+        if recipe.optimizer == "sgd" and not callable(recipe.schedule):
+            rules.append("adamw")
+    if not callable(recipe.schedule):
+        if not recipe.warmup_steps and not recipe.warmup_share:
+            rules.append("warmup")
+        if recipe.schedule != "cosine":
+            rules.append("cosine")
     return tuple(rules)
 
 
@@ -106,7 +110,7 @@ class Rates:
                 group["lr"] = rate * group.get("factor", 1.0)
             return
         model, scheduler = self._scheduled
-        warm = min(1.0, step / self._recipe.warmup_steps) if self._recipe.warmup_steps else 1.0
+        warm = self._recipe.warm(step, self._steps)
         with warnings.catch_warnings():
             # torch warns that the separate optimizer takes no steps.
             warnings.simplefilter("ignore")

@@ -77,6 +77,8 @@ class Recipe:
     """Lower limit of the learning rate, never above `learning_rate`."""
     warmup_steps: Natural = 0
     """Steps over which the learning rate rises linearly to that of the schedule."""
+    warmup_share: ShareBelowOne = 0.0
+    """Share of all steps over which it rises so, where that is longer than `warmup_steps`."""
     clip_norm: Amount = 0.0
     """Maximum joint norm of all gradients; 0, as in the paper, does not clip them."""
     one_norm: bool = False
@@ -145,7 +147,12 @@ class Recipe:
         share["steps"] = 0.1 ** sum(step - 1 >= round(milestone * steps) for milestone in self.milestones)
         least = min(self.minimum_learning_rate, self.base_rate)
         scheduled = least + (self.base_rate - least) * share[self.schedule]
-        return scheduled * min(1.0, step / self.warmup_steps) if self.warmup_steps else scheduled
+        return scheduled * self.warm(step, steps)
+
+    def warm(self, step: int, steps: int) -> float:
+        """Return the factor of the warm-up on the learning rate of a step, counted from 1."""
+        rising = max(self.warmup_steps, round(self.warmup_share * steps))
+        return min(1.0, step / rising) if rising else 1.0
 
     def as_values(self) -> Mapping[str, Any]:
         """Return all settings as plain values; functions and classes by their names."""
@@ -153,11 +160,15 @@ class Recipe:
 
 
 CLIP_NORM = 0.5
+WARM_UP = 0.1
+"""Share of the steps of the step rule `warmup`."""
 STEP_RULES: Mapping[StepRule, Mapping[str, Any]] = {
     "recipe": {},
     "clipped": {"clip_norm": CLIP_NORM},
     "one_norm": {"one_norm": True, "clip_norm": 0.0},
     "adamw": {"optimizer": "adamw", "learning_rate": ADAM_RATE, "clip_norm": 0.0},
+    "warmup": {"warmup_share": WARM_UP},
+    "cosine": {"schedule": "cosine"},
 }
 """Step rule → the settings of a recipe that it changes."""
 

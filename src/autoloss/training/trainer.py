@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from autoloss.training.checkpoints import save_network
 from autoloss.training.distribution import run_on_first, take_shares
 from autoloss.training.execution import Execution
-from autoloss.training.loop import Curve, fit, seed_generators, shuffle_batches
+from autoloss.training.loop import Curve, Pace, fit, seed_generators, shuffle_batches
 from autoloss.training.recipe import Recipe, shorten_steps
 from autoloss.training.training import Diverged, Observe, Replicates, Scored, Training
 
@@ -61,15 +61,16 @@ class Trainer(Generic[Network, Batch]):
     draw_order: Callable[[Recipe, torch.Generator], Sequence[Tensor]] | None = None
     fit_elsewhere: Callable[[Network, Training, Observe | None], Curve | Diverged] | None = None
 
-    def train(self, training: Training, observe: Observe | None = None) -> Scored | Diverged:
+    def train(self, training: Training, observe: Observe | None = None, pace: Pace | None = None) -> Scored | Diverged:
         """Train a network and evaluate it.
 
         Args:
             training: Its seed decides everything random; its schedule is written to checkpoints.
             observe: Called with (step, training loss) after each step.
+            pace: Norms of the gradients that are replayed.
         """
         with seed_generators(training.seed) as generator:
-            network, curve, skipped = self._fit(generator, training, observe)
+            network, curve, skipped = self._fit(generator, training, observe, pace)
             if isinstance(curve, Diverged):
                 return curve
             figures = run_on_first(lambda: self._evaluate(network, training.fidelity))
@@ -77,6 +78,13 @@ class Trainer(Generic[Network, Batch]):
             return Diverged(curve[-1][0], figures)
         also = {**figures.also, SKIPPED: float(skipped)} if skipped else figures.also
         return Scored(figures.score, also, curve, figures.replicates)
+
+    def record_norms(self, training: Training) -> Pace | Diverged:
+        """Train a network as `train` does; return the norms of its gradients, to be replayed in another training."""
+        found = Pace()
+        with seed_generators(training.seed) as generator:
+            _, curve, _ = self._fit(generator, training, None, found)
+        return curve if isinstance(curve, Diverged) else replace(found, replays=True)
 
     def apply(self, training: Training, function: Callable[[Network], Result]) -> Result | Diverged:
         """Train a network as `train` does, and apply a function to it in evaluation mode."""
@@ -91,7 +99,7 @@ class Trainer(Generic[Network, Batch]):
         return None if isinstance(figures, str) else figures.score
 
     def _fit(
-        self, generator: torch.Generator, training: Training, observe: Observe | None
+        self, generator: torch.Generator, training: Training, observe: Observe | None, pace: Pace | None = None
     ) -> tuple[Network, Curve | Diverged, int]:
         """Return the trained network, its curve, and the number of batches that were skipped."""
         network = self.execution.place(self.build())
@@ -120,6 +128,7 @@ class Trainer(Generic[Network, Batch]):
             execution=self.execution,
             metadata=_make_metadata(training, self.examples),
             report_skipped=skipped.append,
+            pace=pace,
         )
         return network, curve, sum(skipped)
 

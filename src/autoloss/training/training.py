@@ -5,10 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from autoloss.errors import RequestError, unknown
 from autoloss.settings import StepRule
+
+
+class ItemWeights(NamedTuple):
+    """Factors on what single items contribute to the gradient of a branch's loss.
+
+    Args:
+        grouping: What decides the group of an item: `class` or `confidence`; see `space.item_weights`.
+        weights: One factor for each group.
+    """
+
+    branch: str
+    grouping: str
+    weights: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +41,9 @@ class Training:
         length: Factor on the number of epochs, above 0.
         tuned_threshold: Decide at the threshold that is best on the valid split instead of 0.5; see `Task.tunes_threshold`.
         resampled: Also measure `Scored.replicates`, where the task can. The score is the same, so this is no part of the key.
+        paced_by: Loss that is trained alike before; the gradient of each step is scaled to the norm that it has there. Empty for
+            none; see `Task.train_paced`.
+        item_weights: Factors on the gradients of items, which the caller of `Task.train` applies, as it does the scale.
 
     Raises:
         RequestError: A value is outside its range.
@@ -47,6 +63,8 @@ class Training:
     length: float = 1.0
     tuned_threshold: bool = False
     resampled: bool = field(default=False, compare=False)
+    paced_by: str = ""
+    item_weights: tuple[ItemWeights, ...] = ()
 
     def __post_init__(self) -> None:
         if self.step_rule not in get_args(StepRule):
@@ -67,7 +85,8 @@ class Training:
 
     def __hash__(self) -> int:
         numbers = (self.seed, self.fold, self.fidelity, self.learning_rate, self.length, self.tuned_threshold)
-        return hash((*numbers, self.split, self.schedule, self.step_rule, tuple(self.scale.items())))
+        others = (self.split, self.schedule, self.step_rule, self.paced_by, self.item_weights)
+        return hash((*numbers, *others, tuple(self.scale.items())))
 
 
 @dataclass(frozen=True, slots=True)

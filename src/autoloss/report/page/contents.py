@@ -10,6 +10,7 @@ from typing import Any
 
 from autoloss.comparison.table import Row
 from autoloss.numbers import counted, duration
+from autoloss.report.explained import Explained, explain_in_short
 from autoloss.report.failures import group_failures
 from autoloss.report.lineage import Step, find_promotion_source, lineage
 from autoloss.report.page import figures
@@ -50,6 +51,7 @@ class Contents:
         factor: Description of the factors in the formulas of the best loss; empty if there are none.
         notes: Explanations of the columns of the comparison.
         axis: Axis of the intervals in the comparison.
+        explained: Why a loss is ahead of the standard loss; None where that was not asked.
         running: Id, loss, fidelity, and age as text, of each candidate in training.
         rankings: Share of the schedule → the best losses at it; scores at different shares are not comparable.
         by_size: Score against size, with the hall of fame as a line; None if no loss has a score.
@@ -69,6 +71,7 @@ class Contents:
     factor: str
     notes: Sequence[str]
     axis: Axis | None
+    explained: Explained | None
     damaged: Sequence[str]
     running: Sequence[Mapping[str, Any]]
     over_time: Sequence[Chart]
@@ -118,6 +121,7 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         factor="" if best is None else describe_factors(best.formula.found),
         notes=[MEANING, *describe_p_values(search.comparison, search.judgement)] if search.comparison else [],
         axis=_find_axis(search),
+        explained=explain_in_short(search.explanation),
         damaged=list(reader.damaged),
         running=running,
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),

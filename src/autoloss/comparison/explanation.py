@@ -1,0 +1,292 @@
+"""Why a loss is ahead of the standard loss: what part of its gain each control has, and the plainest thing that has all of it.
+
+A control differs from the loss in one respect: it takes the loss's steps in the standard loss's direction, or in that direction
+with the loss's weights of classes, or it is the standard loss with another recipe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from autoloss.comparison.entrant import COMPARISON, Entrant, training_seeds
+from autoloss.comparison.judgement import SIGNIFICANT
+from autoloss.comparison.noise import Estimate
+from autoloss.comparison.recommendation import Origin, Recommendation, make_recommendation
+from autoloss.comparison.share import Share, divide
+from autoloss.comparison.table import Row, collect_rows, compare_paired
+from autoloss.numbers import figure, signed
+from autoloss.proposing.jobs import Train
+from autoloss.proposing.records import Outcome
+
+Kind = Literal["steps", "items", "reverse", "recipe", "known", "simpler"]
+"""What a control changes: the standard loss takes the loss's steps, or also its weights of items; the loss takes the steps of the
+standard loss; the standard loss has another recipe; a known loss or a simpler form takes the place of the loss."""
+PLAIN: Sequence[Kind] = ("recipe", "known", "simpler")
+"""What can take the place of the loss, the plainest first."""
+ORIGINS: Mapping[Kind, Origin] = {"recipe": "standard", "known": "shelf", "simpler": "found"}
+STEPS, CLASSES, CONFIDENCE, NONE = "step sizes", "class weights", "confidence weights", "none of these"
+"""Names of causes."""
+AS_GOOD = 0.9
+"""Share from which a control may take the place of the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A training beside the loss that differs from it in one respect.
+
+    Args:
+        name: The cause that it is about.
+        text: What is trained, in words.
+    """
+
+    kind: Kind
+    name: str
+    text: str
+    entrant: Entrant
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is trained for an explanation.
+
+    Args:
+        seeds: Number of training seeds.
+        split: The evaluated split.
+        loss: As it was compared.
+        standard: The standard loss, as the recipe trains it.
+        notes: What cannot be tried, in sentences.
+    """
+
+    seeds: int
+    split: str
+    loss: Entrant
+    standard: Entrant
+    controls: tuple[Control, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def entrants(self) -> list[Entrant]:
+        """All that is trained, each once."""
+        return list(dict.fromkeys([self.standard, self.loss, *(control.entrant for control in self.controls)]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, from which `from_dict` makes it again."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        controls = tuple(Control(**{**one, "entrant": Entrant(**one["entrant"])}) for one in values["controls"])
+        loss, standard = (Entrant(**values[name]) for name in ("loss", "standard"))
+        return cls(values["seeds"], values["split"], loss, standard, controls, tuple(values["notes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a loss owes its gain over the standard loss to.
+
+    Args:
+        loss: The loss, trained as it was compared.
+        standard: The standard loss, as the recipe trains it.
+        controls: Each with its outcomes over the same training seeds.
+        split: The evaluated split.
+        notes: What could not be tried, in sentences.
+    """
+
+    loss: Row
+    standard: Row
+    controls: Sequence[tuple[Control, Row]]
+    split: str
+    notes: Sequence[str] = ()
+
+    @property
+    def gain(self) -> Estimate | None:
+        """The difference of the loss from the standard loss; None where a training has no score."""
+        return compare_paired(self.loss.score, self.standard.score)
+
+    @property
+    def is_gain(self) -> bool:
+        """True if the loss is significantly ahead."""
+        gain = self.gain
+        if gain is None or gain.value <= 0 or len(self.loss.scores) < 2:
+            return False
+        # Where neither seeds nor examples change the difference, it has no p-value, and no doubt either.
+        return gain.p_value is None or gain.p_value < SIGNIFICANT
+
+    def find_share(self, name: str, row: Row, base: Row | None = None) -> Share:
+        """Return what part of the gain a control has more than another row.
+
+        Args:
+            base: The standard loss if None.
+        """
+        base = base or self.standard
+        if not self.is_gain or row.mean is None or base.mean is None:
+            return Share(name)
+        return divide(name, row.score.subtract(base.score), self.loss.score.subtract(self.standard.score))
+
+    @property
+    def main(self) -> list[tuple[Control, Row, Share]]:
+        """The controls of step sizes and of weights of items, with all of the gain that each has."""
+        return [
+            (control, row, self.find_share(control.name, row))
+            for control, row in self.controls
+            if control.kind in ("steps", "items")
+        ]
+
+    @property
+    def causes(self) -> Sequence[Share]:
+        """The part of each cause: that of the gain first, then the largest, and last what step sizes and weights do not have.
+
+        Weights of items count for what they add to the loss's steps; another recipe of the standard loss for all that it has.
+        """
+        shown = [pair for pair in self.controls if pair[0].kind in ("steps", "items", "recipe")]
+        found = [self._find_own_share(control, row) for control, row in shown]
+        cause = self.likely_cause
+        found.sort(
+            key=lambda one: (
+                cause is not None and one.name == cause.name,
+                -math.inf if one.share is None else one.share,
+            ),
+            reverse=True,
+        )
+        nearest = max(self.main, key=lambda one: one[2].share or 0.0, default=None)
+        return [*found, Share(NONE) if nearest is None else self.find_share(NONE, self.loss, nearest[1])]
+
+    def _find_own_share(self, control: Control, row: Row) -> Share:
+        steps = next((other for one, other in self.controls if one.kind == "steps"), None)
+        return self.find_share(control.name, row, steps if control.kind == "items" else None)
+
+    @property
+    def cause(self) -> Share | None:
+        """The plainest of step sizes and weights of items with which the standard loss has all of the gain; None where none has."""
+        return self._choose_cause([one for one in self.main if one[2].is_all])
+
+    @property
+    def likely_cause(self) -> Share | None:
+        """The same, where the seeds may be too few to be sure of it."""
+        return self.cause or self._choose_cause([one for one in self.main if one[2].seems_all])
+
+    def _choose_cause(self, whole: Sequence[tuple[Control, Row, Share]]) -> Share | None:
+        found = [(control.kind == "steps", self._find_own_share(control, row)) for control, row, _ in whole]
+        return max(found, key=lambda one: (one[0], one[1].share or 0.0), default=(False, None))[1]
+
+    @property
+    def plainest(self) -> tuple[Control, Row] | None:
+        """The plainest control that can take the place of the loss; None where there is none."""
+        for kind in PLAIN:
+            for control, row in self.controls:
+                share = self.find_share(control.name, row)
+                if control.kind == kind and share.seems_all and (share.share or 0.0) >= AS_GOOD:
+                    return control, row
+        return None
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The plainest thing in place of the loss; None where nothing plainer is as good."""
+        if self.plainest is None:
+            return None
+        control, row = self.plainest
+        reason = (
+            f"It is plainer than {self.loss.entrant.label} and as good: {figure(row.mean)} and {figure(self.loss.mean)} on the "
+            f"{self.split} split over {len(row.scores)} training seeds (autoloss explain)."
+        )
+        return make_recommendation(control.entrant, ORIGINS[control.kind], reason)
+
+    def describe(self) -> Iterator[str]:
+        """Say in sentences what the gain is owed to, and what does the same."""
+        loss, standard, gain = self.loss.entrant.label, self.standard.entrant.label, self.gain
+        if gain is None:
+            reasons = "; ".join(dict.fromkeys([*self.loss.reasons, *self.standard.reasons]))
+            yield f"Nothing can be explained: a training with {loss} or {standard} has no score. {reasons}".strip()
+            return
+        width = "" if gain.half_width is None else f" ± {figure(gain.half_width)}"
+        figures = f"{signed(gain.value)}{width} on the {self.split} split over {len(self.loss.scores)} training seeds"
+        if not self.is_gain:
+            yield (
+                f"{loss} is not significantly ahead of {standard} ({figures}), so there is no gain to explain; the controls are "
+                "listed for themselves. More seeds may show one (--seeds)."
+            )
+            return
+        yield f"{loss} is ahead of {standard} by {figures}."
+        yield self._describe_cause()
+        for control, row in self.controls:
+            if control.kind == "reverse" and row.mean is not None:
+                share = self.find_share(control.name, row).write()
+                yield f"The other way round, {control.text} has {figure(row.mean)}: {share} of the gain."
+        if self.plainest is None:
+            yield "Nothing plainer that was tried is as good."
+            return
+        control, row = self.plainest
+        yield f"The plainest thing that does the same: {control.text}: {figure(row.mean)}."
+
+    def _describe_cause(self) -> str:
+        cause = self.likely_cause
+        if cause is None:
+            return self._describe_parts()
+        control, row, _ = next(one for one in self.main if one[0].name == cause.name)
+        what = f"{control.text} has {figure(row.mean)}, {self.loss.entrant.label} {figure(self.loss.mean)}"
+        if self.cause is None:
+            return f"Perhaps it is the {cause.name}: {what}. The seeds are too few to be sure; give more (--seeds)."
+        if control.kind == "steps":
+            return f"All of the gain is the size of the steps: {what}."
+        alone = next((share.write() for one, _, share in self.main if one.kind == "steps"), "nothing")
+        return f"The gain is the {cause.name}: {what}. The size of the steps alone makes {alone} of the gain."
+
+    def _describe_parts(self) -> str:
+        own = [self._find_own_share(control, row) for control, row, _ in self.main]
+        parts = [f"{one.name} {one.write()}" for one in own if one.is_something]
+        names = [one.name for one in own]
+        tried = " nor ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        return f"It is none of these: neither {tried} make the gain." + (
+            f" Part of it: {', '.join(parts)}." if parts else ""
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        gain, plainest = self.gain, self.plainest
+        return {
+            **{name: _describe_row(row) for name, row in (("loss", self.loss), ("standard", self.standard))},
+            "gain": gain and {"difference": gain.value, "interval": gain.half_width, "p_value": gain.p_value},
+            "seeds": len(self.loss.scores),
+            "split": self.split,
+            "cause": (self.cause.name if self.cause else NONE) if self.is_gain else None,
+            "causes": [asdict(one) for one in self.causes],
+            "controls": [
+                {**asdict(control), **_describe_row(row), "share": asdict(self.find_share(control.name, row))}
+                for control, row in self.controls
+            ],
+            "plainest": plainest and plainest[0].name,
+            "recommendation": self.recommendation and self.recommendation.to_dict(),
+            "text": list(self.describe()),
+            "notes": list(self.notes),
+        }
+
+
+def read_explanation(plan: Plan, seed: int, recorded: Mapping[Train, Outcome]) -> Explanation | None:
+    """Make an explanation from the recorded trainings of its plan; None where the loss or the standard loss is not trained yet.
+
+    Args:
+        seed: The run's.
+    """
+    seeds = training_seeds(seed, COMPARISON, plan.seeds)
+    rows = {row.entrant: row for row in collect_rows(plan.entrants, seeds, plan.split, recorded)}
+    if plan.loss not in rows or plan.standard not in rows:
+        return None
+    controls = [(control, rows[control.entrant]) for control in plan.controls if control.entrant in rows]
+    return Explanation(rows[plan.loss], rows[plan.standard], controls, plan.split, plan.notes)
+
+
+def _describe_row(row: Row) -> dict[str, Any]:
+    return {
+        "label": row.entrant.label,
+        "loss": row.entrant.loss,
+        "mean": row.mean,
+        "interval": row.interval,
+        "scores": list(row.scores),
+    }
+
+
+def _subtract(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(first, second, strict=True)]

@@ -1,0 +1,75 @@
+"""An explanation as tables for a terminal, and as rows of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from autoloss.comparison.explanation import Explanation
+from autoloss.comparison.table import Row
+from autoloss.numbers import figure
+from autoloss.report.leaderboard import count_seeds, table
+from autoloss.report.verdict import MEANING
+
+SHARE = "share: part of the gain over the standard loss, with its 95 % confidence interval"
+OWN = "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """An explanation as texts.
+
+    Args:
+        label: Of the loss.
+        causes: Each with its share.
+        controls: What was trained, its mean, half the width of the mean's interval, its share, and the seeds.
+        note: Meaning of the shares.
+    """
+
+    label: str
+    sentences: Sequence[str]
+    causes: Sequence[tuple[str, str]]
+    controls: Sequence[tuple[str, str, str, str, str]]
+    note: str
+
+
+def explain_in_short(found: Explanation | None) -> Explained | None:
+    """Return an explanation as texts; None where there is none."""
+    if found is None:
+        return None
+    sentences = [*found.describe(), *found.notes]
+    return Explained(
+        found.loss.entrant.label, sentences, list_causes(found), list(list_controls(found)), f"{SHARE}; {OWN}."
+    )
+
+
+def list_causes(found: Explanation) -> list[tuple[str, str]]:
+    """Return each cause with its share, as text."""
+    return [(one.name, one.write()) for one in found.causes]
+
+
+def list_controls(found: Explanation) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield what was trained, with its mean, half the width of the mean's interval, its share of the gain, and the seeds."""
+    for text, row in (("the loss", found.loss), ("the standard loss", found.standard)):
+        yield (f"{row.entrant.label}: {text}", *_write(row), "", count_seeds(row))
+    for control, row in found.controls:
+        share = found.find_share(control.name, row).write()
+        yield (control.text, *_write(row), share, count_seeds(row))
+
+
+def _write(row: Row) -> tuple[str, str]:
+    return figure(row.mean), figure(row.interval)
+
+
+def causes_table(found: Explanation) -> Table:
+    """Return a table of the share of each cause."""
+    return table("What the gain is owed to", ("cause", "share"), list_causes(found), f"{SHARE}\n{OWN}", {"cause"})
+
+
+def controls_table(found: Explanation) -> Table:
+    """Return a table of all that was trained."""
+    columns = ("trained", "mean", "± 95 %", "share", "seeds")
+    notes = [MEANING, *(f"{row.entrant.label}: {reason}" for _, row in found.controls for reason in row.reasons)]
+    return table(f"Controls, {found.split} split", columns, list_controls(found), "\n".join(notes), {"trained"})

@@ -1,0 +1,102 @@
+"""An explanation names what a loss owes its gain to, on losses that were made to owe it to one thing."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.explain import explain_loss
+from autoloss.comparison.explanation import (
+    CLASSES,
+    CONFIDENCE,
+    NONE,
+    STEPS,
+    Explanation,
+    Plan,
+    read_explanation,
+)
+from autoloss.comparison.record import Record
+from autoloss.comparison.share import divide
+from autoloss.comparison.simpler import list_forms
+from autoloss.comparison.table import Measurements
+from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.run.request import make_request, prepare
+from autoloss.space.parsing import parse
+from autoloss.tasks.task import Task
+from tests.comparison import constructed
+
+SEEDS = 4
+
+
+def explain(task: Task, loss: str) -> tuple[Explanation, Plan, Record]:
+    evaluator = prepare(make_request(task, {"rejection.engine": "reference"}))
+    record = Record()
+    with start_workers(evaluator, Machines(workers=0)) as pool:
+        dispatcher = Dispatcher(pool, evaluator.configuration.limits)
+        return *explain_loss(Entrant("#1", loss), evaluator, SEEDS, dispatcher, record), record
+
+
+def test_class_weights_are_the_cause_of_weighted_cross_entropy():
+    found, _, _ = explain(constructed.rare_class(), "-y * log(p) / mean_nhw(y)")
+    assert found.cause is not None
+    assert found.cause.name == CLASSES
+    weights = next(control.entrant.item_weights for control, _ in found.controls if control.name == CLASSES)[0].weights
+    assert weights[1] / weights[0] == pytest.approx(0.9 / 0.1, rel=0.3)
+
+
+def test_step_sizes_are_the_cause_of_cross_entropy_times_a_growing_factor():
+    # The gradient of log m is that of m times 1 / m, which grows as the loss falls.
+    found, _, _ = explain(constructed.slow_network(), "log(mean_c(mean_nhw(-y * log(p))))")
+    assert found.causes[0].name == STEPS
+    assert found.cause is not None
+    assert found.cause.share == pytest.approx(1, abs=0.01)
+    assert found.recommendation is not None
+    assert found.recommendation.origin == "standard"
+    assert "All of the gain is the size of the steps" in " ".join(found.describe())
+
+
+def test_confidence_weights_are_the_cause_of_focal_loss():
+    found, _, _ = explain(constructed.easy_cue(), "-(1 - p)**2 * y * log(p)")
+    assert found.cause is not None
+    assert found.cause.name == CONFIDENCE
+
+
+def test_none_of_these_is_the_cause_of_an_asymmetric_loss():
+    found, plan, record = explain(constructed.high_quantile(), "exp(y - p) + p")
+    assert found.is_gain
+    assert found.cause is None
+    assert found.to_dict()["cause"] == NONE
+    assert found.causes[-1].name == NONE
+    assert found.causes[-1].share == pytest.approx(1, abs=0.3)
+    assert "none of these" in " ".join(found.describe())
+    # A stored plan and the recorded trainings make the same explanation again.
+    again = read_explanation(Plan.from_dict(plan.to_dict()), 0, record.outcomes)
+    assert again is not None
+    assert again.to_dict() == found.to_dict()
+
+
+def test_a_loss_that_is_the_standard_loss_has_no_gain_to_explain():
+    found, _, _ = explain(constructed.rare_class(), "-y * log(p)")
+    assert not found.is_gain
+    assert found.to_dict()["cause"] is None
+    assert "no gain to explain" in " ".join(found.describe())
+
+
+def test_the_interval_of_a_share_holds_what_a_paired_test_does_not_reject():
+    found = divide("steps", Measurements((0.5, 0.7, 0.3, 0.5)), Measurements((1.0, 1.1, 0.9, 1.0)))
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.share == 0.5 < found.high  # type: ignore[comparison-overlap]
+    assert divide("steps", Measurements((0.1, 0.2)), Measurements((1.0, -0.5))).low is None
+
+
+def test_simpler_forms_lack_one_operator_or_subtree():
+    assert {str(one) for one in list_forms(parse("neg(mul(y, log(p)))"))} == {
+        "mul(y, log(p))",
+        "neg(y)",
+        "neg(log(p))",
+        "neg(1)",
+        "neg(mul(y, p))",
+        "neg(mul(y, 1))",
+    }
