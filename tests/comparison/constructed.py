@@ -10,7 +10,7 @@ from autoloss import Recipe, SupervisedTask
 from autoloss.space.options import Activation
 from autoloss.tasks.data import Data
 
-SIZES = {"train": 256, "valid": 400, "test": 2000}
+SIZES = {"train": 256, "valid": 400, "test": 1000}
 Pair = tuple[Tensor, Tensor]
 
 

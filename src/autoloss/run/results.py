@@ -191,9 +191,9 @@ class Search:
         standard = next(iter(losses.values())) if len(losses) == 1 else join_branches(losses)
         found = recommend(self.comparison, best, self.ladder, standard)
         explained = self.explanation
-        if found is None or explained is None or found.origin != "found" or explained.loss.entrant.number != best:
-            return found
-        return explained.recommendation or found
+        if found and found.origin == "found" and explained and explained.loss.entrant.number == best:
+            return explained.recommendation or found
+        return found
 
     @cached_property
     def ladder(self) -> Ladder | None:
@@ -203,10 +203,8 @@ class Search:
     @cached_property
     def explanation(self) -> Explanation | None:
         """Why a loss is ahead of the standard loss; None where `autoloss explain` was not run."""
-        values = self.settings.explanation
-        if values is None:
-            return None
-        return read_explanation(Plan.from_dict(values), self.configuration.seed, self.reader.trainings)
+        plan = self.settings.explanation
+        return plan and read_explanation(Plan.from_dict(plan), self.configuration.seed, self.reader.trainings)
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:
