@@ -133,6 +133,15 @@ def test_a_lead_that_other_examples_would_turn_is_not_significant():
     assert not judgement.can_seeds_tell
 
 
+def test_three_examples_tell_nothing():
+    found, standard = AHEAD
+    judgement = judge_comparison([resampled(found, 0.03, examples=3), resampled(standard, 0.0, examples=3)], 1)
+    assert judgement.standing is Standing.AHEAD
+    # Student's t with two degrees of freedom, of a spread that three examples make too small.
+    assert judgement.paired is not None
+    assert judgement.paired.resolution == pytest.approx(4.3 * 0.03 * math.sqrt(3 / 2), rel=0.02)
+
+
 def test_noise_of_examples_that_both_losses_share_is_no_noise_of_their_difference():
     found, standard = AHEAD
     judgement = judge_comparison([resampled(found, 0.1), resampled(standard, 0.1)], 1)
