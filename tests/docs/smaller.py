@@ -80,6 +80,8 @@ TASKS: Mapping[str, Mapping[str, str]] = {
     "coco-ins": _BOXES,
     "voc-det": _BOXES,
     "tabular": {"steps": "5"},
+    "ranking": {"steps": "5", "size_of_sample": "8"},
+    "survival": {"steps": "5", "rows_per_sample": "16"},
 }
 """Task → options that every command which names it gets beside its own."""
 

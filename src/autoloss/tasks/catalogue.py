@@ -109,6 +109,16 @@ CATALOGUE: Mapping[str, CatalogueEntry] = {
         ("f1", "auc", "average_precision", "balanced_accuracy", "mcc", "r2", "spearman"),
         "autoloss.tasks.tabular.task:tabular",
     ),
+    "ranking": CatalogueEntry(
+        "Ranking of the rows of a CSV file or a bundled data set: by queries with a graded relevance, or all together",
+        ("ndcg", "ndcg5", "ndcg10", "map", "mrr", "auc", "average_precision"),
+        "autoloss.tasks.ranking.task:ranking",
+    ),
+    "survival": CatalogueEntry(
+        "Survival: the order of the times of an event, some censored, of the rows of a CSV file or a bundled data set",
+        ("c_index", "uno_c", "time_auc"),
+        "autoloss.tasks.survival.task:survival",
+    ),
 }
 
 

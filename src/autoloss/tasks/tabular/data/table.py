@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloss.errors import RequestError, join_names, quote, unknown
 from autoloss.tasks.tabular.data.dates import encode_dates, find_notations, parse_date
@@ -100,30 +101,66 @@ def read_csv(
     Raises:
         RequestError: The file has faults, which are listed by line (the header is line 1) and column.
     """
-    faults = Faults(path)
-    cells = _read_cells(path, faults)
     if target is None:
         raise RequestError(
-            f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(cells.header)}>."
+            f"Which column of {path.name} is to be predicted? Give target=<one of {join_names(read_header(path))}>."
         )
-    left_out = dict.fromkeys((target, *drop))
+    found = read_columns(path, [target], drop=drop, missing=missing)
+    place = f"column {target!r} of {path.name} (lines {found.lines[0]} to {found.lines[-1]})"
+    return build_table(
+        found.inputs, found.names, found.targets[target], kind, positive=positive, place=place, lines=found.lines
+    )
+
+
+def read_header(path: Path) -> tuple[str, ...]:
+    """Return the names of a file's columns."""
+    return _read_cells(path, Faults(path)).header
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsRead:
+    """The columns of a file: inputs, and those that are no inputs.
+
+    Args:
+        inputs: (N, F).
+        names: Names of the F inputs.
+        targets: Column → its N numbers, or texts.
+        lines: Line of each row.
+    """
+
+    inputs: NDArray[np.float64]
+    names: tuple[str, ...]
+    targets: Mapping[str, list[float] | list[str]]
+    lines: Sequence[int]
+
+
+def read_columns(
+    path: Path, targets: Sequence[str], *, drop: Sequence[str] = (), missing: Missing = "refuse"
+) -> ColumnsRead:
+    """Read a CSV file with a header; all columns but the targets and the dropped ones are inputs.
+
+    Raises:
+        RequestError: The file has faults, which are listed by line (the header is line 1) and column.
+    """
+    faults = Faults(path)
+    cells = _read_cells(path, faults)
+    left_out = dict.fromkeys((*targets, *drop))
     for name in left_out:
         if name not in cells.columns:
             raise unknown(f"column in {path.name}", name, cells.header)
     names = [name for name in cells.header if name not in left_out]
     if not names:
-        raise RequestError(f"{path.name} has no input column beside the target {target!r}; add at least one.")
+        raise RequestError(
+            f"{path.name} has no input column beside the target {' and '.join(map(repr, targets))}; add at least one."
+        )
     if missing != "refuse":
-        cells = _drop_rows(path, cells, [target] if missing == "impute" else [target, *names])
+        cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
     inputs: dict[str, list[float]] = {}
     for name in names:
         inputs |= _encode_column(name, cells, faults, impute=missing == "impute")
-    labels = _parse_column(target, cells, faults)
+    found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
-    place = f"column {target!r} of {path.name} (lines {cells.lines[0]} to {cells.lines[-1]})"
-    return build_table(
-        np.array(list(inputs.values())).T, list(inputs), labels, kind, positive=positive, place=place, lines=cells.lines
-    )
+    return ColumnsRead(np.array(list(inputs.values())).T, tuple(inputs), found, cells.lines)
 
 
 def _read_cells(path: Path, faults: Faults) -> Cells:

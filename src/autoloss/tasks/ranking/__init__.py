@@ -1,0 +1,1 @@
+"""Ranking of items: by queries, or all together."""

@@ -1,0 +1,1 @@
+"""Survival: the order of times to an event, some of which are censored."""

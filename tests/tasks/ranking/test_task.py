@@ -1,0 +1,103 @@
+"""The task `ranking`: its data, with and without queries, and what bad input gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import autoloss
+from autoloss.errors import RequestError
+from autoloss.space.pairs import PairBranch
+from autoloss.tasks.ranking.task import BUNDLED
+from autoloss.training.training import Scored, Training
+from autoloss.zoo import resolve
+from tests.tasks import conformance
+
+
+def write(path: Path, rows: int = 120, **columns: object) -> Path:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 2))
+    query = np.repeat([f"q{number}" for number in range(rows // 4)], 4)
+    grade = np.clip(np.round(x[:, 0] + 0.3 * rng.normal(size=rows) + 1), 0, 3).astype(int)
+    found = {"one": x[:, 0], "two": x[:, 1], "query": query, "grade": grade} | columns
+    lines = [",".join(found)] + [",".join(map(str, row)) for row in zip(*found.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def get(path: Path, metric: str = "ndcg", **options: object):
+    given = {"target": "grade", "query": "query", "steps": 20, "batch_size": 6, "size_of_sample": 8, **options}
+    return autoloss.tasks.get("ranking", metric, data=str(path), **given)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("data") / "table.csv")
+
+
+@pytest.fixture(scope="module", params=["ndcg", "auc"])
+def task(request, path):
+    return get(path) if request.param == "ndcg" else get(path, "auc", query=None, batch_size=24, size_of_sample=32)
+
+
+@pytest.mark.parametrize("claim", conformance.CLAIMS, ids=lambda claim: claim.__name__)
+def test_task(claim, task):
+    claim(task)
+
+
+def test_a_query_stays_in_one_split_and_in_one_batch(path: Path):
+    task = get(path)
+    queries = [
+        {float(one) for _, target in split.in_order(4) for one in target[:, 1]}
+        for split in task._splits["proxy"][0].values()
+    ]
+    assert sum(map(len, queries)) == len(set.union(*queries)) == 30
+    sample = task.samples(1, 0)["main"][0]
+    groups = sample.context["target"][:, 1]
+    assert sorted(torch.bincount(groups.long()).unique().tolist()) == [0, 4]
+    assert torch.equal(groups[sample.context["first"]], groups[sample.context["second"]])
+
+
+def test_ndcg_gives_pairs_their_weight_and_other_metrics_none(path: Path):
+    for metric, weighed in (("ndcg5", True), ("map", False), ("mrr", False)):
+        branch = get(path, metric).branches["main"]
+        assert isinstance(branch, PairBranch)
+        assert ("w" in branch.leaves_and_roles) is weighed
+
+
+def test_known_losses_train(path: Path):
+    task = get(path)
+    for loss in ("baseline/lambdarank", "baseline/listnet", "baseline/pointwise", "baseline/auc_hinge"):
+        losses = resolve(loss, task.branches)[1]
+        outcome = task.train(autoloss.bind(losses, task.branches), Training(seed=0))
+        assert isinstance(outcome, Scored)
+        assert outcome.score > task.untrained(0)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_tables(name: str):
+    pytest.importorskip("statsmodels")
+    task = autoloss.tasks.get("ranking", "ndcg" if name == "modechoice" else "auc", data=name, steps=2)
+    assert 0.1 < task.untrained(0) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"grade": ["good"] * 120}, {}, "text"),
+        ({"grade": [*[0, 1] * 59, 2, -1]}, {}, "Line 121, column 'grade': -1 is below 0"),
+        ({"grade": np.ones(120)}, {"query": None, "metric": "auc"}, "no two rows can be compared"),
+        ({"query": np.arange(120)}, {}, "120 have one item"),
+        ({"grade": np.ones(120)}, {}, "Only 0 of 30 queries"),
+        ({}, {"query": None}, "--set query="),
+        ({}, {"target": ""}, "Give target=<one of one, two, query, grade>"),
+        ({}, {"query": "q"}, "query"),
+        ({}, {"target": "query"}, "stands for two"),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(tmp_path: Path, columns, options, message: str):
+    with pytest.raises(RequestError, match=message):
+        get(write(tmp_path / "table.csv", **columns), **options)
