@@ -33,6 +33,7 @@ from autoloss.space.activated import (
 from autoloss.space.loss import Loss
 from autoloss.space.one_hot import SeparateSoftmax, separate_channels
 from autoloss.space.operators import OPERATORS, Operator, upcast
+from autoloss.space.pair_lists import find_pairs, list_pairs, number_groups, rank_items, weigh_by_ndcg
 
 LOCAL = (
     "prediction",
@@ -48,6 +49,13 @@ LOCAL = (
     "usual",
     "is_softmax",
     "is_short",
+    "scores",
+    "events",
+    "groups",
+    "weights",
+    "first",
+    "second",
+    "difference",
 )
 """Variables of the methods that are written."""
 
@@ -70,6 +78,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
         index_classes,
         SeparateSoftmax,
         separate_channels,
+        number_groups,
+        list_pairs,
+        find_pairs,
+        rank_items,
+        weigh_by_ndcg,
         *(row.function for row in OPERATORS.values() if inspect.isfunction(row.function)),
     )
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from autoloss.formulas.functions import read_own_functions, select_functions
+from autoloss.formulas.pair_file import describe_call, list_arguments, list_parameters, write_pair_criterion
 from autoloss.formulas.statements import Statements, get_variable
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
@@ -77,7 +78,11 @@ def write_file(
 
 def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, line: str) -> str:
     of_branch = "" if branch == MAIN else f", for the branch {clean_text(branch, TITLE_LENGTH)}"
-    if form.from_prediction:
+    typed = ""
+    if form.pairs is not None:
+        others, parameters, typed = "", ["scores"], list_parameters(form.pairs)
+        documentation, body = describe_call(form.pairs), write_pair_criterion(tree, form, form.pairs)
+    elif form.from_prediction:
         made = make_branch(form)
         short = None if made is None else shorten(tree, made)
         parameters, documentation, body = ["prediction", "target"], _OF_PREDICTION, _write_criterion(tree, form, short)
@@ -91,9 +96,9 @@ def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, lin
             name=name,
             # Only the first line of a docstring may follow its quotes.
             summary=_write_docstring(_wrap(f"{line}{of_branch}.", "    "), "    "),
-            parameters=", ".join(f"{each}: Tensor" for each in parameters),
+            parameters=typed or ", ".join(f"{each}: Tensor" for each in parameters),
             documentation=documentation,
-            device="prediction" if form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
+            device=parameters[0] if typed or form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
             body=textwrap.indent("\n".join(body), " " * 12),
         )
         + others
@@ -211,6 +216,8 @@ def _describe(
     paragraphs += [[line for wrapped in said for line in wrapped]] * bool(said)
     branch, form = next((branch, forms[branch]) for branch in loss)
     call = f"criterion({', '.join(map(get_variable, form.leaves))}).sum()"
+    if form.pairs is not None:
+        call = f"criterion({', '.join(list_arguments(form.pairs))})"
     paragraphs += [
         ["In a training loop:"],
         [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,7 +65,24 @@ AREAS = Probe(
     leaves=frozenset("iue"),
     sides=(("two squares", 0),),
 )
-_PROBES: Mapping[Kind | None, Probe] = {"classes": CLASSES, "labels": LABELS, "values": VALUES, "areas": AREAS}
+PAIRS = Probe(
+    "baseline/ranknet",
+    "difference of the scores of a pair",
+    "One pair of items with the weight 1. Where the value falls, training raises the score of the item that should come first.",
+    -4.0,
+    4.0,
+    frozenset("ypw"),
+    (("one pair", 0),),
+)
+DIFFERENCES = replace(PAIRS, known="shelf/difference_logistic")
+_PROBES: Mapping[Kind | None, Probe] = {
+    "classes": CLASSES,
+    "labels": LABELS,
+    "values": VALUES,
+    "areas": AREAS,
+    "pairs": PAIRS,
+    "differences": DIFFERENCES,
+}
 Drawn = tuple[list[Point], list[Point]]
 """Points of the value and of the gradient."""
 
@@ -119,7 +136,8 @@ def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, stan
 def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
     """Return the reference loss and its name."""
     entry = ENTRIES.get(standard)
-    formula = entry.formula if entry else standard
+    # The zoo's losses of pairs are those of a probability.
+    formula = entry.formula if entry and probe is not DIFFERENCES else "" if entry else standard
     try:
         # A hand-written loss has no formula, and one with a user's own operators cannot be parsed here.
         if formula:
@@ -149,6 +167,10 @@ def _make_leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]
     if probe is AREAS:
         at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
         return at, {"i": 1 - at, "u": 1 + at, "e": 1 + at}
+    if probe is PAIRS or probe is DIFFERENCES:
+        at = place.reshape(1, 1, 1, 1).clone().requires_grad_()
+        one = torch.ones_like(at.detach())
+        return at, {"p": at.sigmoid() if probe is PAIRS else at, "y": one, "w": one}
     at = torch.stack([place, 1 - place]).reshape(1, 2, 1, 1).requires_grad_()
     return at, {"p": at, "y": torch.tensor([1.0, 0.0], dtype=place.dtype).reshape(1, 2, 1, 1)}
 
