@@ -29,6 +29,8 @@ def test_names_are_those_of_the_table():
             "figures-pose",
             "coco-pose",
             "tabular",
+            "ranking",
+            "survival",
         ]
     )
 
