@@ -59,6 +59,7 @@ class Rung:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rung:
+        """Make a rung of what `to_dict` returned."""
         others = {name: value for name, value in values.items() if name not in ("fidelity", "scores")}
         return cls(Entrant(**others), values["fidelity"], tuple(values["scores"]))
 
@@ -148,4 +149,5 @@ class Ladder:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Ladder:
+        """Make a ladder of what `to_dict` returned."""
         return cls(tuple(map(Rung.from_dict, values["rungs"])), values["spent"], values["standard"])

@@ -29,18 +29,22 @@ def fold_constants(term: Term) -> Term | None:
 
 
 def add_numbers(numbers: Sequence[Term]) -> Term | None:
+    """Return the sum as a number; None where it is no finite one."""
     return numbers[0] if len(numbers) == 1 else fold_constants(total(*numbers))
 
 
 def multiply_numbers(numbers: Sequence[Term]) -> Term | None:
+    """Return the product as a number; None where it is no finite one."""
     return numbers[0] if len(numbers) == 1 else fold_constants(Term("product", tuple(numbers)))
 
 
 def raise_number(base: Term, exponent: int) -> Term | None:
+    """Return a power as a number; None where it is no finite one."""
     return fold_constants(power(base, exponent)) if exponent > 1 else base
 
 
 def take_absolute(value: Term) -> Term:
+    """Return the absolute value of a number."""
     return negate(value) if value.value < 0 else value
 
 

@@ -31,6 +31,7 @@ class Rewriter:
         self.forget()
 
     def forget(self) -> None:
+        """Empty what was computed for earlier terms."""
         self._duals: dict[str, tuple[Dual, ...]] = {}
         self._ranges: dict[str, Range] = {}
         self._sizes: dict[str, tuple[Range, bool]] = {}
@@ -77,6 +78,7 @@ class Rewriter:
         return _rebuild(term, tuple(parts))
 
     def bound(self, term: Term) -> Range:
+        """Return the range of a term over the ranges of its leaves."""
         return fold(term, lambda node, parts: _bound_node(node, parts, self._leaves), self._ranges)
 
     def may_overflow(self, term: Term) -> bool:
@@ -96,6 +98,7 @@ class Rewriter:
         return term.head != "leaf" and own and all(self.is_constant_over(part, mean) for part in term.parts)
 
     def agree(self, first: Term, second: Term) -> bool:
+        """Say whether two terms have the same value and derivatives on all scenes."""
         return all(are_equal(one, other) for one, other in zip(self._dual(first), self._dual(second), strict=True))
 
     def _dual(self, term: Term) -> tuple[Dual, ...]:

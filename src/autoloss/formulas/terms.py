@@ -78,6 +78,7 @@ class Term:
 
     @property
     def latex(self) -> str:
+        """LaTeX without dollar signs."""
         return self.write(LATEX)
 
     @property
@@ -92,10 +93,13 @@ class Term:
         return Markup('<math displaystyle="true" alttext="{}">{}</math>').format(self.unicode, inner)
 
     def write(self, notation: Notation) -> str:
+        """Write the term in a notation."""
         return fold(self, lambda term, parts: _write(term, parts, notation)).text
 
     @property
     def leaves(self) -> frozenset[str]:
+        """The names of the leaves in the term."""
+
         def join(term: Term, parts: list[frozenset[str]]) -> frozenset[str]:
             return frozenset({term.name}) if term.head == "leaf" else frozenset[str]().union(*parts)
 
@@ -151,12 +155,14 @@ def product(*parts: Term) -> Term:
 
 
 def power(base: Term, exponent: int) -> Term:
+    """Return the power; 1 for the exponent 0, and the base for 1."""
     if exponent == 0:
         return ONE
     return base if exponent == 1 else Term("power", (base,), exponent=exponent)
 
 
 def call(operator: Operator | str, *parts: Term) -> Term:
+    """Return an operator of Table 1, or one of the user, applied to terms."""
     return Term("call", parts, operator=OPERATORS[operator] if isinstance(operator, str) else operator)
 
 

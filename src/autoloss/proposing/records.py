@@ -197,6 +197,7 @@ class Individual:
 
     @property
     def id(self) -> int:
+        """Index of the candidate."""
         return self.candidate.id
 
     @property
@@ -211,4 +212,5 @@ class Individual:
 
     @property
     def formula(self) -> str:
+        """Text of its loss."""
         return self.candidate.loss

@@ -68,6 +68,7 @@ class Progress:
 
     @classmethod
     def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: float = 0.0) -> Progress:
+        """Return the progress of a history that goes on."""
         draft = history.draft
         counts = history.totals + (draft.counts if draft else Counter())
         best = history.best

@@ -72,6 +72,7 @@ class Replay:
 
     @property
     def summary(self) -> str:
+        """The result in a sentence."""
         how = "all their attempts tested again" if self.full else "from the recorded scores and winning attempts"
         end = "all equal what is stored" if self.difference is None else str(self.difference)
         return f"{self.children} candidates derived, {how}: {end}."

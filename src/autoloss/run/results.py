@@ -80,6 +80,7 @@ class FoundLoss:
 
     @property
     def loss(self) -> Loss:
+        """The loss, which `Loss.criterion` turns into a module."""
         from autoloss.run.resolving import operator_table
         from autoloss.space.loss import Loss
         from autoloss.space.operators import OPERATORS
@@ -114,6 +115,7 @@ class NeverTrained:
 
     @classmethod
     def of(cls, scores: Sequence[float], diverged: int, untrained: float | None) -> NeverTrained:
+        """Count the scores that gained next to nothing."""
         standing = None
         if untrained is not None and scores:
             enough = untrained + NOTHING_GAINED * max(0.0, max(scores) - untrained)
@@ -141,6 +143,7 @@ class Search:
 
     @property
     def directory(self) -> Path:
+        """The folder of the run."""
         return self.reader.directory
 
     @property
@@ -150,6 +153,7 @@ class Search:
 
     @property
     def configuration(self) -> Configuration:
+        """All settings of the run."""
         return self.settings.configuration
 
     @cached_property

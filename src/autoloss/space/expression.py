@@ -203,6 +203,7 @@ class Alphabet:
 
     @property
     def leaves(self) -> tuple[str, ...]:
+        """All leaves that are drawn, the constant 1 included."""
         return (*self.leaves_and_roles, CONSTANT)
 
     def to_dict(self) -> dict[str, Any]:

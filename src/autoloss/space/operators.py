@@ -50,33 +50,40 @@ class Operator:
 
 
 def inverse(x: Tensor) -> Tensor:
+    """Return 1 / (x + ε)."""
     return 1.0 / (x + EPSILON)
 
 
 def signed_log(x: Tensor) -> Tensor:
+    """Return sign(x) · log(|x| + ε)."""
     # sign(0) is 0, so both the value and the gradient are 0 at x = 0. The gradient of sign is 0: autograd need not compute it.
     return x.detach().sign() * (x.abs() + EPSILON).log()
 
 
 def signed_sqrt(x: Tensor) -> Tensor:
+    """Return sign(x) · √(|x| + ε)."""
     return x.detach().sign() * (x.abs() + EPSILON).sqrt()
 
 
 def mean_nhw(x: Tensor) -> Tensor:
+    """Return the mean over batch and positions, for each channel."""
     return x.mean(dim=(0, *range(2, x.ndim)), keepdim=True).expand_as(x)
 
 
 def mean_c(x: Tensor) -> Tensor:
+    """Return the mean over the channels."""
     return x.mean(dim=1, keepdim=True).expand_as(x)
 
 
 def max_pool(x: Tensor) -> Tensor:
+    """Return the maximum of the 3 × 3 (× 3) neighbours of each position."""
     # torch pads with minus infinity, so padding never wins; of equal values the first takes the gradient.
     pool = F.max_pool3d if x.ndim == 5 else F.max_pool2d
     return pool(x, kernel_size=3, stride=1, padding=1)
 
 
 def min_pool(x: Tensor) -> Tensor:
+    """Return the minimum of the 3 × 3 (× 3) neighbours of each position."""
     return -max_pool(-x)
 
 

@@ -53,6 +53,7 @@ class Ownership:
             ) from None
 
     def close(self) -> None:
+        """Release the run."""
         self._file.close()
 
 

@@ -189,9 +189,11 @@ class Pool:
         self._rows: list[Sequence[Any]] = []
 
     def step(self, *row: Any) -> None:
+        """Take one training."""
         self._rows.append(row)
 
     def finalize(self) -> str | None:
+        """Return the pooled outcome as JSON; None for a single training."""
         if len(self._rows) == 1:
             return None
         names = ("fidelity", "state", "score", "also", "step", "reason")

@@ -29,10 +29,12 @@ class TaskReference:
     frozen: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
+        """Return the text that `from_json` reads."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> TaskReference:
+        """Read what `to_json` wrote."""
         return cls(**parse_json(text))
 
 

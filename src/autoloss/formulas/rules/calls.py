@@ -54,6 +54,7 @@ def _replace_operand(term: Term, inner: Term) -> Term:
 
 
 def cancel_inverses(term: Term, facts: Facts) -> Term | None:
+    """Remove an inverse of an inverse."""
     return term.parts[0].parts[0] if term.parts[0].is_call("inv") else None
 
 

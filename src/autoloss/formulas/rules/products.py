@@ -24,6 +24,7 @@ from autoloss.formulas.terms import (
 
 
 def flatten_product(term: Term, facts: Facts) -> Term | None:
+    """Join products inside a product."""
     return product(*(inner for part in term.parts for inner in list_factors(part)))
 
 
@@ -115,6 +116,7 @@ def _scale(term: Term, coefficient: Term) -> Term | None:
 
 
 def merge_powers(term: Term, facts: Facts) -> Term | None:
+    """Rewrite a power of a power as one power."""
     inner = term.parts[0]
     return power(inner.parts[0], inner.exponent * term.exponent) if inner.head == "power" else None
 

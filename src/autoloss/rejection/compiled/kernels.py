@@ -95,24 +95,28 @@ sqrt_slope = _unary(_sqrt_slope)
 
 @njit(**OPTIONS)
 def multiply(workspace, to, a, b, count):
+    """Write the product of two registers."""
     for i in range(count):
         workspace[to + i] = workspace[a + i] * workspace[b + i]
 
 
 @njit(**OPTIONS)
 def combine(workspace, to, a, b, count, factor, second):
+    """Write `factor * a + second * b`."""
     for i in range(count):
         workspace[to + i] = factor * workspace[a + i] + second * workspace[b + i]
 
 
 @njit(**OPTIONS)
 def shift(workspace, to, a, count, factor, second):
+    """Write `factor * a + second`."""
     for i in range(count):
         workspace[to + i] = factor * workspace[a + i] + second
 
 
 @njit(**OPTIONS)
 def fill(workspace, to, count, value):
+    """Write a value to every element."""
     for i in range(count):
         workspace[to + i] = value
 
@@ -140,6 +144,7 @@ def sum_of(workspace, a, count):
 
 @njit(**{**OPTIONS, "fastmath": {"reassoc", "contract"}})
 def inner_product(first, a, second, b, count):
+    """Return the inner product of two rows."""
     total = constant(first[a], 0)
     for i in range(count):
         total += first[a + i] * second[b + i]
@@ -158,6 +163,7 @@ def masked_sum_of(workspace, a, mask, count):
 
 @njit(**OPTIONS)
 def sum_channels(workspace, to, a, channels, positions):
+    """Write the sum over the channels."""
     for i in range(positions):
         workspace[to + i] = workspace[a + i]
     for c in range(U(1), channels):
@@ -256,6 +262,7 @@ def _softmax_each(workspace, to, z, scratch, channels, positions):
 
 @njit(**OPTIONS)
 def sigmoid(workspace, to, z, count):
+    """Write 1 / (1 + exp(−z))."""
     for i in range(count):
         x = workspace[z + i]
         one = constant(x, 1)
@@ -309,6 +316,7 @@ def descend_softmax(workspace, z, velocity, p, slope, factor, scratch, channels,
 
 @njit(**OPTIONS)
 def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, rate):
+    """Take a step of SGD with momentum through a sigmoid; return whether a value became non-finite."""
     bad = np.int32(0)
     for i in range(count):
         q = workspace[p + i]
@@ -319,6 +327,7 @@ def descend_sigmoid(workspace, z, velocity, p, slope, factor, count, momentum, r
 
 @njit(**OPTIONS)
 def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
+    """Take a step of SGD with momentum on raw predictions; return whether a value became non-finite."""
     bad = np.int32(0)
     for i in range(count):
         bad = np.int32(bad | step(workspace, z, velocity, i, factor * workspace[slope + i], momentum, rate))
@@ -327,6 +336,7 @@ def descend_plain(workspace, z, velocity, slope, factor, count, momentum, rate):
 
 @njit(**OPTIONS)
 def is_zero(workspace, a, count):
+    """Return whether every element is 0."""
     found = np.int32(0)
     for i in range(count):
         found = np.int32(found | np.int32(workspace[a + i] != 0))

@@ -49,10 +49,12 @@ class Layout:
 
     @property
     def rows(self) -> int:
+        """Rows of all planes of an image or volume."""
         return self.planes * self.height
 
     @property
     def positions(self) -> int:
+        """Positions of a channel."""
         return self.rows * self.width
 
     @property
@@ -62,6 +64,7 @@ class Layout:
 
     @property
     def rows_per_tile(self) -> int:
+        """Rows of every tile but the last."""
         return min(self.rows, max(1, TILE_POSITIONS // self.width))
 
     @property

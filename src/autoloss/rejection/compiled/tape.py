@@ -98,6 +98,7 @@ ONE = Scaled(None, 1.0, 1.0)
 
 
 def constant(value: float) -> Scaled:
+    """Return a number as a value without a register."""
     return Scaled(None, round_to_single(value), value)
 
 

@@ -60,6 +60,7 @@ class Writer:
         return Scaled(self._known[key], 1.0, 1.0)
 
     def append(self, op: Op, varies: int, a: Scaled, b: Scaled | None, factor: Scaled, second: Scaled) -> int:
+        """Append an instruction in the first stage and time at which its operands are there; return its register."""
         operands = [one.register for one in (a, b) if one is not None and one.register is not None]
         stage = int(any(self.active[register] for register in operands))
         waits = [self.time[register] for register in operands if int(self.active[register]) == stage]
@@ -77,6 +78,7 @@ class Writer:
         return register
 
     def new(self, varies: int, active: bool, time: int) -> int:
+        """Return a new register."""
         self.varies.append(varies)
         self.active.append(active)
         self.time.append(time)
@@ -104,6 +106,7 @@ class Writer:
         return self.emit(Op.SHIFT, varies, value, factor=value, second=constant(0.0))
 
     def add(self, a: Scaled, b: Scaled) -> Scaled:
+        """Return the sum of two values; of two constants, a constant."""
         if a.register is None and b.register is None:
             return Scaled(None, round_to_single(a.single + b.single), a.double + b.double)
         if a.register == b.register:
@@ -118,6 +121,7 @@ class Writer:
         return self.emit(Op.COMBINE, varies, a, b, factor=a, second=b)
 
     def multiply(self, a: Scaled, b: Scaled) -> Scaled:
+        """Return the product of two values; of two constants, a constant."""
         if b.register is None:
             return self.scale(a, b)
         if a.register is None:
@@ -142,11 +146,13 @@ class Writer:
         return self.emit(Op.SHIFT, self.varies[value.register], value, factor=value, second=constant(0.0))
 
     def unary(self, value: Scaled, op: Op) -> Scaled:
+        """Return an elementwise function of a value."""
         if value.register is None:
             return Scaled(None, float(_FOLD[op](np.float32(value.single))), float(_FOLD[op](np.float64(value.double))))
         return self.emit(op, self.varies[value.register], value, factor=value)
 
     def mean(self, value: Scaled, over: int) -> Scaled:
+        """Return the mean over channels or positions."""
         if value.register is None or not self.varies[value.register] & over:
             return value
         op = Op.SUM_CHANNELS if over == CHANNEL else Op.SUM_POSITIONS
@@ -154,6 +160,7 @@ class Writer:
         return self.scale(self.scale(total, value), constant(1 / self.count[over]))
 
     def pool(self, value: Scaled) -> Scaled:
+        """Return the pool of a value; itself where it does not vary over positions."""
         if value.register is None or self.flat or not self.varies[value.register] & POSITION:
             return value
         return self.emit(Op.POOL, self.varies[value.register], value, factor=value)
