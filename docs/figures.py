@@ -1,0 +1,133 @@
+"""Draw the pictures of the README and of the pages, light and dark, from the files under bench/results/.
+
+python docs/figures.py            (needs the extra `plot`)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.colors import ListedColormap
+
+HERE = Path(__file__).parent
+RESULTS, IMAGES = HERE.parent / "bench" / "results", HERE / "images"
+THEMES = {"light": ("#ffffff", "#1c2024"), "dark": ("#0d1117", "#d8dee4")}
+"""Name → background and foreground."""
+CLASSES = ListedColormap(
+    [
+        "#101418",
+        "#4e9ff0",
+        "#f28e2b",
+        "#e15759",
+        "#3fc1a5",
+        "#f1ce3a",
+        "#b07aa1",
+        "#ff9da7",
+        "#b88a5e",
+        "#a8d154",
+        "#d0d4da",
+    ]
+)
+BLUE, ORANGE, GREY = "#4e9ff0", "#f28e2b", "#8b949e"
+METRICS = {"miou": "mean IoU", "bf1": "boundary F1"}
+
+
+def main() -> None:
+    IMAGES.mkdir(exist_ok=True)
+    figures: Mapping[str, Callable[[str], Any]] = {"scenes": draw_scenes, "ladder": draw_ladder, "course": draw_course}
+    for theme, (background, foreground) in THEMES.items():
+        colours = dict.fromkeys(
+            ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), foreground
+        )
+        faces = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), background)
+        style = {
+            **colours,
+            **faces,
+            "font.size": 11,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "svg.hashsalt": "autoloss",
+        }
+        for name, draw in figures.items():
+            with mpl.rc_context(style):
+                draw(foreground)
+                plt.savefig(IMAGES / f"{name}-{theme}.png", dpi=130, bbox_inches="tight", metadata={"Software": None})
+                plt.close()
+
+
+def draw_scenes(foreground: str) -> None:
+    """Draw test images beside their targets and what networks predict after each loss."""
+    result = _read("digits_bf1")
+    scenes = result["scenes"][:3]
+    names = list(scenes[0]["predictions"])
+    scores = {name: _score_of(result["searches"][0], name) for name in names}
+    _, axes = plt.subplots(len(scenes), 2 + len(names), figsize=(2.1 * (2 + len(names)), 2.15 * len(scenes)))
+    for row, scene in zip(axes, scenes, strict=True):
+        pictures = [np.moveaxis(np.array(scene["image"]), 0, -1), scene["target"], *scene["predictions"].values()]
+        titles = ["image", "target", *(f"{name}\n{METRICS[result['metric']]} {scores[name]:.3f}" for name in names)]
+        for axis, picture, title in zip(row, pictures, titles, strict=True):
+            shown = np.array(picture)
+            if shown.ndim == 3:
+                axis.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray")
+            else:
+                axis.imshow(np.where(shown == 255, 0, shown), cmap=CLASSES, vmin=0, vmax=10, interpolation="nearest")
+            axis.set_axis_off()
+            if row is axes[0]:
+                axis.set_title(title, fontsize=11, color=foreground)
+
+
+def draw_ladder(foreground: str) -> None:
+    """Draw what an expert would try with the standard loss, and the loss found, for every metric."""
+    files = [name for name in ("digits", "digits_bf1") if "ladder" in _read(name)["searches"][0]]
+    _, axes = plt.subplots(1, len(files), figsize=(5.6 * len(files), 3.1), squeeze=False)
+    for axis, name in zip(axes[0], files, strict=True):
+        result = _read(name)
+        rows = sorted(result["searches"][0]["comparison"], key=lambda row: row["mean"] or 0)
+        labels = [row["label"].replace("baseline/", "") for row in rows]
+        colours = [GREY if row["baseline"] else BLUE for row in rows]
+        means, half = [row["mean"] or 0 for row in rows], [row["interval"] or 0 for row in rows]
+        axis.barh(labels, means, xerr=half, color=colours, ecolor=foreground, height=0.6)
+        axis.set_xlim(min(row["mean"] or 1 for row in rows) * 0.9, None)
+        axis.set_xlabel(f"{METRICS[result['metric']]} on the test split (95 % interval)")
+
+
+def draw_course(foreground: str) -> None:
+    """Draw the best whole training so far of each search over the budget, beside what the ladder reached."""
+    result = _read("digits_bf1")
+    _, axis = plt.subplots(figsize=(6.4, 3.1))
+    for search in result["searches"]:
+        spent, scores = zip(*search["course"], strict=True)
+        axis.step(spent, np.maximum.accumulate(scores), where="post", color=BLUE, alpha=0.8, label="best loss so far")
+        rungs = search["ladder"]["rungs"]
+        given = next(
+            one for one in rungs if one["fidelity"] == 1 and one["step_rule"] == "recipe" and one["length"] == 1
+        )
+        best = rungs[0]
+        for rung, colour, label in ((given, GREY, "cross entropy as given"), (best, ORANGE, "the expert's best")):
+            axis.axhline(np.mean(rung["scores"]), color=colour, linestyle="--", label=label)
+    handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    axis.legend(handles.values(), handles.keys(), frameon=False, loc="lower right")
+    axis.set_xlabel("training equivalents")
+    axis.set_ylabel(f"{METRICS[result['metric']]} (valid)")
+
+
+def _score_of(search: Mapping[str, Any], name: str) -> float:
+    losses = {"cross entropy": "baseline/ce", "Dice": "baseline/dice"}
+    rows: Sequence[Mapping[str, Any]] = search["comparison"]
+    if name in losses:
+        return next(row["mean"] for row in rows if row["loss"] == losses[name])
+    return next(row["mean"] for row in rows if row["label"].startswith(f"#{search['winner_id']}"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
