@@ -62,6 +62,9 @@ class SearchSettings:
     are found by the score at the first, winners by that at the last."""
     promote: PositiveShare = 0.05
     """Share of the candidates with a score at one rung that are trained at the next."""
+    promote_start: Share = 0.0
+    """Share of the training equivalents spent so far that goes into whole trainings of the losses that the search started from, the
+    best at the first rung first, until all are trained whole; the paper has no losses to start from."""
     promoted_lag: Natural = 0
     """Lag of the outcomes of promoted candidates, at least `evolution.lag`: they train longer, and others do not wait for them."""
     niche: Amount = 0.0

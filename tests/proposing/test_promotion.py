@@ -17,7 +17,7 @@ from autoloss.proposing.history import History, as_text
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.promotion import Promotion
 from autoloss.proposing.proposer import Plan
-from autoloss.proposing.proposers import PROPOSERS, RandomSearch, make_proposer
+from autoloss.proposing.proposers import PROPOSERS, RandomSearch, Starting, make_proposer
 from autoloss.proposing.records import Origin, Outcome, State
 from autoloss.proposing.view import Ledger, View
 from autoloss.settings import Configuration
@@ -63,9 +63,13 @@ class Told:
     """The promotions of random search where these are the scores, and what it planned."""
 
     def __init__(
-        self, configuration: Configuration, scores: Sequence[float | None], branches: Sequence[str] = ("main",)
+        self,
+        configuration: Configuration,
+        scores: Sequence[float | None],
+        branches: Sequence[str] = ("main",),
+        start: Sequence[str] = (),
     ) -> None:
-        self.proposer = Promotion(RandomSearch(), configuration)
+        self.proposer = Promotion(Starting(RandomSearch(), start), configuration)
         self.ledger = Ledger(branches, configuration)
         self.plans: list[Plan] = []
         self.scores = list(scores)
@@ -146,6 +150,17 @@ def test_none_of_the_first_k_candidates_is_a_promotion_and_the_larger_share_goes
     # The largest share goes first: what has a score at 0.3 is trained whole at the first chance.
     shares = [plan.fidelity for plan in told.plans[INITIAL:]]
     assert shares[: LAG + 1] == [0.3] * LAG + [1.0]
+
+
+def test_losses_to_start_from_are_trained_whole_however_slowly_they_learn():
+    scores = [0.2, None, 0.1, *[0.9] * 60]
+    settings = {"search.promote": 0.001, "search.promote_start": 0.5}
+    told = Told(PROMOTING.changed(settings), scores, start=["first", "diverges", "third"])
+    assert [(plan.parent, plan.fidelity) for plan in told.promotions] == [(0, 1.0), (2, 1.0)]
+    for number, plan in enumerate(told.promotions, 1):
+        seen = range(plan.candidate - LAG + 1)
+        assert number <= 0.5 * sum(told.shares[k] for k in seen if told.scores[k] is not None)
+    assert not Told(PROMOTING.changed({**settings, "search.promote_start": 0}), scores, start=["first"]).promotions
 
 
 def test_scores_at_other_shares_do_not_count():

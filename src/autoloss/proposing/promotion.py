@@ -19,7 +19,8 @@ class Promotion(Proposer):
     Of the candidates that were trained and have a score at a rung, the share `search.promote` is trained at the next, the best
     first; scores at the first rung are corrected by those at larger shares, and the latest of them compete (`correct_scores`).
     Twins and copies are the same loss, and not promoted beside it. A promotion is a candidate of its own, whose parent is the one
-    that is promoted; the larger share is looked at first.
+    that is promoted; the larger share is looked at first. Before others, the losses that the search started from are trained whole,
+    as far as `search.promote_start` allows: a known loss is not given up because it learns slowly.
 
     Args:
         proposer: Plans at the first rung.
@@ -54,6 +55,12 @@ class _Decisions:
         """Candidate → (the one that it promotes, to which rung), None for others."""
         self._waiting: list[dict[int, float]] = [{} for _ in self._rungs]
         """For each rung, candidate → score of those that are not promoted."""
+        self._started: dict[int, float] = {}
+        """Losses that the search started from and that are not promoted → score."""
+        self._wholes = 0
+        """Number of these that are promoted."""
+        self._spent = 0.0
+        """Training equivalents of all trainings that were seen."""
         self._scored = [0] * len(self._rungs)
         self._promoted = [0] * len(self._rungs)
         self._lags = (configuration.evolution.lag, max(configuration.evolution.lag, configuration.search.promoted_lag))
@@ -74,13 +81,22 @@ class _Decisions:
         # Twins and copies are the same loss, and not promoted beside it.
         if outcome is None or outcome.score is None or visible.candidate(k).source is not None:
             return
+        self._spent += outcome.fidelity
         if outcome.fidelity in self._rungs:
             rung = self._rungs.index(outcome.fidelity)
             self._scored[rung] += 1
             self._waiting[rung][k] = outcome.score
+            if rung == 0 and Kind.START.value in visible.candidate(k).kinds.values():
+                self._started[k] = outcome.score
 
     def _decide(self, visible: View) -> tuple[int, int] | None:
         """Return what a candidate promotes, to which rung, or None where no promotion is due."""
+        if self._started and self._wholes + 1 <= self._configuration.search.promote_start * self._spent:
+            best = max(self._started, key=lambda one: (self._started[one], -one))
+            self._wholes += 1
+            del self._started[best]
+            if self._waiting[0].pop(best, None) is not None:
+                return best, len(self._rungs) - 1
         for rung in reversed(range(len(self._rungs) - 1)):
             waiting = self._waiting[rung]
             if self._promoted[rung] + 1 <= self._configuration.search.promote * self._scored[rung] and waiting:
