@@ -290,9 +290,9 @@ tasks; with half it does well on all three. About every twelfth candidate is a p
 depends on the outcome of the one before, and two workers need not wait for it. A threshold that the standard loss misses by a
 little is lowered for it: a search for border scores that rejected cross entropy, and all losses like it, ended below it.
 Before all this stands what an expert would try with the standard loss: much of what searches gained before was the size of the
-steps. The first candidates are known losses, which a search has to improve on; each is trained whole, since an eighth misleads about
-some (Dice under a border score). A third of the mutations add two good losses, and a quarter change one factor or power: in paired
-searches these were ahead of the paper's mutations."""
+steps. The first candidates are known losses, which a search has to improve on; each is trained whole, since an eighth of the
+schedule misleads about some (Dice under a border score). A third of the mutations add two good losses, and a quarter change one
+factor or power: in paired searches these were ahead of the paper's mutations."""
 OF_DETECTORS: Mapping[str, Any] = {"offspring.fresh": 0.5, "offspring.copy": 0.5}
 """Copying half of the branches changes two of four on average, and two or three of five."""
 OF_FIGURES: Mapping[str, Any] = {"search.rungs": (0.0625, 1.0), "search.promote": 0.04, "search.promoted_lag": 24}
