@@ -64,6 +64,15 @@ def test_a_lead_within_the_noise_of_the_seeds_is_none():
     assert found.origin == "standard"
 
 
+def test_what_the_ladder_chose_on_few_trainings_gives_way_to_the_rate_that_does_better_on_held_out_data():
+    rate = Entrant("ce (lr × 3)", "baseline/ce", baseline=True, learning_rate=3.0)
+    weighted = replace(TUNED, label="weighted", loss="shelf/balanced_ce")
+    ladder = Ladder((Rung(weighted, 1.0, (0.9,)), Rung(GIVEN, 1.0, (0.7,))), 4.0, "baseline/ce")
+    found = recommend([row(GIVEN, 0.7), row(weighted, 0.6), row(rate, 0.75)], None, ladder, "baseline/ce")
+    assert found is not None
+    assert (found.loss, found.learning_rate, found.origin) == ("baseline/ce", 3.0, "standard")
+
+
 def test_it_says_how_to_train():
     found = recommend([row(GIVEN, 0.7), row(TUNED, 0.86)], None, LADDER, "baseline/ce")
     assert found is not None

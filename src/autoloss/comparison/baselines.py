@@ -14,6 +14,7 @@ from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.record import Record, compare_losses
 from autoloss.comparison.table import sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.settings import StepRule
 from autoloss.space.branch import Branch
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.tasks.task import Task
@@ -55,17 +56,30 @@ def standard_entrant(task: Task) -> Entrant | None:
 
 
 def tune_learning_rates(
-    entrants: Sequence[Entrant], task: Task, seed: int, dispatcher: Dispatcher, record: Record
+    entrants: Sequence[Entrant],
+    task: Task,
+    seed: int,
+    dispatcher: Dispatcher,
+    record: Record,
+    *,
+    rule: StepRule | None = None,
 ) -> list[Entrant]:
     """Return each entrant at the learning rate of the grid with the highest mean on the valid split.
 
     All rates are trained on one seed, and the best `CLOSE` of each entrant on the others. Of equal rates the one nearest to the
     recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+
+    Args:
+        rule: A step rule under which candidates are tried as well as under their own.
     """
     setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
     seeds = training_seeds(seed, "tuning", TUNING_SEEDS)
     factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
-    grids = [[replace(entrant, **{setting: factor}) for factor in factors] for entrant in entrants]
+    variants = [
+        dict.fromkeys([one, one if rule is None or one.number is None else replace(one, step_rule=rule)])
+        for one in entrants
+    ]
+    grids = [[replace(one, **{setting: factor}) for one in group for factor in factors] for group in variants]
     for count in range(1, len(seeds) + 1):
         rows = compare_losses([one for grid in grids for one in grid], seeds[:count], "valid", dispatcher, record)
         ranked = iter(rows)

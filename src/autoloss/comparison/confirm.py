@@ -124,18 +124,20 @@ def compare_with_baselines(
         store: Keeps the list of entrants.
         record: Keeps every training.
         every: With all baselines, not only those that end a search.
-        ladder: The expert's; its best rung is a baseline, and the others are trained as the candidates are.
+        ladder: The expert's; its best rung is a baseline, the others but the standard loss are trained as the candidates are, and
+            candidates also under the step rule of the best.
 
     Returns:
         One row per entrant, the best first.
     """
     plain = baselines(task, every=every)
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    own, others = plain[:1], plain
+    own, others, rule = plain[:1], plain, None
     if ladder is not None and ladder.best is not None:
         own = [*own, *([ladder.best.entrant] if ladder.best is not ladder.given else [])]
-        others = [one.follow(configuration.search) for one in plain[1:]]
-    tuned = tune_learning_rates([*best, *others], task, configuration.seed, dispatcher, record)
+        others = [*plain[:1], *(one.follow(configuration.search) for one in plain[1:])]
+        rule = ladder.best.entrant.step_rule
+    tuned = tune_learning_rates([*best, *others], task, configuration.seed, dispatcher, record, rule=rule)
     found, rivals = tuned[: len(best)], tuned[len(best) :]
     entrants = [*found, *(one for one in own if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])

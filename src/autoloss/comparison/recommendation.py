@@ -54,8 +54,9 @@ class Recommendation:
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
     """Recommend a loss, by a comparison on held-out data over the same training seeds.
 
-    The first choice is the standard loss as the ladder trains it best. A known loss takes its place only where it is significantly
-    better (paired over training seeds and examples, corrected by Bonferroni for the number of known losses), and the loss found
+    The first choice is the standard loss as it does best there: as the recipe says, at its best learning rate, or as the best of
+    the ladder, which was chosen on few trainings. A known loss takes its place only where it is significantly better
+    (paired over training seeds and examples, corrected by Bonferroni for the number of known losses), and the loss found
     theirs only where it is significantly better than the first choice and than the best of the known ones: what is new needs more
     evidence than what others have used. A difference is significant where p < 0.05 over training seeds and examples together.
 
@@ -93,11 +94,9 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
 
 
 def _find_standard(rows: Sequence[Row], ladder: Ladder | None, standard: str) -> Row | None:
-    best = None if ladder is None else ladder.best
-    own = [row for row in rows if row.entrant.baseline and row.entrant.loss == standard]
-    if best is None:
-        return next(iter(sort_by_mean(own)), None)
-    return next((row for row in rows if row.entrant.label == best.entrant.label), None) or next(iter(own), None)
+    best = None if ladder is None or ladder.best is None else ladder.best.entrant.label
+    own = [row for row in rows if row.entrant.baseline and (row.entrant.loss == standard or row.entrant.label == best)]
+    return next(iter(sort_by_mean(own)), None)
 
 
 def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, Estimate] | None:

@@ -390,13 +390,10 @@ def training_command(search: Search, loss: str) -> str:
         if name in options:
             parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
-    rate = search.configuration.search.learning_rate
-    if rate != 1:
-        parts.append(f"--set search.learning_rate={rate:g}")
-    if search.configuration.search.step_rule != "recipe":
-        parts.append(f"--set search.step_rule={search.configuration.search.step_rule}")
-    if search.configuration.search.tuned_threshold:
-        parts.append("--set search.tuned_threshold=true")
+    settings = search.configuration.search
+    parts += [f"--set search.learning_rate={settings.learning_rate:g}"] * (settings.learning_rate != 1)
+    parts += [f"--set search.step_rule={settings.step_rule}"] * (settings.step_rule != "recipe")
+    parts += ["--set search.tuned_threshold=true"] * settings.tuned_threshold
     parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
     parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
     return " ".join([*parts, f"--seed {search.configuration.seed}"])
