@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from autoloss.space.one_hot import LEAST, OneHotTree, find_one_hot_tree
 from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.options import Activation, Divisor, Encoding
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
+
+if TYPE_CHECKING:
+    from autoloss.space.boosting import CatBoostObjective, LightGBMObjective, XGBoostObjective
 
 
 class Loss(Mapping[str, Expression]):
@@ -147,6 +151,53 @@ class Loss(Mapping[str, Expression]):
         )
         (tree,) = self.values()
         return LossModule(str(tree), bind({MAIN: tree}, {MAIN: branch})[MAIN], branch)
+
+    def objective(
+        self,
+        library: str,
+        labels: Any,
+        weight: Any = None,
+        *,
+        activation: Activation = "softmax",
+        classes: int | None = None,
+        **options: Any,
+    ) -> LightGBMObjective | XGBoostObjective | CatBoostObjective:
+        """Return the loss as an objective of gradient boosting, checked on the labels of the training set.
+
+        Gradient and Hessian are exact, in double precision. The loss is scaled so that its gradients at the start are as large as
+        those of cross entropy, or of squares: learning rate and regularisation mean what they mean for the built-in objective.
+
+        Args:
+            library: `lightgbm`, `xgboost` or `catboost`.
+            labels: Of the rows of the training set, (N,): 0 and 1, the numbers of the classes, or numbers with
+                `activation="none"`. Two classes have one score, and the formula is summed over both, as in `criterion`.
+            weight: Of these rows.
+            activation: Of the scores: softmax, sigmoid (for each class by itself) or none.
+            classes: The number of classes; found in the labels by default.
+            options: `hessian`: `true`, `abs` (of the true one), `standard` (of cross entropy or squares), or `ones`. `floor`: the
+                least Hessian as a share of the standard one, 0.05 by default. `scale`: `standard`; `mean`: Hessians of each round
+                have the mean 1; or `none`. `start`: `loss`, the best constant score; `standard`; or numbers. `standardise`: whether
+                p and y of `activation="none"` are standardised by the labels, as in tables; True by default.
+
+        Raises:
+            RequestError: The loss has several branches or mixes rows, the library is missing or too old, or labels, weights or
+                options are wrong.
+
+        >>> import numpy as np
+        >>> objective = Loss("-y * log(p)").objective("lightgbm", np.array([0, 0, 0, 1]))
+        >>> first, second = objective.objective.differentiate(objective.objective.start + np.zeros((2, 1)), np.array([0, 1]))
+        >>> first.ravel().round(4).tolist(), second.ravel().round(4).tolist()
+        ([0.25, -0.75], [0.1875, 0.1875])
+        """
+        from autoloss.space.library_objective import make_library_objective
+
+        if len(self) != 1:
+            raise RequestError(
+                f"This loss has the branches {', '.join(self)}; an objective is for one. Use Loss(tree).objective() for one of "
+                "the trees."
+            )
+        (tree,) = self.values()
+        return make_library_objective(library, tree, labels, weight, activation, classes, options)
 
 
 def plain_sum(output: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,0 +1,211 @@
+"""What LightGBM, XGBoost and CatBoost take as an objective; needs NumPy alone, also in an exported file.
+
+Every library starts a custom objective at 0, or at a number of its own, and forgets the link from scores to predictions. So
+gradients are taken at the score plus the start, and the trained model is told both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from autoloss.errors import RequestError
+from autoloss.space.objective import Objective
+
+
+def to_columns(scores: Any) -> Any:
+    """Return scores as (N, K)."""
+    scores = np.asarray(scores, dtype=float)
+    return scores[:, None] if scores.ndim == 1 else scores
+
+
+def like_scores(values: Any, scores: Any) -> Any:
+    """Return gradients (N, K) in the shape of the library's scores."""
+    return values[:, 0] if np.ndim(scores) == 1 else values
+
+
+def check_given_scores(scores: Any, expected: Any, advice: str) -> None:
+    """Compare constant scores, those before the first tree, with the expected ones, (K,).
+
+    Raises:
+        RequestError: They are others.
+    """
+    first = scores[0]
+    if (scores == first).all() and not np.allclose(first, expected, rtol=1e-4, atol=1e-4):
+        raise RequestError(
+            f"Boosting starts at the score {first.tolist()}, not at {np.round(expected, 4).tolist()}. {advice}"
+        )
+
+
+@dataclass(frozen=True)
+class LightGBMObjective:
+    """An objective of LightGBM: `lightgbm.train({"objective": objective, …}, dataset)`, then `finish(booster)`.
+
+    A Dataset needs no `init_score`. Several classes need `num_class` among the parameters.
+    """
+
+    objective: Objective
+
+    def __call__(self, scores: Any, dataset: Any) -> Any:
+        """Return gradients and Hessians for `lightgbm.train`."""
+        return self.sklearn(dataset.get_label(), scores, dataset.get_weight())
+
+    def sklearn(self, labels: Any, scores: Any, weight: Any) -> Any:
+        """Return gradients and Hessians: `LGBMClassifier(objective=objective.sklearn)`."""
+        columns = to_columns(scores)
+        check_given_scores(
+            columns, np.zeros(len(self.objective.start)), "Leave out init_score; the objective adds the start."
+        )
+        labels = np.asarray(labels, dtype=float)
+        first, second = self.objective.differentiate(columns + self.objective.start, labels, weight)
+        return like_scores(first, scores), like_scores(second, scores)
+
+    def metric(self, scores: Any, dataset: Any) -> Any:
+        """Return the mean loss for `feval`, as early stopping needs it."""
+        labels = np.asarray(dataset.get_label(), dtype=float)
+        losses = self.objective.measure(to_columns(scores) + self.objective.start, labels)
+        return "loss", float(np.average(losses, weights=dataset.get_weight())), False
+
+    def finish(self, booster: Any) -> Any:
+        """Return a Booster that predicts as one of a built-in objective does: with the start, and probabilities of classes.
+
+        It can be saved and loaded anywhere; nothing of this objective is needed to predict. Give it the Booster of
+        `lightgbm.train`, or `model.booster_`, once.
+
+        Raises:
+            RequestError: The Booster has no such form.
+        """
+        start, link = self.objective.start, self.objective.link
+        text = booster.model_to_string()
+        head, rest = text.split("\nTree=0\n", 1)
+        if "objective=" in head or "average_output" in head or "is_linear=1" in rest:
+            raise RequestError(
+                "The Booster was finished before or has a built-in objective, or is a random forest or of linear trees, which "
+                "cannot take a start."
+            )
+        names = {
+            "logistic": "binary sigmoid:1",
+            "softmax": f"multiclass num_class:{len(start)}",
+            "sigmoid": f"multiclassova num_class:{len(start)} sigmoid:1",
+            "none": "regression",
+        }
+        lines = head.split("\n")
+        lines.insert([line.startswith("feature_names=") for line in lines].index(True), f"objective={names[link]}")
+        finished = type(booster)(model_str="\n".join(lines) + "\nTree=0\n" + rest)
+        for tree, score in enumerate(start):
+            for leaf in range(finished.dump_model(num_iteration=1)["tree_info"][tree]["num_leaves"]):
+                finished.set_leaf_output(tree, leaf, finished.get_leaf_output(tree, leaf) + score)
+        finished.best_iteration = booster.best_iteration
+        return finished
+
+
+@dataclass(frozen=True)
+class XGBoostObjective:
+    """An objective of XGBoost: `xgboost.train({**parameters, **objective.parameters}, matrix, obj=objective)`.
+
+    The parameters hold the start and the link, so the model predicts as one of a built-in objective does.
+    """
+
+    objective: Objective
+
+    @property
+    def parameters(self) -> Any:
+        """`objective` and `base_score`, and `num_class` of several classes."""
+        start, link = self.objective.start, self.objective.link
+        if link == "softmax":
+            return {"objective": "multi:softprob", "num_class": len(start), "base_score": start.tolist()}
+        name = {"logistic": "binary:logistic", "none": "reg:squarederror"}[link]
+        return {"objective": name, "base_score": float(self.objective.predict(start)[0])}
+
+    def __call__(self, scores: Any, matrix: Any) -> Any:
+        """Return gradients and Hessians for `xgboost.train`."""
+        weight = matrix.get_weight()
+        return self.sklearn(matrix.get_label(), scores, weight if len(weight) else None)
+
+    def sklearn(self, labels: Any, scores: Any, sample_weight: Any = None) -> Any:
+        """Return gradients and Hessians: `XGBClassifier(objective=objective.sklearn, base_score=…)`."""
+        columns = to_columns(scores)
+        check_given_scores(
+            columns,
+            self.objective.start,
+            "Train with the parameters {**parameters, **objective.parameters}; with the scikit-learn API, give "
+            "base_score=objective.parameters['base_score'].",
+        )
+        first, second = self.objective.differentiate(columns, np.asarray(labels, dtype=float), sample_weight)
+        return like_scores(first, scores), like_scores(second, scores)
+
+    def metric(self, scores: Any, matrix: Any) -> Any:
+        """Return the mean loss for `custom_metric`, which is called with raw scores where `obj` is given."""
+        weight = matrix.get_weight()
+        losses = self.objective.measure(to_columns(scores), np.asarray(matrix.get_label(), dtype=float))
+        return "loss", float(np.average(losses, weights=weight if len(weight) else None))
+
+
+# CatBoost writes attributes of its own on these two.
+@dataclass(eq=False)
+class CatBoostObjective:
+    """An objective of CatBoost: `CatBoostClassifier(loss_function=objective, eval_metric=objective.metric, …)`.
+
+    CatBoost wants the derivatives of what it maximises, so both signs are turned. Call `finish(model)` after training.
+    """
+
+    objective: Objective
+    no_jit: ClassVar[bool] = True
+    """CatBoost would compile the methods by numba, which knows no objects."""
+
+    def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> Any:
+        """Return both derivatives of minus the loss for some rows, (N, 2)."""
+        columns = to_columns(approxes) + self.objective.start
+        weight = None if weights is None else np.asarray(weights, dtype=float)
+        first, second = self.objective.differentiate(columns, np.asarray(targets, dtype=float), weight)
+        return np.concatenate([-first, -second], axis=1)
+
+    def calc_ders_multi(self, approxes: Any, target: Any, weight: Any) -> Any:
+        """Return gradient and diagonal Hessian of minus the loss for one row of several classes."""
+        row = np.asarray(approxes, dtype=float)[None] + self.objective.start
+        first, second = self.objective.differentiate(row, np.array([float(target)]), np.array([float(weight)]))
+        return (-first[0]).tolist(), np.diag(-second[0]).tolist()
+
+    @property
+    def metric(self) -> CatBoostMetric:
+        """The mean loss for `eval_metric`, as early stopping needs it."""
+        return CatBoostMetric(self.objective)
+
+    def finish(self, model: Any) -> Any:
+        """Add the start to the model, which then predicts as one of a built-in objective does; to be called once.
+
+        Raises:
+            RequestError: The model has a start already.
+        """
+        scale, bias = model.get_scale_and_bias()
+        if scale != 1 or np.any(bias):
+            raise RequestError(f"The model has the start {bias} and the scale {scale} already; call finish once.")
+        start = self.objective.start.tolist()
+        model.set_scale_and_bias(1.0, start[0] if len(start) == 1 else start)
+        return model
+
+
+@dataclass(eq=False)
+class CatBoostMetric:
+    """The mean loss as a metric of CatBoost; lower is better."""
+
+    objective: Objective
+    no_jit: ClassVar[bool] = True
+
+    def is_max_optimal(self) -> bool:
+        return False
+
+    def evaluate(self, approxes: Any, target: Any, weight: Any) -> Any:
+        """Return the sum of the losses and that of the weights."""
+        columns = np.stack([np.asarray(each, dtype=float) for each in approxes], axis=1) + self.objective.start
+        losses = self.objective.measure(columns, np.asarray(target, dtype=float))
+        weights = np.ones(len(losses)) if weight is None else np.asarray(weight, dtype=float)
+        return float(losses @ weights), float(weights.sum())
+
+    def get_final_error(self, error: Any, weight: Any) -> Any:
+        return error / weight
+
+
+OBJECTIVES = {"lightgbm": LightGBMObjective, "xgboost": XGBoostObjective, "catboost": CatBoostObjective}
