@@ -115,7 +115,7 @@ def test_several_classes_in_all_three_libraries():
     matrix = xgboost.DMatrix(INPUTS, CLASSES)
     predictions["xgboost"] = xgboost.train({"nthread": 1, **boost.parameters}, matrix, 20, obj=boost).predict(matrix)
     cat = focal.objective("catboost", CLASSES)
-    model = catboost.CatBoostClassifier(loss_function=cat, eval_metric="MultiClass", iterations=20, **IN_CAT)
+    model = catboost.CatBoostClassifier(loss_function=cat, eval_metric=cat.metric, iterations=20, **IN_CAT)
     predictions["catboost"] = cat.finish(model.fit(INPUTS, CLASSES.astype(int))).predict_proba(INPUTS)
     shares = np.bincount(CLASSES.astype(int)) / len(CLASSES)
     entropy = -np.log(shares[CLASSES.astype(int)]).mean()
@@ -191,6 +191,13 @@ def test_a_start_of_another_hand_is_noticed():
     data = lightgbm.Dataset(INPUTS, LABELS, init_score=np.full(len(LABELS), -1.0))
     with pytest.raises(RequestError, match="Leave out init_score; the objective adds the start"):
         lightgbm.train({"objective": light, "verbose": -1}, data, 2)
+
+
+def test_catboost_with_one_score_for_several_classes_is_refused():
+    pytest.importorskip("catboost")
+    objective = BINARY.objective("catboost", CLASSES)
+    with pytest.raises(RequestError, match=r"for several classes, give eval_metric=objective\.metric"):
+        objective.calc_ders_range(np.zeros(4), np.arange(4), None)
 
 
 def test_a_booster_that_cannot_be_finished_is_refused():

@@ -181,7 +181,7 @@ def test_mean_scale_and_weights():
         ("-(p - y)**2", "none", {}, "No constant score minimises the loss"),
         ("y * log(p)", "softmax", {"labels": [0, 1, 2, 2]}, "No constant score minimises the loss"),
         ("-(p - y)**2", "none", {"start": "standard"}, "Hessian of the loss is 0 or negative .* or hessian='abs'"),
-        ("exp(exp(1 / (1 - y))) * p", "logistic", {"start": 0}, "not finite at the start score"),
+        ("exp(exp(1 / (1 - y))) * p", "logistic", {"start": 0}, "not finite at the start"),
         (BINARY, "logistic", {"hessian": "newton"}, "hessian is 'newton'; expected one of true, abs, standard, ones"),
         (BINARY, "logistic", {"scale": "max"}, "scale is 'max'; expected one of standard, mean, none"),
         (BINARY, "logistic", {"start": "best"}, "start is 'best'; expected one of loss, standard, or 1 numbers"),

@@ -134,15 +134,18 @@ def export(
     directory: arguments.Directory,
     individual: arguments.Individual = None,
     to: Annotated[str, typer.Option(help="Format: python, latex or json.")] = "python",
+    library: Annotated[
+        str | None, typer.Option("--for", help="torch, or an objective for lightgbm, xgboost or catboost.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; the terminal if omitted.")] = None,
     operators: arguments.Vouched = None,
     trust: arguments.Trust = False,
 ) -> None:
-    """Write a found loss as a Python file that needs torch alone, as LaTeX, or as JSON."""
+    """Write a found loss as a Python file that needs torch alone, or NumPy alone for boosting, as LaTeX, or as JSON."""
     from autoloss.atomic_files import write_text
     from autoloss.report.take_home import export_loss
 
-    text = export_loss(directory, individual, to, say, trust or operators or ())
+    text = export_loss(directory, individual, to, say, trust or operators or (), library)
     if out is None:
         sys.stdout.write(text)
         return

@@ -1,4 +1,4 @@
-"""A found loss for use elsewhere: as a Python file, as JSON, and as LaTeX."""
+"""A found loss for use elsewhere: as a Python file for torch or for a boosting library, as JSON, and as LaTeX."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.notations import LINE
+from autoloss.formulas.objective_file import write_objective_file
 from autoloss.formulas.python_file import clean_text, write_file
 from autoloss.formulas.simplify import escape_latex, simplify_loss
 from autoloss.formulas.statements import compute_number
@@ -41,6 +42,25 @@ def to_python(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts:
     """
     _check(loss, forms)
     return write_file(loss, forms, {name: write_line(tree) for name, tree in loss.items()}, title, facts)
+
+
+def to_objective(
+    loss: Loss, forms: Mapping[str, BranchForm], library: str, *, title: str, facts: Mapping[str, str]
+) -> str:
+    """Write a loss as a Python file that imports NumPy alone, with an objective of `lightgbm`, `xgboost` or `catboost`.
+
+    Raises:
+        RequestError: A form is missing or lacks a leaf, the library is unknown, or the loss cannot be an objective of rows.
+
+    >>> from autoloss import Loss
+    >>> from autoloss.space.form import BranchForm
+    >>> text = to_objective(Loss("-y * log(p)"), {"main": BranchForm()}, "lightgbm", title="Cross entropy", facts={})
+    >>> "def make_objective" in text, "import torch" in text
+    (True, False)
+    """
+    _check(loss, forms)
+    lines = {name: write_line(tree) for name, tree in loss.items()}
+    return write_objective_file(loss, forms, library, lines, title, facts)
 
 
 def to_json(

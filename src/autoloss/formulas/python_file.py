@@ -71,7 +71,7 @@ def write_file(
     standard = ["import math"] * ("math" in used) + ["from typing import Any"] * ("Any" in used)
     imports = [*standard, *[""] * bool(standard), "import torch", "from torch import Tensor, nn"]
     imports += ["from torch.nn import functional as F"] * ("F" in used)
-    head = [_write_docstring(_describe(loss, forms, lines, names, title, facts)), "\n".join(imports)]
+    head = [write_docstring(_describe(loss, forms, lines, names, title, facts)), "\n".join(imports)]
     head += [f"EPSILON = {EPSILON!r}"] * ("EPSILON" in used)
     return "\n\n\n".join(["\n\n".join(head), *functions, *classes]) + "\n"
 
@@ -95,7 +95,7 @@ def _write_class(name: str, branch: str, tree: Expression, form: BranchForm, lin
         _CLASS.format(
             name=name,
             # Only the first line of a docstring may follow its quotes.
-            summary=_write_docstring(_wrap(f"{line}{of_branch}.", "    "), "    "),
+            summary=write_docstring(wrap(f"{line}{of_branch}.", "    "), "    "),
             parameters=typed or ", ".join(f"{each}: Tensor" for each in parameters),
             documentation=documentation,
             device=parameters[0] if typed or form.from_prediction else get_variable(_find_used_leaves(tree, form)[0]),
@@ -208,11 +208,11 @@ def _describe(
     facts: Mapping[str, str],
 ) -> list[str]:
     """Return the lines that say what the loss is, where it comes from and how to call it."""
-    paragraphs = [_wrap(f"{clean_text(title, TITLE_LENGTH)}: a loss function for PyTorch.")]
+    paragraphs = [wrap(f"{clean_text(title, TITLE_LENGTH)}: a loss function for PyTorch.")]
     for branch, tree in loss.items():
         heading = "" if list(loss) == [MAIN] else f"Branch {clean_text(branch, TITLE_LENGTH)}, class {names[branch]}:"
-        paragraphs.append(_wrap(heading) + _wrap(lines[branch], "    ") + _wrap(f"= {tree}", "    "))
-    said = [_wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "") for label, text in facts.items()]
+        paragraphs.append(wrap(heading) + wrap(lines[branch], "    ") + wrap(f"= {tree}", "    "))
+    said = [wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "") for label, text in facts.items()]
     paragraphs += [[line for wrapped in said for line in wrapped]] * bool(said)
     branch, form = next((branch, forms[branch]) for branch in loss)
     call = f"criterion({', '.join(map(get_variable, form.leaves))}).sum()"
@@ -231,7 +231,7 @@ def _describe(
     return [line for paragraph in paragraphs for line in [*paragraph, ""]][:-1]
 
 
-def _write_docstring(lines: Sequence[str], indent: str = "") -> str:
+def write_docstring(lines: Sequence[str], indent: str = "") -> str:
     """Quote lines of cleaned text; whatever they hold, nothing of it can end the string or escape a character."""
     quoted = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
     end = f'\n{indent}"""' if len(quoted) > 1 else '"""'
@@ -244,7 +244,8 @@ def clean_text(text: str, limit: int = 1000) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def _wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
+def wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
+    """Return a text as lines of a docstring."""
     return textwrap.wrap(
         text,
         # Quotes, and a mark or two that escaping adds.

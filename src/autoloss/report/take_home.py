@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss.errors import unknown
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.lineage import find_promotion_source, find_promotion_target
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
-from autoloss.run.export import FORMATS, write_loss
+from autoloss.run.export import choose_format, write_loss
 from autoloss.run.results import FoundLoss, Search, open_run
 
 if TYPE_CHECKING:
@@ -21,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def export_loss(
-    directory: Path, individual: int | None, to: str, say: Callable[[str], None] | None = None, trust: Trust = False
+    directory: Path,
+    individual: int | None,
+    to: str,
+    say: Callable[[str], None] | None = None,
+    trust: Trust = False,
+    library: str | None = None,
 ) -> str:
     """Return a loss of a run as text.
 
@@ -30,12 +34,12 @@ def export_loss(
         to: `python`, one file that imports torch alone; `latex`, as found and simplified; or `json`.
         trust: Which files that the run names may be run, for operators of its own.
         say: Called with a warning if the training of the loss failed or learned nothing.
+        library: `lightgbm`, `xgboost` or `catboost`: a Python file with an objective for it, which imports NumPy alone.
 
     Raises:
         RequestError: The run, loss or format does not exist.
     """
-    if to not in FORMATS:
-        raise unknown("export format", to, FORMATS)
+    to = choose_format(to, library)
     found = open_run(directory, trust=trust)
     chosen = found.choose(individual)
     facts = _collect_facts(found, chosen)

@@ -1,4 +1,4 @@
-"""Losses as files for use elsewhere: Python that needs torch alone, LaTeX, JSON."""
+"""Losses as files for use elsewhere: Python that needs torch or NumPy alone, LaTeX, JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from autoloss import zoo
 from autoloss.atomic_files import write_text
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.export import to_json, to_latex, to_python
+from autoloss.formulas.export import to_json, to_latex, to_objective, to_python
+from autoloss.formulas.objective_file import LIBRARIES
 from autoloss.run.results import FoundLoss
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
@@ -22,7 +23,13 @@ SUFFIXES = {".py": "python", ".tex": "latex", ".json": "json"}
 FORMATS = tuple(SUFFIXES.values())
 
 
-def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[str, Branch] | None = None) -> Path:
+def export(
+    loss: FoundLoss | Loss | str,
+    path: str | Path,
+    *,
+    branches: Mapping[str, Branch] | None = None,
+    library: str | None = None,
+) -> Path:
     """Write a loss as a file for use elsewhere.
 
     Args:
@@ -30,6 +37,7 @@ def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[
         path: File to write; its suffix says what: `.py`, a file that imports torch alone, `.tex`, or `.json`.
         branches: Those of the task, as `task.branches`; needed for a loss that is not of a run and of anything but a softmax over
             classes.
+        library: `lightgbm`, `xgboost` or `catboost`: a `.py` file with an objective for it, which imports NumPy alone.
 
     Returns:
         The path.
@@ -45,6 +53,7 @@ def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[
     file = Path(path)
     if file.suffix not in SUFFIXES:
         raise unknown("format with the suffix", file.suffix, SUFFIXES)
+    to = choose_format(SUFFIXES[file.suffix], library)
     if file.exists():
         raise RequestError(f"{file} exists already, and nothing is overwritten. Name another file.", argument="path")
     if isinstance(loss, FoundLoss):
@@ -57,8 +66,25 @@ def export(loss: FoundLoss | Loss | str, path: str | Path, *, branches: Mapping[
         if len(found) < len(trees):
             raise RequestError(f"{loss} is written by hand, and only formulas can be exported.")
         found = Loss(found)
-    write_text(file, write_loss(found, forms, SUFFIXES[file.suffix], file.stem.replace("_", " "), {}))
+    write_text(file, write_loss(found, forms, to, file.stem.replace("_", " "), {}))
     return file
+
+
+def choose_format(to: str, library: str | None) -> str:
+    """Return what `write_loss` writes: a format, or the library that a Python file is for.
+
+    Raises:
+        RequestError: The format or the library is unknown, or they do not go together.
+    """
+    if to not in FORMATS:
+        raise unknown("export format", to, FORMATS)
+    if library in (None, "torch"):
+        return to
+    if library not in LIBRARIES:
+        raise unknown("library to export for", library, ("torch", *LIBRARIES))
+    if to != "python":
+        raise RequestError(f"{library} needs a Python file; found the format {to}. Leave out --to, or --for.")
+    return library
 
 
 def write_loss(
@@ -70,9 +96,11 @@ def write_loss(
     number: int | None = None,
     score: float | None = None,
 ) -> str:
-    """Return a loss as text in one of `FORMATS`; `number` and `score` are those of a loss of a run."""
+    """Return a loss as text in one of `FORMATS`, or for one of `LIBRARIES`; `number` and `score`: of a loss of a run."""
     if to == "json":
         values = to_json(loss, forms, id=number, score=score, facts=facts)
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    if to in LIBRARIES:
+        return to_objective(loss, forms, to, title=title, facts=facts)
     write = to_latex if to == "latex" else to_python
     return write(loss, forms, title=title, facts=facts)

@@ -7,7 +7,7 @@ gradients are taken at the score plus the start, and the trained model is told b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +34,7 @@ def check_given_scores(scores: Any, expected: Any, advice: str) -> None:
     """
     first = scores[0]
     if (scores == first).all() and not np.allclose(first, expected, rtol=1e-4, atol=1e-4):
-        raise RequestError(
-            f"Boosting starts at the score {first.tolist()}, not at {np.round(expected, 4).tolist()}. {advice}"
-        )
+        raise RequestError(f"Boosting starts at the score {first}, not at {np.round(expected, 4)}. {advice}")
 
 
 @dataclass(frozen=True)
@@ -152,11 +150,15 @@ class CatBoostObjective:
     """
 
     objective: Objective
-    no_jit: ClassVar[bool] = True
+    no_jit = True
     """CatBoost would compile the methods by numba, which knows no objects."""
 
     def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> Any:
         """Return both derivatives of minus the loss for some rows, (N, 2)."""
+        if len(self.objective.start) > 1:
+            raise RequestError(
+                "CatBoost learns one score of each row; for several classes, give eval_metric=objective.metric."
+            )
         columns = to_columns(approxes) + self.objective.start
         weight = None if weights is None else np.asarray(weights, dtype=float)
         first, second = self.objective.differentiate(columns, np.asarray(targets, dtype=float), weight)
@@ -169,9 +171,9 @@ class CatBoostObjective:
         return (-first[0]).tolist(), np.diag(-second[0]).tolist()
 
     @property
-    def metric(self) -> CatBoostMetric:
-        """The mean loss for `eval_metric`, as early stopping needs it."""
-        return CatBoostMetric(self.objective)
+    def metric(self) -> Any:
+        """The mean loss for `eval_metric`; of several classes `MultiClass`, without the start, as CatBoost takes no other there."""
+        return CatBoostMetric(self.objective) if len(self.objective.start) == 1 else "MultiClass"
 
     def finish(self, model: Any) -> Any:
         """Add the start to the model, which then predicts as one of a built-in objective does; to be called once.
@@ -192,7 +194,7 @@ class CatBoostMetric:
     """The mean loss as a metric of CatBoost; lower is better."""
 
     objective: Objective
-    no_jit: ClassVar[bool] = True
+    no_jit = True
 
     def is_max_optimal(self) -> bool:
         return False

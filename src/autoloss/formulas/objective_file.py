@@ -1,0 +1,151 @@
+"""The Python file that a loss is exported to for gradient boosting: the formula's derivatives, and what hands them to a library."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+from autoloss.errors import RequestError, unknown
+from autoloss.formulas.functions import select_functions
+from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, wrap, write_docstring
+from autoloss.space import boosting, objective
+from autoloss.space.derivatives import Formula, differentiate, write_statements
+from autoloss.space.form import BranchForm
+from autoloss.space.loss import Loss
+from autoloss.space.ranges import REAL
+
+LIBRARIES = tuple(boosting.OBJECTIVES)
+
+_USE = {
+    "lightgbm": """\
+    objective = make_objective(labels)
+    data = lightgbm.Dataset(inputs, labels)
+    booster = lightgbm.train({'objective': objective}, data, 200)
+    booster = objective.finish(booster)
+    booster.save_model('model.txt')
+
+With weights: make_objective(labels, weight), and the same weight in the Dataset. With
+several classes: 'num_class' in the parameters. To stop early: feval=objective.metric.
+LGBMClassifier and LGBMRegressor take objective=objective.sklearn; then
+objective.finish(model.booster_) predicts.""",
+    "xgboost": """\
+    objective = make_objective(labels)
+    matrix = xgboost.DMatrix(inputs, labels)
+    booster = xgboost.train(objective.parameters, matrix, 200, obj=objective)
+    booster.save_model('model.json')
+
+With weights: make_objective(labels, weight), and the same weight in the DMatrix. To stop
+early: custom_metric=objective.metric. XGBClassifier and XGBRegressor take
+objective=objective.sklearn, base_score=objective.parameters['base_score'].""",
+    "catboost": """\
+    objective = make_objective(labels)
+    model = CatBoostClassifier(loss_function=objective, eval_metric=objective.metric)
+    model.fit(inputs, labels)
+    objective.finish(model).save_model('model.cbm')
+
+With weights: make_objective(labels, weight), and the same sample_weight in fit.""",
+}
+
+_MAKE = '''\
+def make_objective(labels: Any, weight: Any = None, *, classes: int | None = None, **options: Any) -> {adapter}:
+    """Return the objective for a training set, checked on its labels.
+
+    Args:
+        labels: {labels}
+        weight: Of the rows.
+        classes: The number of classes; found in the labels by default.
+        options: hessian="true", "abs", "standard" or "ones"; floor=0.05, the least
+            Hessian as a share of the standard one; scale="standard", "mean" or "none";
+            start="loss", "standard" or numbers; standardise=True, of numbers.
+    """
+    link = choose_link("{library}", "{activation}", labels, classes)
+    return {adapter}(prepare_objective(value, slopes, link, labels, weight, classes=classes, **options))'''
+
+
+def write_objective_file(
+    loss: Loss,
+    forms: Mapping[str, BranchForm],
+    library: str,
+    lines: Mapping[str, str],
+    title: str,
+    facts: Mapping[str, str],
+) -> str:
+    """Write a file that imports NumPy alone and holds the loss as an objective of a boosting library.
+
+    Args:
+        lines: Each branch's formula as people read it.
+
+    Raises:
+        RequestError: The library is unknown, or the loss cannot be an objective of rows.
+    """
+    if library not in LIBRARIES:
+        raise unknown("boosting library", library, LIBRARIES)
+    if len(loss) != 1:
+        raise RequestError(f"This loss has the branches {', '.join(loss)}; an objective for boosting is for one.")
+    ((branch, tree),) = loss.items()
+    form = forms[branch]
+    if not form.from_prediction or form.encoding != "one_hot":
+        raise RequestError(
+            f"The branch {branch!r} is of boxes, borders or leaves of its own; an objective needs rows with one target."
+        )
+    formula = differentiate(tree, {"y": REAL, "p": REAL} if form.activation == "none" else None)
+    adapter = boosting.OBJECTIVES[library].__name__
+    labels = "Numbers." if form.activation == "none" else "0 and 1, or the numbers of the classes."
+    make = _MAKE.format(adapter=adapter, labels=labels, library=library, activation=form.activation)
+    functions, used = select_functions(make, _read_sources())
+    constants = [
+        f"{name} = {value!r}".replace("'", '"')
+        for name, value in vars(objective).items()
+        if name.isupper() and name in used
+    ]
+    kind = "values" if form.activation == "none" else "classes"
+    paragraphs = [
+        wrap(f"{clean_text(title, TITLE_LENGTH)}: an objective of {library}, for {kind}."),
+        wrap(lines[branch], "    ") + wrap(f"= {tree}", "    "),
+        [
+            line
+            for label, text in facts.items()
+            for line in wrap(f"- {clean_text(label)}: {clean_text(text)}", "  ", "")
+        ],
+        ["Use:"],
+        _USE[library].splitlines(),
+    ]
+    said = [line for paragraph in paragraphs if paragraph for line in [*paragraph, ""]][:-1]
+    head = "\n\n".join(
+        [
+            write_docstring(said),
+            "from __future__ import annotations",
+            "from collections.abc import Callable\nfrom dataclasses import dataclass, replace\nfrom typing import Any",
+            "import numpy as np",
+            "\n".join(constants),
+        ]
+    )
+    return "\n\n\n".join([head, *_write_formula(formula), *functions, make]) + "\n"
+
+
+def _read_sources() -> dict[str, str]:
+    """Return the sources of what the package itself runs, by name."""
+    found = {
+        name: inspect.getsource(member)
+        for module in (objective, boosting)
+        for name, member in vars(module).items()
+        if (inspect.isclass(member) or inspect.isfunction(member)) and member.__module__ == module.__name__
+    }
+    return {name: text.replace("RequestError", "ValueError") for name, text in found.items()}
+
+
+def _write_formula(formula: Formula) -> list[str]:
+    value, first, second = formula.results
+    return [
+        _write_function(formula, "value(y, p)", "Return the formula at each element.", [value]),
+        _write_function(formula, "slopes(y, p)", "Return its first and second derivative by p.", [first, second]),
+    ]
+
+
+def _write_function(formula: Formula, head: str, says: str, wanted: Sequence[int]) -> str:
+    statements, results = write_statements(formula, wanted)
+    for place, position in enumerate(wanted):
+        if formula.instructions[position].function == "number":
+            results[place] = f"np.full_like(p, {results[place]})"
+    body = [f'"""{says}"""', *statements, f"return {', '.join(results)}"]
+    return "\n".join([f"def {head}:", *(f"    {line}" for line in body)])
