@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -41,8 +42,9 @@ from autoloss.rejection.reasons import Reason
 from autoloss.rejection.reference import ReferenceEngine
 from autoloss.settings import ProtocolSettings
 from autoloss.space.branch import Branch
-from autoloss.space.expression import Expression
+from autoloss.space.expression import Expression, Symbol
 from autoloss.space.operators import OPERATORS
+from autoloss.space.ranges import Range
 
 _ENDS = {DONE: None, NOT_FINITE: Reason.NOT_FINITE, NO_GRADIENT: Reason.NO_GRADIENT}
 
@@ -154,10 +156,10 @@ class CompiledEngine(Engine):
         programs = self._programs[1]
         layout, masked = sample.layout, sample.is_masked
         if (layout, masked) not in programs:
-            tape = record(
-                expression, self._registers, (layout.channels, layout.positions), layout.flat, masked, self._bounds
+            bounds = None if self._bounds is None else tuple(self._bounds.items())
+            programs[layout, masked] = _translate(
+                expression.symbols, tuple(self._registers.items()), layout, masked, bounds, sample.activation == PLAIN
             )
-            programs[layout, masked] = None if tape is None else assemble(tape, layout, sample.activation == PLAIN)
         return programs[layout, masked]
 
     def run(
@@ -189,6 +191,21 @@ class CompiledEngine(Engine):
         z[:] = workspace[:count]
         velocity[:] = workspace[VELOCITY * area : VELOCITY * area + count]
         return _ENDS[end]
+
+
+@lru_cache(maxsize=16)
+def _translate(
+    symbols: tuple[Symbol, ...],
+    registers: tuple[tuple[str, int], ...],
+    layout: Layout,
+    masked: bool,
+    bounds: tuple[tuple[int, Range], ...] | None,
+    plain: bool,
+) -> Program | None:
+    """Translate a tree. The engines of one branch, on other predictions of the same shape, share what was translated last."""
+    size, leaves = (layout.channels, layout.positions), None if bounds is None else dict(bounds)
+    tape = record(Expression(symbols), dict(registers), size, layout.flat, masked, leaves)
+    return None if tape is None else assemble(tape, layout, plain)
 
 
 def _write_leaves(workspace: Packed, sample: PackedSample, heads: Mapping[int, Packed]) -> None:

@@ -6,6 +6,7 @@ A tile is small enough for everything that one step of SGD touches to stay in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,9 @@ Z, VELOCITY, P, Y, MASK = range(5)
 """Areas at the start of the workspace, each as large as all channels of the leaves."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
-    """The shape of a sample's leaves, (N, C, H, W), and the sizes derived from it.
+    """The shape of a sample's leaves, (N, C, H, W), and the sizes derived from it, each computed once.
 
     Args:
         raw: Channels of the raw prediction, where the leaves are not its activation (boxes).
@@ -42,53 +43,53 @@ class Layout:
     depth: int = 1
     scores: int = 0
 
-    @property
+    @cached_property
     def moving(self) -> int:
         """Channels that are optimised; none of pairs, whose scores are."""
         return 0 if self.scores else self.raw or self.channels
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of all planes of an image or volume."""
         return self.planes * self.height
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Positions of a channel."""
         return self.rows * self.width
 
-    @property
+    @cached_property
     def flat(self) -> bool:
         """Whether an image or volume has one position only, so that pools change nothing."""
         return self.height == self.width == self.depth == 1
 
-    @property
+    @cached_property
     def rows_per_tile(self) -> int:
         """Rows of every tile but the last."""
         return min(self.rows, max(1, TILE_POSITIONS // self.width))
 
-    @property
+    @cached_property
     def tile(self) -> int:
         """Positions of every tile but the last, which may have fewer."""
         return self.rows_per_tile * self.width
 
-    @property
+    @cached_property
     def area(self) -> int:
         """Elements of the largest array over all channels and positions."""
         return pad_size(max(max(self.channels, self.raw, self.given) * self.positions, self.scores))
 
-    @property
+    @cached_property
     def scratch(self) -> int:
         """Elements of scratch memory: two tiles for an activation; for a pool, six planes with a border and two volumes; scores."""
         volumes = 2 * self.depth * self.height * self.width if self.depth > 1 else 0
         return pad_size(max(2 * self.tile, 6 * (self.height + 2) * (self.width + 2) + volumes, self.scores))
 
-    @property
+    @cached_property
     def head(self) -> int:
         """Elements before the registers of the tape: the fixed areas, then scratch."""
         return (MASK + 1) * self.area + self.scratch
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """Elements of a workspace that a sample keeps: enough for most programs whose registers are those of one tile."""
         return self.head + self.area + KEPT_REGISTERS * pad_size(self.channels * self.tile)

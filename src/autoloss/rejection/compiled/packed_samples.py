@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ KERNELS: Mapping[Kernel | None, int] = {
 """The way in which leaves are made → its number in the interpreter."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PackedSample:
     """One sample in the order of the workspace.
 
@@ -64,13 +65,13 @@ class PackedSample:
         """True if some positions do not count."""
         return self.mask is not None and self.activation not in (PAIR, DIFFERENCE)
 
-    @property
+    @cached_property
     def areas(self) -> tuple[np.uint64, ...]:
         """Offsets of z, its velocity, p, and the fixed inputs in the workspace."""
         area = self.layout.area
         return tuple(np.uint64(head * area) for head in (Z, VELOCITY, Z if self.activation == PLAIN else P, Y))
 
-    @property
+    @cached_property
     def shape(self) -> tuple[np.uint64, ...]:
         """Channels, rows, height, width, rows per tile, offset of scratch memory, channels of z, depth, and scores."""
         one = self.layout
