@@ -37,8 +37,8 @@ def f1(prediction: Tensor, target: Tensor) -> float:
     return (2 * (found * target).sum() / (found.sum() + target.sum()).clamp(min=1)).item()
 
 
-def task(**others) -> SupervisedTask:
-    recipe = Recipe(epochs=12, batch_size=32, learning_rate=0.002)
+def task(learning_rate: float = 0.002, **others) -> SupervisedTask:
+    recipe = Recipe(epochs=12, batch_size=32, learning_rate=learning_rate)
     return SupervisedTask(
         lambda: nn.Linear(3, 2), rows(0), rows(1), "softmax", f1, test=rows(2), recipe=recipe, **others
     )
@@ -162,3 +162,10 @@ def test_candidates_are_searched_under_the_branch_weights_of_the_best():
 def test_a_weight_without_a_branch_or_a_factor_is_refused(text):
     with pytest.raises(RequestError, match=r"expected a branch and a factor above 0, such as rpn_cls=3"):
         Configuration().changed({"search.weights": (text,)})
+
+
+def test_it_goes_on_beyond_the_grid_while_the_best_rate_is_at_its_end():
+    ladder, _ = climb(task(learning_rate=0.0002), 24)
+    assert ladder is not None
+    assert {30.0, 90.0} <= {rung.entrant.learning_rate for rung in ladder.rungs}
+    assert ladder.best.mean > 0.4

@@ -270,10 +270,10 @@ class TestAdapting:
         found, said = adapt(Shortening(untrained=5.0))
         assert found.search.rungs == (1.0,)
         assert "The standard loss learns nothing at a share of 0.5 of the schedule: the metric is" in said[0]
-        assert said[0].endswith("and 5.0000 untrained. Every candidate is trained whole.")
+        assert said[0].endswith("the untrained network scores 5.0000. Every candidate is trained whole.")
         # Said before the search, not found out after it.
         assert "The standard loss learns nothing in a whole training" in said[1]
-        assert "autoloss check" in said[1]
+        assert "autoloss tune" in said[1]
 
     def test_a_metric_that_raises_for_the_untrained_network(self, monkeypatch):
         def raise_error(self, seed):

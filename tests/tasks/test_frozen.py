@@ -43,6 +43,9 @@ class Everything(TwoHeadsTask):
     def recipe(self, schedule: str) -> dict[str, str]:
         return {"recipe of": schedule}
 
+    def constant_score(self) -> float:
+        return 0.125
+
     def choices(self) -> tuple[str, ...]:
         return ("a choice",)
 
@@ -73,6 +76,7 @@ def test_every_member_of_task_is_forwarded():
         "pictures",
         "choices",
         "train_paced",
+        "constant_score",
         "diagnose",
         "measuring",
     }
@@ -95,6 +99,7 @@ def test_what_a_task_can_tell_is_the_tasks_own():
     assert wrapper.steps(training) == 1007
     assert wrapper.untrained(7) == 7.25
     assert wrapper.recipe("long") == {"recipe of": "long"}
+    assert wrapper.constant_score() == 0.125
     assert wrapper.choices() == ("a choice",)
     assert wrapper.diagnose() == ("a doubt",)
     assert wrapper.measuring(["own"]).branches.keys() == wrapper.branches.keys()

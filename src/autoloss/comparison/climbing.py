@@ -7,6 +7,7 @@ recipe as it was given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -28,6 +29,10 @@ FIRST_SHARE = 1 / 8
 NEAR_RATES = (0.3, 1.0, 3.0)
 RULES: Sequence[StepRule] = ("recipe", "clipped", "one_norm", "adamw")
 """The step rules that are tried."""
+BEYOND = 3.0
+"""Factor between a rate at the end of the grid and the next one beyond it."""
+FURTHER = 2
+"""Number of rates that are tried beyond the grid, one after the other, while the best is at its end."""
 LONGER = 4
 """Number of rates and rules that are trained longer."""
 WEIGHT = 3.0
@@ -63,6 +68,10 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
         climb.run(grid, first)
+        for _ in range(FURTHER):
+            further = _extend(climb, grid)
+            climb.run(further, first)
+            grid += further
     chosen = _choose_longer(climb.ranked(grid)) or [given]
     extras = 1 + sum(1 + (one.length - 1) for one in _vary(task, given))
     left = budget - climb.spent - RESERVE
@@ -120,6 +129,11 @@ class _Climb:
         found = [self._rungs[one] for one in entrants if one in self._rungs and self._rungs[one].mean is not None]
         return [rung.entrant for rung in sorted(found, key=lambda rung: rung.rank, reverse=True)]
 
+    def score(self, entrant: Entrant) -> float:
+        """Return the mean score of one that has been trained and has a score."""
+        found = self._rungs[entrant].mean
+        return -math.inf if found is None else found
+
     def finish(self, standard: str) -> Ladder:
         ranked = sorted(self._rungs.values(), key=lambda rung: rung.rank, reverse=True)
         return Ladder(tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked), self.spent, standard)
@@ -147,6 +161,20 @@ def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
         if len(chosen) * len(factors) <= most:
             return [replace(given, step_rule=rule, learning_rate=factor) for rule, factor in product(chosen, factors)]
     return [given]
+
+
+def _extend(climb: _Climb, grid: Sequence[Entrant]) -> list[Entrant]:
+    """Return the rate beyond the grid where the best is at its end, and ahead of the next rate of the same rule."""
+    ranked = climb.ranked(grid)
+    if not ranked:
+        return []
+    best = ranked[0]
+    rates = sorted(one.learning_rate for one in grid if one.step_rule == best.step_rule)
+    scores = {one.learning_rate: climb.score(one) for one in ranked if one.step_rule == best.step_rule}
+    for end, inner, factor in ((rates[0], rates[:2][-1], 1 / BEYOND), (rates[-1], rates[-2:][0], BEYOND)):
+        if best.learning_rate == end != inner and (inner not in scores or scores[end] > scores[inner]):
+            return [replace(best, learning_rate=float(f"{end * factor:.1g}"))]
+    return []
 
 
 def _choose_longer(ranked: Sequence[Entrant]) -> list[Entrant]:

@@ -89,6 +89,11 @@ class Ladder:
         return self._find_best(lambda entrant: entrant.length == 1)
 
     @property
+    def highest(self) -> float | None:
+        """The highest mean of all that was tried, however long it was trained; None where no training has a score."""
+        return max((rung.mean for rung in self.rungs if rung.mean is not None), default=None)
+
+    @property
     def longer(self) -> Rung | None:
         """The best of those that are trained longer than the recipe, where it is ahead of `best`."""
         found, best = self._find_best(lambda entrant: entrant.length > 1), self.best

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.learning import Floor
 from autoloss.proposing.records import State
 from autoloss.rejection.screen import bound_gains
 from autoloss.training.training import Training
@@ -121,7 +122,7 @@ def _adapt_rungs(evaluator: Evaluator, say: Say) -> Evaluator:
         # Where nothing is learned in short trainings, a whole one tells whether anything is.
         if evaluator.task.shortens and (obstacle := _find_obstacle_of_training(evaluator, 1.0)):
             say(
-                f"{obstacle} A search finds little there. Try another learning rate (`autoloss check`) or a longer schedule."
+                f"{obstacle} A search finds little there. Try other rates and step rules (`autoloss tune`) or a longer schedule."
             )
     return evaluator.changed(evaluator.configuration.changed(changes))
 
@@ -150,12 +151,12 @@ def _find_obstacle_of_training(evaluator: Evaluator, fidelity: float) -> str | N
     if not evaluator.has_standard:
         return None
     training = evaluator.make_training(fidelity)
-    outcome, untrained = evaluator.train_standard(training), evaluator.measure_untrained(training.seed)
+    outcome = evaluator.train_standard(training)
+    # A network that has come to the most frequent class in a short training may well have begun to learn.
+    floor = Floor(evaluator.measure_untrained(training.seed), None)
     at = f"at a share of {fidelity:.3g} of the schedule" if fidelity < 1 else "in a whole training"
     if outcome.state is not State.SCORED or outcome.score is None:
         return f"The standard loss has no score {at}: {outcome.reason}."
-    if untrained is not None and not outcome.score > untrained:
-        return (
-            f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}, and {untrained:.4f} untrained."
-        )
+    if not floor.is_beaten(outcome.score):
+        return f"The standard loss learns nothing {at}: the metric is {outcome.score:.4f}; {floor.describe()}."
     return None

@@ -248,6 +248,16 @@ class Evaluator:
         with isolate(), explain_failures("Measuring the untrained network", advice):
             return self.task.untrained(seed)
 
+    def measure_constant(self) -> float | None:
+        """Return the best score of a constant prediction, or None where the task does not tell it.
+
+        Raises:
+            RunError: The task's own code fails; the line is named.
+        """
+        advice = "It is called with predictions that are the same for all examples; return NaN where it is undefined."
+        with isolate(), explain_failures("Measuring a constant prediction", advice):
+            return self.task.constant_score()
+
 
 def draw_samples(task: Task, count: int, seed: int) -> Samples:
     """Draw a task's samples and check that every branch has them.

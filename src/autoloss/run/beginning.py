@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,24 @@ from autoloss.comparison.climbing import LEAST_BUDGET, climb_ladder
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import measure_resolution
+from autoloss.errors import RunError
 from autoloss.evaluation.adapting import Say, adapt, score_standard
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.learning import measure_floor
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.run.notes import describe_budget, describe_idle_workers, describe_start, read_recipe
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
 from autoloss.store import samples as sample_files
-from autoloss.store.run_settings import RunSettings
+from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
+from autoloss.tasks.catalogue import find_factory
+from autoloss.tasks.task import Task
+
+LONGER = 3
+"""Factor on the length of trainings that is advised where nothing learns."""
 
 
 def write_start(
@@ -63,12 +71,13 @@ def prepare_search(
         What tests and trains the candidates; its settings are those of the run from here on.
 
     Raises:
-        RunError: The task's own code fails.
+        RunError: The task's own code fails, or the standard loss learns nothing in any way that was tried.
     """
     ladder = _climb_ladder(evaluator, machines, store, say)
     if ladder is not None:
         for text in ladder.describe():
             say(text)
+        check_learning(ladder, evaluator, store.settings().task)
         settings = evaluator.configuration.search
         # What the user or the task's recipe chose stays.
         if settings.learning_rate == 1 and settings.step_rule == "recipe":
@@ -93,6 +102,37 @@ def prepare_search(
         )
     )
     return evaluator
+
+
+def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReference) -> None:
+    """End a search whose task nothing learns: candidates could not be told apart.
+
+    Raises:
+        RunError: No way of training with the standard loss that was tried is ahead of an untrained network and of a constant
+            prediction.
+    """
+    floor, highest = measure_floor(evaluator, [evaluator.make_training().seed]), ladder.highest
+    if highest is None or floor.is_beaten(highest):
+        return
+    raise RunError(
+        f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: the best score on the "
+        f"valid split is {highest:.4f}; {floor.describe()}. {_advise(evaluator.task, reference)} To search all the same: --set "
+        "ladder.share=0"
+    )
+
+
+def _advise(task: Task, reference: TaskReference) -> str:
+    """Say which option makes trainings longer, as it must be typed."""
+    name, epochs = reference.name or "", task.recipe("proxy").get("epochs")
+    options = {} if not name or ".py:" in name else inspect.signature(find_factory(name)).parameters
+    if "steps" in options:
+        longer = f"--set steps={LONGER * int(reference.options.get('steps', options['steps'].default))}"
+    elif epochs is None:
+        longer = "in its train()"
+    else:
+        longer = f"--set epochs={LONGER * epochs}" if "epochs" in options else f"Recipe(epochs={LONGER * epochs}, …)"
+    look = f" (autoloss check {name})" if name else ""
+    return f"Train longer: {longer}. If that does not help, look at inputs, targets and the size of the network{look}."
 
 
 def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: Say) -> Ladder | None:

@@ -15,6 +15,7 @@ from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator
+from autoloss.evaluation.learning import Floor, measure_floor
 from autoloss.evaluation.machines import Machines, gpus_of_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
@@ -46,8 +47,6 @@ SIMULATED_SHARE = 0.11
 """Approximate share of random trees that hold a prediction and a target; only these are simulated."""
 PASSING_SHARE = 0.01
 """Approximate share of random trees that pass (measured on several tasks)."""
-LITTLE = 0.05
-"""A training that gains no more of the way from the untrained network's score to the ideal one has learned next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,8 @@ class TaskCheck:
         search_seconds: Estimated time of a search with this budget and number of workers.
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
         rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
-        untrained: The best score of as many untrained networks; None where no rate was tried or the task cannot tell.
         resolution: What the valid split can tell, by these trainings; None where the metric was not measured on resamples.
+        floor: The scores of a network that has learned nothing: of untrained ones, as many as rates, and of a constant prediction.
         rungs: Shares of the schedule that candidates are trained at.
         learning_rate: Factor on the recipe's at which they are.
         notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
@@ -101,8 +100,8 @@ class TaskCheck:
     threshold: float
     unit: str
     rates: Mapping[float, float | None] = field(default_factory=dict)
-    untrained: float | None = None
     resolution: Resolution | None = None
+    floor: Floor = field(default_factory=lambda: Floor(None, None))
     rungs: tuple[float, ...] = (1.0,)
     learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
@@ -131,10 +130,12 @@ class TaskCheck:
         yield f"    {EXPLANATION}"
         whole = "?" if self.training_seconds is None else f"{self.training_seconds:.1f} s"
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
+        if self.floor.score is not None:
+            yield f"  without learning: {self.floor.describe()}"
         yield from self._describe_rates()
         if self.resolution is not None:
             best = max(map(_worth, self.rates.values()))
-            yield f"  {self.resolution.describe(None if self.untrained is None else best - self.untrained)}"
+            yield f"  {self.resolution.describe(None if self.floor.untrained is None else best - self.floor.untrained)}"
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
@@ -155,11 +156,10 @@ class TaskCheck:
         best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
         if all(score is None for score in self.rates.values()):
             yield "    No training had a score at any of these. First try lower learning rates in the recipe."
-        elif self.untrained is not None and self._learns_little(_worth(self.rates[best]), self.untrained):
+        elif self._learns_little(self.rates[best]):
             yield (
-                f"    The network learns next to nothing at any of these: the best of {len(self.rates)} untrained networks "
-                f"scores {self.untrained:.4f}. A search could hardly tell losses apart. First try learning rates beyond these, or "
-                "more steps, in the recipe."
+                f"    The network learns next to nothing at any of these: {self.floor.describe()}. A search could hardly tell "
+                "losses apart. First try learning rates beyond these, or more steps, in the recipe."
             )
         elif best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
             mine = (
@@ -173,9 +173,9 @@ class TaskCheck:
                 f"recipe's{beyond}: --set search.learning_rate={best:g}"
             )
 
-    def _learns_little(self, best: float, untrained: float) -> bool:
+    def _learns_little(self, best: float | None) -> bool:
         """Say so where the ideal score is known: of one branch, whose samples have the metric of the task."""
-        return len(self.branches) == 1 and best <= untrained + LITTLE * max(0.0, self.branches[0].best - untrained)
+        return len(self.branches) == 1 and not self.floor.is_beaten(best, self.branches[0].best)
 
 
 def _worth(score: float | None) -> float:
@@ -235,8 +235,6 @@ def check(
     per_candidate = sum(usual for usual, _ in times)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full for _, full in times)
-    # The best of as many trainings needs to be better than the best of as many untrained networks.
-    untrained = [score for seed in range(len(scores)) if (score := evaluator.measure_untrained(seed)) is not None]
     return TaskCheck(
         task=loaded.name,
         branches=branches,
@@ -249,8 +247,9 @@ def check(
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,
         rates=scores,
-        untrained=max(untrained, default=None),
         resolution=measure_resolution(rates_tried.values()),
+        # The best of as many trainings needs to be better than the best of as many untrained networks.
+        floor=measure_floor(evaluator, range(max(1, len(scores)))),
         rungs=configuration.search.rungs,
         learning_rate=configuration.search.learning_rate,
         notes=tuple(notes),

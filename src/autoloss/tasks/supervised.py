@@ -19,6 +19,7 @@ from autoloss.space.branch import Branch, Criterion, Sample
 from autoloss.space.loss import MAIN
 from autoloss.space.operators import upcast
 from autoloss.space.options import Activation
+from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
 from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed
@@ -27,7 +28,15 @@ from autoloss.tasks.replicates import Replicator
 from autoloss.tasks.splits import Split, describe_folds, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
-from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
+from autoloss.tasks.trainer_task import (
+    FULL_LENGTH,
+    FullSchedule,
+    Groups,
+    Network,
+    TrainerTask,
+    describe_numbers,
+    make_execution,
+)
 from autoloss.training import distribution
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
@@ -130,7 +139,7 @@ class SupervisedTask(TrainerTask):
         elif activation is not None or data.ignore_index is not None:
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name = name
-        self.execution = self._execution = _make_execution(device)
+        self.execution = self._execution = make_execution(device)
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
@@ -146,11 +155,9 @@ class SupervisedTask(TrainerTask):
             "proxy": proxy["train"].choose_numbers(recipe),
             "full": whole["train"].choose_numbers(full.recipe or recipe, FULL_LENGTH if full.recipe else 1.0),
         }
-        self._choices = describe_folds(self._splits["proxy"], data)
-        if trainer is None:
-            learnt, chosen = proxy["train"], self.recipes["proxy"]
-            given, steps = learnt.adopt_batches(recipe), learnt.count_batches(chosen)
-            self._choices += describe_numbers(given, chosen, len(learnt), steps)
+        learnt, chosen = proxy["train"], self.recipes["proxy"]
+        numbers = describe_numbers(learnt.adopt_batches(recipe), chosen, len(learnt), learnt.count_batches(chosen))
+        self._choices = [*describe_folds(self._splits["proxy"], data), *(numbers if trainer is None else ())]
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -195,6 +202,17 @@ class SupervisedTask(TrainerTask):
                 if len(found) == count:
                     return {MAIN: found}
         raise describe_unusable_samples(drawn, count, None if self._has_space else self._reading.rows_per_sample)
+
+    @torch.no_grad()
+    def constant_score(self) -> float | None:
+        if not isinstance(self._branch, ActivatedBranch):
+            return None
+        split = self._splits["proxy"][0]["valid"]
+        size = split.evaluation_batch(self.recipes["proxy"])
+        with seed_generators(0):
+            network = self._execution.place(build_network(self._networks["proxy"])).eval()
+            predicted = self._predict(network, split, size, self._execution, 1.0)
+            return measure_best_constant(predicted, self._branch, self._measure_score)
 
     def diagnose(self) -> Sequence[str]:
         return find_doubts(self._splits["proxy"][0], self._branch) if isinstance(self._branch, ActivatedBranch) else ()
@@ -278,11 +296,7 @@ class SupervisedTask(TrainerTask):
         Raises:
             RequestError: The task does not predict a class for each pixel, or does not offer this training.
         """
-        if (
-            not self._has_space
-            or not isinstance(branch := self._branch, ActivatedBranch)
-            or branch.activation != "softmax"
-        ):
+        if not (self._has_space and isinstance(self._branch, ActivatedBranch) and self._branch.has_classes):
             raise RequestError(
                 f"The task {self.name} has no pictures: it does not predict a class for each pixel. Choose a segmentation task."
             )
@@ -374,13 +388,11 @@ class SupervisedTask(TrainerTask):
     def _probe(self, branch: Branch) -> torch.Size:
         """Check the network on a few examples of each split, and return the shape of its prediction."""
         recipe, splits = self.recipes["proxy"], self._splits["proxy"][0]
-        size = require(recipe.batch_size)
+        sizes = {label: split.evaluation_batch(recipe) for label, split in splits.items()}
+        sizes["train"] = require(recipe.batch_size)
         with seed_generators(0):
             network = build_network(self._networks["proxy"])
-            shapes = [
-                probe(network, split, branch, size if label == "train" else split.evaluation_batch(recipe))
-                for label, split in splits.items()
-            ]
+            shapes = [probe(network, split, branch, sizes[label]) for label, split in splits.items()]
             for split in splits.values():
                 split.check_repeats()
         return shapes[0]
@@ -390,11 +402,3 @@ class SupervisedTask(TrainerTask):
         split = self._splits["proxy"][0]["train"]
         size = 1 if self._has_space else min(self._reading.rows_per_sample, len(split))
         return split.batches(split.draw_batches(limit, size, generator), seed)
-
-
-def _make_execution(device: str) -> Execution:
-    try:
-        return Execution(device=device)
-    except RequestError as error:
-        # Without `argument`: here the device is not an option of a command.
-        raise RequestError(f"{error} It is the argument device of the task.") from None

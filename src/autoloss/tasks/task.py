@@ -153,6 +153,10 @@ class Task(ABC):
         """Return the score of the untrained network of a proxy training with this seed, or None if it is unknown."""
         return None
 
+    def constant_score(self) -> float | None:
+        """Return the best score on `valid` of a prediction that is the same for all examples, or None if it is unknown."""
+        return None
+
     def measuring(self, names: Sequence[str]) -> Task:
         """Return a task that also measures these further metrics in short trainings, since a run shows them.
 

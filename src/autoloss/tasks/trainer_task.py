@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from autoloss.errors import RequestError
 from autoloss.space.branch import Criterion
 from autoloss.tasks.task import Task, check_training
 from autoloss.training.execution import Execution
@@ -111,3 +112,16 @@ def describe_numbers(given: Recipe, chosen: Recipe, examples: int, steps: int) -
     before, now = given.as_values(), chosen.as_values()
     numbers = [f"{name}={now[name]:g}" for name in ("epochs", "batch_size", "learning_rate") if before[name] is None]
     return [f"Chosen for {examples} training examples: {', '.join(numbers)} ({steps} steps)."] if numbers else []
+
+
+def make_execution(device: str) -> Execution:
+    """Return the execution of a task that is made with a device.
+
+    Raises:
+        RequestError: This machine has no such device.
+    """
+    try:
+        return Execution(device=device)
+    except RequestError as error:
+        # Without `argument`: here the device is not an option of a command.
+        raise RequestError(f"{error} It is the argument device of the task.") from None

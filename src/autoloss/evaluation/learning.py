@@ -1,0 +1,68 @@
+"""Whether a network learns anything: its score against those of the untrained network and of the best constant prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoloss.evaluation.evaluator import Evaluator
+
+LITTLE = 0.05
+"""A training that gains no more of the way from the floor to the ideal score has learned next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The scores of networks that have learned nothing from their inputs.
+
+    Args:
+        untrained: The best of some untrained networks; None where the task cannot tell.
+        constant: The best of predictions that are the same for all examples; None where it is not known.
+        networks: Number of untrained networks.
+    """
+
+    untrained: float | None
+    constant: float | None
+    networks: int = 1
+
+    @property
+    def score(self) -> float | None:
+        """The higher of both; None where neither is known."""
+        return max((one for one in (self.untrained, self.constant) if one is not None), default=None)
+
+    def is_beaten(self, score: float | None, ideal: float | None = None) -> bool:
+        """Return True if a score is above the floor, or where there is no floor.
+
+        Args:
+            score: None for trainings without one.
+            ideal: With it, the score has to be ahead by a share `LITTLE` of the way to it.
+
+        >>> Floor(0.1, 0.5).is_beaten(0.51), Floor(0.1, 0.5).is_beaten(0.51, ideal=1.0), Floor(None, None).is_beaten(0.0)
+        (True, False, True)
+        """
+        floor = self.score
+        if floor is None or score is None:
+            return score is not None
+        return score > floor + (0.0 if ideal is None else LITTLE * max(0.0, ideal - floor))
+
+    def describe(self) -> str:
+        """Describe both scores.
+
+        >>> Floor(0.1, 0.5, networks=3).describe()
+        'the best of 3 untrained networks scores 0.1000, the best constant prediction 0.5000'
+        """
+        networks = "the untrained network" if self.networks == 1 else f"the best of {self.networks} untrained networks"
+        parts = [] if self.untrained is None else [f"{networks} scores {self.untrained:.4f}"]
+        if self.constant is not None:
+            parts.append(f"the best constant prediction{'' if parts else ' scores'} {self.constant:.4f}")
+        return ", ".join(parts)
+
+
+def measure_floor(evaluator: Evaluator, seeds: Iterable[int]) -> Floor:
+    """Measure untrained networks of these training seeds, and constant predictions, on the valid split.
+
+    Raises:
+        RunError: The task's own code fails.
+    """
+    untrained = [score for seed in seeds if (score := evaluator.measure_untrained(seed)) is not None]
+    return Floor(max(untrained, default=None), evaluator.measure_constant(), len(untrained))

@@ -1,0 +1,80 @@
+"""A search whose standard loss learns nothing at any rung of the ladder stops, and says which option to change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autoloss
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.ladder import Ladder, Rung
+from autoloss.errors import RunError
+from autoloss.evaluation.evaluator import Evaluator
+from autoloss.run.beginning import check_learning
+from autoloss.settings import Configuration
+from autoloss.store.run_settings import TaskReference
+from autoloss.tasks.data import Data
+from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.task import Task
+from autoloss.training.recipe import Recipe
+from tests.tasks.toy import TwoHeadsTask, accuracy
+
+QUICK = {"rejection.steps": 20, "rejection.samples": 2, "rejection.threshold": 0.1, "ladder.share": 1.0}
+
+
+class Constant(nn.Module):
+    """Predicts the same for every input, whatever its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 0 * self.last(inputs)
+
+
+def task() -> SupervisedTask:
+    inputs = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    pair = inputs, (inputs[:, 0] > -0.5).long()
+    return SupervisedTask(
+        Constant, pair, pair, "softmax", accuracy, recipe=Recipe(epochs=4), data=Data(rows_per_sample=16)
+    )
+
+
+def test_a_search_ends_where_no_way_of_training_is_ahead_of_a_constant_prediction(tmp_path):
+    with pytest.raises(RunError) as ended:
+        autoloss.search(task(), evaluations=3, workers=0, directory=tmp_path / "run", settings=QUICK, final=False)
+    said = str(ended.value)
+    assert "The standard loss baseline/ce learns nothing in any of" in said
+    assert "the untrained network scores 0.3" in said
+    assert "the best constant prediction 0.6" in said
+    assert "Train longer: Recipe(epochs=12, …)." in said
+    assert said.endswith("To search all the same: --set ladder.share=0")
+    with pytest.raises(RunError, match="learns nothing in any of"):
+        autoloss.resume(tmp_path / "run", task(), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "options", "advised"),
+    [
+        (task, "mine.py:task", {}, "Train longer: Recipe(epochs=12, …)."),
+        (task, "digits-seg", {}, "Train longer: --set epochs=12."),
+        (task, "tabular", {}, "Train longer: --set steps=900."),
+        (task, "tabular", {"steps": "20"}, "Train longer: --set steps=60."),
+        (TwoHeadsTask, None, {}, "Train longer: in its train()."),
+    ],
+)
+def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, options, advised):
+    made: Task = given()
+    monkeypatch.setattr(type(made), "untrained", lambda self, seed: 0.9)
+    ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 0.5, (0.8,)),), 2.0, "baseline/ce")
+    with pytest.raises(RunError) as ended:
+        check_learning(ladder, Evaluator(made, {}, Configuration()), TaskReference(name, options))
+    assert advised in str(ended.value)
+    assert (f"(autoloss check {name})" in str(ended.value)) is (name is not None)
+
+
+def test_a_short_training_that_is_ahead_is_enough():
+    rungs = (Rung(Entrant("ce", "baseline/ce"), 1.0, (0.5,)), Rung(Entrant("wce", "baseline/wce"), 0.5, (0.8,)))
+    check_learning(Ladder(rungs, 2.0, "baseline/ce"), Evaluator(task(), {}, Configuration()), TaskReference(None))
