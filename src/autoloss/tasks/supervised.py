@@ -28,15 +28,7 @@ from autoloss.tasks.replicates import Replicator
 from autoloss.tasks.splits import Split, describe_folds, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
-from autoloss.tasks.trainer_task import (
-    FULL_LENGTH,
-    FullSchedule,
-    Groups,
-    Network,
-    TrainerTask,
-    describe_numbers,
-    make_execution,
-)
+from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
 from autoloss.training import distribution
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
 from autoloss.training.execution import Execution
@@ -139,7 +131,7 @@ class SupervisedTask(TrainerTask):
         elif activation is not None or data.ignore_index is not None:
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
         self.name = name
-        self.execution = self._execution = make_execution(device)
+        self.execution = self._execution = self._make_execution(device)
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}

@@ -62,6 +62,19 @@ class TrainerTask(Task):
     ) -> Trainer[Any, Any]:
         """Return the trainer of a training that was checked by `check_training`."""
 
+    @staticmethod
+    def _make_execution(device: str) -> Execution:
+        """Return the execution of a task that is made with a device.
+
+        Raises:
+            RequestError: This machine has no such device.
+        """
+        try:
+            return Execution(device=device)
+        except RequestError as error:
+            # Without `argument`: here the device is not an option of a command.
+            raise RequestError(f"{error} It is the argument device of the task.") from None
+
     def train(
         self,
         criterion: Criterion,
@@ -112,16 +125,3 @@ def describe_numbers(given: Recipe, chosen: Recipe, examples: int, steps: int) -
     before, now = given.as_values(), chosen.as_values()
     numbers = [f"{name}={now[name]:g}" for name in ("epochs", "batch_size", "learning_rate") if before[name] is None]
     return [f"Chosen for {examples} training examples: {', '.join(numbers)} ({steps} steps)."] if numbers else []
-
-
-def make_execution(device: str) -> Execution:
-    """Return the execution of a task that is made with a device.
-
-    Raises:
-        RequestError: This machine has no such device.
-    """
-    try:
-        return Execution(device=device)
-    except RequestError as error:
-        # Without `argument`: here the device is not an option of a command.
-        raise RequestError(f"{error} It is the argument device of the task.") from None
