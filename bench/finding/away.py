@@ -44,11 +44,25 @@ ROWS, COUNTER = RESULTS / "away.jsonl", RESULTS / "away_exam.json"
 MOST_EXAMS = 3
 SIGNIFICANT = 0.05
 QUICK_TASK = "titanic"
+MEASURED = ("known",)
+"""Parts whose figures docs/results.md repeats."""
 FIGURES = {
-    f"{part} tasks on which a loss of the shelf is significantly ahead of the ladder's best": Figure(
-        ("gate_summary", {"part": part}, "shelf_ahead")
-    )
-    for part in ("known",)
+    **{
+        f"{part} tasks on which a loss of the shelf is significantly ahead of the ladder's best": Figure(
+            ("gate_summary", {"part": part}, "shelf_ahead")
+        )
+        for part in MEASURED
+    },
+    **{
+        f"{part} tasks, default: {name}": Figure(("summary", {"part": part, "arm": "default"}, key), digits, percent)
+        for part in MEASURED
+        for name, key, digits, percent in (
+            ("at or above the tuned standard loss", "at_or_above_standard", 0, True),
+            ("at or above the ladder's best less one standard error", "at_or_above_ladder", 0, True),
+            ("significantly below the tuned standard loss", "below_standard", 0, True),
+            ("median gain over it, in standard errors", "gain_in_errors", 1, False),
+        )
+    },
 }
 Row = Mapping[str, Any]
 

@@ -14,6 +14,7 @@ from autoloss import zoo
 from autoloss.comparison.baselines import LEARNING_RATES, standard_entrant
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.table import Measurements
+from autoloss.run.results import find_learning_rate
 from autoloss.space.loss import MAIN
 from awayaudit import AUDIT_SEEDS, Auditor, Trainer, describe_entrant, make_entrant, rank_means, write_audit
 from awaytasks import BY_NAME
@@ -171,7 +172,8 @@ def _search(task: autoloss.SupervisedTask, work: Work) -> dict[str, Entrant | No
             directory=Path(folder) / "run",
             settings=settings,
         )
-        best = [Entrant(f"#{one.id}", one.formula).follow(found.configuration.search) for one in found.best_first(1)]
+        # At the rate at which it was compared.
+        best = [find_learning_rate(found, Entrant(f"#{one.id}", one.formula)) for one in found.best_first(1)]
         return {work.name: make_entrant(found), f"{work.name}, {BEST_FOUND}": next(iter(best), None)}
 
 
