@@ -17,6 +17,7 @@ import time
 import pytest
 
 import autoloss
+from autoloss.store import store as stores
 from autoloss.store.lock import Ownership
 from autoloss.store.run_settings import TaskReference
 from autoloss.store.store import FILE, Store
@@ -301,10 +302,9 @@ def test_an_interrupted_search_says_how_to_resume(number, code, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "autoloss", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while not (tmp_path / "run" / "run.sqlite").exists():
+    while not stores.exists(tmp_path / "run"):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
-    time.sleep(0.5)
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == code, error

@@ -1,7 +1,8 @@
 """Faults that a run survives: for each promise, the work that was lost or repeated, and whether the history is equal.
 
 Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
-files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm.
+files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm; nobody reads
+what a search prints, and Python is started in other ways.
 
 python bench/reliability/faults.py --out results/faults.json        about half an hour on two cores
 python bench/reliability/faults.py --only folders --out results/faults.json        its other rows stay
@@ -28,6 +29,7 @@ import faults_data
 import faults_driver
 import faults_file
 import faults_folders
+import faults_outside
 import faults_sharing
 import toy
 from output import Figure, emit, keep_rows, make_parser, parse_arguments
@@ -54,6 +56,8 @@ FIGURES = {
     "hostile files": Figure(("promises", {"name": "data"}, "trials")),
     "folders and clocks": Figure(("promises", {"name": "folders"}, "trials")),
     "folders and clocks: history equal": Figure(("promises", {"name": "folders"}, "history_equal")),
+    "output, interrupts, ways to start": Figure(("promises", {"name": "outside"}, "trials")),
+    "output, interrupts, ways to start: history equal": Figure(("promises", {"name": "outside"}, "history_equal")),
 }
 
 
@@ -71,6 +75,7 @@ USUAL = {
     "rounds": 10,
     "cases": 1000,
     "times": 10,
+    "starts": 3,
 }
 QUICK = {
     "kills": 20,
@@ -81,6 +86,7 @@ QUICK = {
     "rounds": 1,
     "cases": 2,
     "times": 1,
+    "starts": 1,
 }
 
 
@@ -105,6 +111,7 @@ PROMISES: Mapping[str, Experiment] = {
     "clients": lambda at, sizes: faults_clients.hostile_clients(at, _clean(at), sizes.rounds),
     "data": lambda at, sizes: faults_data.hostile_files(at, sizes.cases),
     "folders": lambda at, sizes: faults_folders.folders(at, _clean(at), sizes.times),
+    "outside": lambda at, sizes: faults_outside.outside(at, _clean(at), sizes.starts),
 }
 """Name → the experiment; it gets a folder of its own and the sizes on the command line."""
 

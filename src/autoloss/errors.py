@@ -34,6 +34,8 @@ class OwnedError(RunError):
     """Another process owns the run (exit code 3)."""
 
 
+FAILURES = (Exception, SystemExit)
+"""What a user's code raises when it fails; `sys.exit()` in it is no reason to end without a word."""
 LONGEST = 80
 """Largest number of characters of a wrong value that a message repeats."""
 LONGEST_TEXT = 1000
@@ -45,6 +47,19 @@ MOST = 60
 def mask_unprintable(text: str) -> str:
     """Replace each character that a terminal would interpret or not print by `�`; line breaks are kept."""
     return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
+
+
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can write a text; a path may hold bytes that it cannot.
+
+    >>> is_text("größe.py"), is_text("gr\udcf6\udcdfe.py")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def quote(found: object) -> str:

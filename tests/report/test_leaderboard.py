@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from autoloss.comparison.entrant import CONFIRMATION, training_seeds
 from autoloss.errors import RequestError
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.mutation import MUTATIONS, mutate, trace_mutations
@@ -23,6 +24,7 @@ from autoloss.space.expression import Alphabet
 from autoloss.space.parsing import parse
 from autoloss.store.read import read_once
 from autoloss.store.store import Store
+from autoloss.training.training import Training
 from tests.report.written import CE, POOLED, ROOT, add, begin, candidate, scored, searched
 from tests.screens import exit_code as run
 
@@ -176,3 +178,25 @@ def test_exporting_a_loss_that_learned_nothing_warns(directory, capsys):
     out, said = capsys.readouterr()
     assert "learned nothing: score 0.3000, and 0.3000 untrained" in said
     assert "learned nothing" in json.loads(out)["facts"]["warning"]
+
+
+def test_who_won_is_first_and_who_learned_nothing_last(tmp_path):
+    directory = begin(tmp_path / "run", **{"search.rungs": (0.125, 1.0)})
+    losses = [CE, ROOT, POOLED, f"neg({CE})", f"exp({CE})", f"inv({CE})"]
+    scores = [(0.125, 0.0), (0.125, 0.3), (0.125, 0.5), (0.125, 0.01), (1.0, 0.0), (1.0, 0.6)]
+    add(
+        directory,
+        *(
+            (candidate(number, loss, fidelity=share), scored(score))
+            for number, (loss, (share, score)) in enumerate(zip(losses, scores, strict=True))
+        ),
+    )
+    with Store(directory, write=True) as store:
+        store.change_setting("untrained", 0.0)
+        for seed in training_seeds(0, CONFIRMATION, 2):
+            store.add_training(POOLED, Training(seed=seed), scored(0.7), None)
+            store.add_training(losses[5], Training(seed=seed), scored(0.65), None)
+    found = open_run(directory)
+    assert [row.found.id for row in list_top(found, 10)][:3] == [2, 5, 1]
+    assert {row.found.id for row in list_top(found, 10)[3:]} == {0, 3, 4}
+    assert [row.found.id for row in list_top(found, 1)] == [found.best.id]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import html
+import io
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import autoloss
 from autoloss import Recipe
+from autoloss.report.leaderboard import top_table
+from autoloss.report.page.writing import write_report
+from autoloss.report.summary import list_top, summarize
 from autoloss.run.notes import read_recipe
+from autoloss.run.results import open_run
 
 from .quick import SETTINGS
 
@@ -142,3 +150,20 @@ def test_a_recipe_that_json_cannot_hold_is_left_out():
             return {"network": nn.ReLU()}
 
     assert read_recipe(Odd()) == {}
+
+
+def test_what_changed_is_kept_and_told_by_every_reader(run: Path):
+    (text,) = resume(run, make(valid=1))
+    for _ in range(2):
+        resume(run, make(valid=1), evaluations=6)
+    found = open_run(run)
+    assert found.settings.changes == (f"After candidate #1: {text}",)
+    assert found.settings.changes[0] in summarize(found).verdict.text
+    screen = io.StringIO()
+    Console(file=screen, width=2000).print(top_table(found, list_top(found, 3)))
+    assert text[:60] in " ".join(screen.getvalue().split())
+    assert text[:60] in " ".join(page_text(write_report(run)[0]).split())
+
+
+def page_text(path: Path) -> str:
+    return html.unescape(re.sub("<[^>]*>", " ", path.read_text(encoding="utf-8")))

@@ -12,6 +12,7 @@ import faults_clients
 import faults_driver
 import faults_file
 import faults_folders
+import faults_outside
 import faults_sharing
 import toy
 from autoloss.proposing.guided import LEAST_OBSERVED
@@ -98,3 +99,8 @@ def test_folders_that_are_copied_moved_or_locked_under_a_search_lose_nothing(kno
     shown = faults_folders.folders(tmp_path, known, times=1)
     assert_kept(shown)
     assert shown.trials == len(faults_folders.KINDS)
+
+
+@pytest.mark.parametrize("kind", ["one line is read", "Ctrl-C"])
+def test_a_search_ends_as_it_would_have_whoever_reads_or_interrupts_it(kind, known, tmp_path):
+    assert_kept(faults_outside.outside(tmp_path, known, 1, [kind]))

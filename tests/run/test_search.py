@@ -34,6 +34,8 @@ from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Origin, State
 from autoloss.report.leaderboard import describe_never_trained
 from autoloss.report.state import state_of
+from autoloss.report.summary import summarize
+from autoloss.report.take_home import export_loss
 from autoloss.run import search as searches
 from autoloss.run.notes import describe_idle_workers
 from autoloss.run.progress import Finale, Progress
@@ -665,3 +667,23 @@ def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_
         if row.entrant.number is not None:
             expected = "" if row.entrant.scale == 1 else f" (scale × {row.entrant.scale:g})"
             assert row.entrant.label == f"#{row.entrant.number}{expected}"
+
+
+def test_a_comparison_with_fewer_seeds_does_not_replace_the_verdict(own_copy):
+    said: list[str] = []
+    compare(own_copy, task=QuickTask(), top=1, seeds=5, workers=0)
+    before = open_run(own_copy).judgement
+    rows = compare(own_copy, task=QuickTask(), top=1, seeds=2, workers=0, say=said.append)
+    assert {len(row.scores) for row in rows} == {2}
+    found = open_run(own_copy)
+    assert found.judgement == before
+    assert len(found.judgement.found.scores) == 5
+    assert "judged by its comparison over 5 training seeds" in said[-1]
+    assert "(test split, 5 training seeds)" in export_loss(own_copy, None, "json")
+    assert "5 training seeds" in " ".join(summarize(found).verdict.text)
+
+
+def test_a_comparison_of_other_losses_replaces_the_verdict_whatever_its_seeds(own_copy):
+    compare(own_copy, task=QuickTask(), top=1, seeds=4, workers=0)
+    compare(own_copy, task=QuickTask(), top=3, seeds=2, workers=0)
+    assert {len(row.scores) for row in open_run(own_copy).comparison} == {2}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import autoloss
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, RunError
 from autoloss.report.page.scenes import COUNT
 from autoloss.report.page.writing import write_report
 from autoloss.run.resolving import operator_table
@@ -16,7 +17,7 @@ from autoloss.run.user_files import importable_files, load_object
 from autoloss.store.run_settings import TaskReference
 from tests.report.written import searched
 
-from .quick import SETTINGS
+from .quick import SETTINGS, QuickTask
 
 TASK = """
 from autoloss import Scored
@@ -96,7 +97,7 @@ def test_the_scenes_of_a_report_are_drawn_by_a_task_that_imports_its_modules(fol
     task, path = folders[0] / "drawing.py", list(sys.path)
     task.write_text(DRAWING)
     directory = searched(tmp_path / "run", task=TaskReference(f"{task}:task"))
-    report, damaged = write_report(directory, scenes=True)
+    report, damaged = write_report(directory, scenes=True, trust=True)
     assert (report.read_text().count("data:image/png;base64,"), damaged) == (4 * COUNT, [])
     assert sys.path == path
 
@@ -128,3 +129,155 @@ def test_files_of_one_name_are_two_modules(folders):
     assert (first.name, second.name) == ("first", "second")
     assert first.__module__ != second.__module__
     assert sys.modules[first.__module__].Own is first
+
+
+SHADOWS = ("cuda", "triton", "psutil", "typing_extensions", "sympy")
+"""Names that torch and numba look for when they are imported."""
+
+
+def test_a_file_named_like_a_library_does_not_keep_workers_from_starting(tmp_path):
+    folder = write_folder(tmp_path / "own", 0.5)
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text("raise RuntimeError('a user file was imported')\n")
+    options = {"evaluations": 2, "workers": 1, "seed": 1, "final": False}
+    settings = {**SETTINGS, "evolution.initial": 2, "rejection.engine": "reference"}
+    found = autoloss.search(f"{folder}/task.py:task", directory=tmp_path / "run", settings=settings, **options)
+    assert [one.outcome.reason for one in found.history if one.outcome.score is None] == []
+
+
+ENDING = """
+import sys
+
+import autoloss
+from tests.run.quick import QuickTask
+
+
+class Own(QuickTask):
+    def {member}:
+        sys.exit(0)
+
+
+def leaving():
+    sys.exit(0)
+
+
+task = Own()
+"""
+
+
+@pytest.mark.parametrize("member", ["samples(self, *_)", "untrained(self, seed)", "diagnose(self)", "recipe(self, _)"])
+def test_code_that_ends_the_process_is_an_error(member, tmp_path):
+    (tmp_path / "task.py").write_text(ENDING.format(member=member))
+    options = {"evaluations": 2, "workers": 0, "settings": SETTINGS}
+    if "recipe" in member:
+        autoloss.search(f"{tmp_path}/task.py:task", directory=tmp_path / "run", final=False, **options)
+        return
+    with pytest.raises(RunError, match=r"SystemExit: 0, in task.py, line 10: sys.exit"):
+        autoloss.search(f"{tmp_path}/task.py:task", directory=tmp_path / "run", **options)
+    with pytest.raises(RequestError, match=r"leaving fails: SystemExit: 0, in task.py, line 14: sys.exit"):
+        autoloss.search(f"{tmp_path}/task.py:leaving", directory=tmp_path / "other", **options)
+
+
+MOVING = """
+import os
+
+from tests.run.quick import QuickTask
+
+
+class Own(QuickTask):
+    def diagnose(self):
+        os.chdir("/")
+        return []
+
+    def train(self, *arguments, **named):
+        os.chdir("/")
+        return super().train(*arguments, **named)
+
+
+task = Own()
+"""
+
+
+def test_code_that_changes_the_folder_does_not_move_the_run(tmp_path, monkeypatch):
+    (tmp_path / "task.py").write_text(MOVING)
+    monkeypatch.chdir(tmp_path)
+    found = autoloss.search("task.py:task", directory="run", evaluations=2, workers=0, final=False, settings=SETTINGS)
+    assert (tmp_path / "run" / "run.sqlite").exists()
+    assert found.history
+
+
+LOADING = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import autoloss
+from neighbour import TINY
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, row):
+        generator = torch.Generator().manual_seed(row)
+        inputs = torch.randn(4, generator=generator) + TINY
+        return inputs, int(inputs[:2].sum() > 0)
+
+
+def collate(rows):
+    return torch.stack([inputs for inputs, _ in rows]), torch.tensor([label for _, label in rows])
+
+
+def accuracy(prediction, target):
+    return (prediction.argmax(1) == target).double().mean().item()
+
+
+loader = DataLoader(Rows(), batch_size=16, num_workers=1, collate_fn=collate, multiprocessing_context={context!r})
+task = autoloss.SupervisedTask(
+    lambda: torch.nn.Linear(4, 2), loader, loader, "softmax", accuracy, recipe=autoloss.Recipe(epochs=1, batch_size=16)
+)
+"""
+
+
+@pytest.mark.parametrize("context", [None, "spawn"])
+def test_data_of_the_tasks_own_file_are_loaded_by_processes_while_the_file_runs(context, tmp_path):
+    folder = write_folder(tmp_path / "own", 0.5)
+    (folder / "loading.py").write_text(LOADING.format(context=context))
+    rows = autoloss.score(f"{folder}/loading.py:task", ["baseline/ce"], workers=0)
+    assert rows[0].mean is not None, rows[0].reasons
+
+
+@pytest.mark.parametrize("call", ["search", "score", "load"])
+def test_two_threads_of_a_process_do_not_search_at_once(call, tmp_path):
+    refused: list[object] = []
+
+    def ask() -> None:
+        try:
+            if call == "search":
+                autoloss.search(QuickTask(), directory=tmp_path / "second", evaluations=2, workers=0, settings=SETTINGS)
+            elif call == "score":
+                autoloss.score(QuickTask(), ["baseline/ce"], workers=0)
+            else:
+                load_object(f"{tmp_path}/task.py:task", "task")
+        except RequestError as error:
+            refused.append(error)
+
+    def observe(progress: object) -> None:
+        if not refused:
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+
+    (tmp_path / "task.py").write_text("task = 1")
+    options = {"evaluations": 2, "workers": 0, "final": False, "settings": SETTINGS}
+    found = autoloss.search(QuickTask(), directory=tmp_path / "first", observe=observe, **options)
+    assert "Another thread of this process" in str(refused[0])
+    assert not (tmp_path / "second").exists()
+    # It is over: another thread may search now, and finds the same.
+    thread = threading.Thread(
+        target=lambda: refused.append(autoloss.search(QuickTask(), directory=tmp_path / "third", **options).history)
+    )
+    thread.start()
+    thread.join()
+    scores = [[(one.formula, one.score) for one in history] for history in (refused[-1], found.history)]
+    assert scores[0] == scores[1]

@@ -33,6 +33,7 @@ class Everything(TwoHeadsTask):
     tunes_threshold = True
     replays_norms = True
     execution = Execution(precision="bfloat16")
+    obstacle = "an obstacle"
 
     def steps(self, training: Training) -> int:
         return 1000 + training.seed
@@ -83,7 +84,7 @@ def test_every_member_of_task_is_forwarded():
 
 
 FORWARDED = (
-    *("name", "splits", "folds", "schedules", "also", "execution"),
+    *("name", "splits", "folds", "schedules", "also", "execution", "obstacle"),
     *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold", "replays_norms"),
 )
 

@@ -119,7 +119,7 @@ def test_what_cannot_be_loaded_is_an_error_each_time_and_no_endless_loop():
 
 def test_a_worker_that_ends_while_it_starts_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    monkeypatch.setattr(process, "_import_path", list)
+    monkeypatch.setattr(process, "path_variables", lambda libraries: {})
     with ProcessWorkers(len, 1) as workers:
         (outcome,) = outcomes_of(workers, [1])
     assert isinstance(outcome, Raised)

@@ -7,6 +7,7 @@ import io
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 # Commands join the application as they are imported, and are listed in this order.
@@ -14,8 +15,9 @@ from typing import NoReturn
 from autoloss.cli import searching, readings, trainings, catalogues  # noqa: F401
 
 # isort: on
-from autoloss.cli.application import Interrupted, app, terminate
-from autoloss.errors import OwnedError, RequestError, RunError, mask_unprintable
+from autoloss.cli.application import Interrupted, Unread, app, terminate
+from autoloss.cli.output import drop_output
+from autoloss.errors import OwnedError, RequestError, RunError, is_text, mask_unprintable
 
 LINE = 1_000
 """Maximum number of characters per line of a message."""
@@ -27,30 +29,45 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong request, 3 owned, 130 or 143 interrupted."""
     signal.signal(signal.SIGTERM, terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            # Formulas contain characters that some terminals cannot encode.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            # Formulas contain characters that some terminals cannot encode; the locale C has the latter.
             stream.reconfigure(errors="backslashreplace")
     words = list(arguments) if arguments is not None else sys.argv[1:]
     try:
-        app(args=words, obj=words, standalone_mode=True)
+        _check_words(words)
+        try:
+            app(args=words, obj=words, standalone_mode=True)
+        finally:
+            # Not later: Python flushes when nobody can say what fails.
+            sys.stdout.flush()
     except RequestError as error:
         _fail(_name_option(error), 2)
     except OwnedError as error:
         _fail(error, 3)
     except RunError as error:
         _fail(error, 1)
-    except BrokenPipeError:
-        # The reader of the output, such as `head`, has closed the pipe.
-        sys.stderr.close()
+    except (Unread, BrokenPipeError):
+        drop_output(sys.stdout)
         sys.exit(0)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         what = error.filename or "The output"
+        drop_output(sys.stdout)
         _fail(RunError(f"{what} cannot be written: {error.strerror}. Free space, or write it elsewhere."), 1)
     except Interrupted as interruption:
         _fail(interruption, interruption.code)
     sys.exit(0)
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse paths and names that a run could not keep as text."""
+    for word in words:
+        if not is_text(word):
+            raise RequestError(
+                f"{word!a} holds bytes that are no text in the encoding {sys.getfilesystemencoding()}. Rename the file, or set a "
+                "UTF-8 locale, such as LC_ALL=C.UTF-8."
+            )
 
 
 def _screen(text: str) -> str:
@@ -69,5 +86,6 @@ def _name_option(error: RequestError) -> RequestError:
 
 def _fail(error: Exception, code: int) -> NoReturn:
     # Printed by every process: torchrun ends the others as soon as one has failed.
-    print(f"autoloss: {_screen(str(error))}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"autoloss: {_screen(str(error))}", file=sys.stderr, flush=True)
     sys.exit(code)

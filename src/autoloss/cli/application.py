@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,16 +26,26 @@ class Interrupted(Exception):
 
     def __init__(self, interruption: KeyboardInterrupt) -> None:
         self.code = 143 if isinstance(interruption, Terminated) else 130
-        super().__init__(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+        super().__init__(" ".join(["Interrupted.", *getattr(interruption, "__notes__", [NOTHING_KEPT])]))
+
+
+NOTHING_KEPT = "Nothing is kept; start the same command again."
+"""What an interrupt is told where nothing else is."""
+
+
+class Unread(Exception):
+    """The reader of the output, such as `head`, has closed the pipe."""
 
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
-        # Typer would turn an interrupt into a bare exit.
+        # Typer would turn an interrupt and a closed pipe into a bare exit.
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             raise Interrupted(interruption) from None
+        except BrokenPipeError:
+            raise Unread from None
 
 
 app = typer.Typer(
@@ -58,6 +71,17 @@ def _print_version(show: Annotated[bool, typer.Option("--version", help="Print t
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGTERM like Ctrl-C, with its own exit code."""
     raise Terminated
+
+
+@contextmanager
+def resuming(context: typer.Context) -> Iterator[None]:
+    """Tell who interrupts a command that keeps its trainings to repeat it."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        if not hasattr(interruption, "__notes__"):
+            interruption.add_note(f"Trainings that ended are kept. Go on with: autoloss {shlex.join(context.obj)}")
+        raise
 
 
 def is_first_process() -> bool:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, print_json, print_lines
+from autoloss.cli.application import app, console_of, print_json, print_lines, resuming
+from autoloss.cli.output import outlast_output
 
 if TYPE_CHECKING:
     from autoloss.run.results import Search
 
 
 @app.command()
+@outlast_output
 def search(
     task: arguments.TaskName,
     metric: arguments.Metric = None,
@@ -82,7 +84,9 @@ def search(
 
 
 @app.command()
+@outlast_output
 def resume(
+    context: typer.Context,
     directory: arguments.Directory,
     evaluations: Annotated[str | None, typer.Option(help="A new budget, or +N for N more trainings.")] = None,
     workers: Annotated[
@@ -102,24 +106,25 @@ def resume(
     from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
-    from autoloss.evaluation.machines import Machines
-    from autoloss.report.status import Status
-    from autoloss.run import search as runs
-    from autoloss.run.results import open_run
+    with resuming(context):
+        from autoloss.evaluation.machines import Machines
+        from autoloss.report.status import Status
+        from autoloss.run import search as runs
+        from autoloss.run.results import open_run
 
-    budget = arguments.parse_budget(evaluations, directory)
-    count = open_run(directory).settings.workers if workers is None else workers
-    machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    with Status(console_of(to_stderr=as_json)) as status:
-        found = runs.resume(
-            directory,
-            evaluations=budget,
-            workers=machines,
-            final=final,
-            trust=trust,
-            observe=status.observe,
-            say=status.say,
-        )
+        budget = arguments.parse_budget(evaluations, directory)
+        count = open_run(directory).settings.workers if workers is None else workers
+        machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
+        with Status(console_of(to_stderr=as_json)) as status:
+            found = runs.resume(
+                directory,
+                evaluations=budget,
+                workers=machines,
+                final=final,
+                trust=trust,
+                observe=status.observe,
+                say=status.say,
+            )
     _conclude(found, as_json)
 
 

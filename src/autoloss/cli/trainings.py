@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import autoloss.cli.arguments as arguments
-from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, say
+from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, resuming, say
+from autoloss.cli.output import outlast_output
 from autoloss.errors import RequestError, RunError
 from autoloss.settings import FinalSettings
 
@@ -53,11 +53,17 @@ def score(
         operators=operators or (),
         also=further,
         workers=workers,
+        say=say,
     )
     if as_json:
         print_json(comparison_rows(rows))
     else:
         console_of().print(comparison_table(f"{task}, {split} split", rows, further))
+    if all(row.failed == len(row.scores) for row in rows):
+        reason = next(
+            (reason.splitlines()[0] for row in rows for reason in row.reasons if reason), "no reason was given"
+        )
+        raise RunError(f"No training has a score. The first one: {reason}")
 
 
 @app.command()
@@ -99,7 +105,9 @@ def tune(
 
 
 @app.command()
+@outlast_output
 def compare(
+    context: typer.Context,
     directory: arguments.Directory,
     top: Annotated[
         int, typer.Option(min=1, help="Number of best losses; the judgement is about the first.")
@@ -118,7 +126,8 @@ def compare(
     from autoloss.run.results import open_run
 
     further = columns_of(None if also is None else arguments.parse_list(also), open_run(directory))
-    scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say)
+    with resuming(context):
+        scoring.compare(directory, top=top, seeds=seeds, workers=workers, baselines=baselines, trust=trust, say=say)
     found = open_run(directory)
     summary = summarize(found)
     if as_json:
@@ -154,6 +163,7 @@ def explain(
 
 
 @app.command()
+@outlast_output
 def retrain(
     context: typer.Context,
     directory: arguments.Directory,
@@ -192,29 +202,25 @@ def retrain(
     from autoloss.run import retraining
 
     console = console_of(to_stderr=as_json)
-    try:
-        with Status(console) as status:
-            found = retraining.retrain(
-                directory,
-                individual,
-                recipe=recipe,
-                options=options,
-                against=None if baselines is None else arguments.parse_list(baselines),
-                learning_rate=learning_rate,
-                training_seeds=seeds,
-                split=split,
-                out=out,
-                device=device,
-                precision=precision,
-                channels_last=channels_last,
-                checkpoint_seconds=checkpoint_seconds,
-                trust=trust,
-                observe=status.observe,
-                say=status.say,
-            )
-    except KeyboardInterrupt as interruption:
-        interruption.add_note(f"Go on with: autoloss {shlex.join(context.obj)}")
-        raise
+    with resuming(context), Status(console) as status:
+        found = retraining.retrain(
+            directory,
+            individual,
+            recipe=recipe,
+            options=options,
+            against=None if baselines is None else arguments.parse_list(baselines),
+            learning_rate=learning_rate,
+            training_seeds=seeds,
+            split=split,
+            out=out,
+            device=device,
+            precision=precision,
+            channels_last=channels_last,
+            checkpoint_seconds=checkpoint_seconds,
+            trust=trust,
+            observe=status.observe,
+            say=status.say,
+        )
     if not is_first_process():
         return
     written = write(found)

@@ -141,6 +141,20 @@ def compare_with_baselines(
     found, rivals = tuned[: len(best)], tuned[len(best) :]
     entrants = [*found, *(one for one in own if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
-    store.change_setting("comparison", comparison)
+    store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
     return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, record))
+
+
+def choose_comparison(before: Comparison, now: Comparison) -> Comparison:
+    """Return which of two comparisons a run is judged by: the later one, unless it says less of the same losses.
+
+    >>> eight, three = (Comparison(seeds, [{"label": "#4", "loss": "p"}]) for seeds in (8, 3))
+    >>> choose_comparison(eight, three).seeds
+    8
+    """
+
+    def list_found(compared: Comparison) -> set[str]:
+        return {entrant["loss"] for entrant in compared.entrants if not entrant.get("baseline")}
+
+    return before if before.seeds > now.seeds and list_found(now) <= list_found(before) else now

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from autoloss import zoo
-from autoloss.errors import RequestError, RunError, describe_user_error, keep_text, unknown
+from autoloss.errors import FAILURES, RequestError, RunError, describe_user_error, keep_text, unknown
 from autoloss.evaluation.rejection_tester import RejectionTester
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.jobs import Attempt, Job, RejectionBatch, Train, make_training
@@ -207,7 +207,14 @@ class Evaluator:
 
     def diagnose(self) -> list[str]:
         """Say in sentences what looks wrong with the task's network or data."""
-        return [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
+        with isolate():
+            doubts = [*find_doubtful_predictions(self.task, self.samples), *self.task.diagnose()]
+            return [*filter(None, [self.task.obstacle]), *doubts]
+
+    def check_obstacle(self) -> None:
+        """Raise a `RequestError` where nothing can be learned from the data of the task."""
+        if self.task.obstacle:
+            raise RequestError(f"{self.task.obstacle} Give other data: a search could not tell losses apart.")
 
     @property
     def has_standard(self) -> bool:
@@ -286,7 +293,12 @@ def draw_samples(task: Task, count: int, seed: int) -> Samples:
 def isolate() -> Iterator[None]:
     """Compute on one thread, and restore the global state of the process afterwards."""
     with preserve_state(), one_thread():
-        yield
+        try:
+            yield
+        except SystemExit as error:
+            raise RunError(
+                f"The task's own code ends the process: {describe_user_error(error)}. Raise an exception instead."
+            ) from error
 
 
 @contextmanager
@@ -300,7 +312,7 @@ def explain_failures(what: str, advice: str) -> Iterator[None]:
         yield
     except (RequestError, RunError, MemoryError):
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise RunError(f"{what} fails: {describe_user_error(error)}. {advice}") from error
 
 

@@ -58,6 +58,10 @@ class Machines:
         return None if self.inject is None else Injection.parse(self.inject)
 
 
+LIBRARIES = ("numpy", "torch", "numba")
+"""Loaded by every worker at its start: a file beside a task may have the name of something that they look for."""
+
+
 def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss resume") -> Workers:
     """Start workers that run jobs.
 
@@ -81,7 +85,7 @@ def start_workers(runner: Evaluator, machines: Machines, resume: str = "autoloss
         workers = InlineWorkers(function)
     else:
         gpus = gpus_of_workers(runner.task, machines)
-        workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus)
+        workers = ProcessWorkers(function, machines.workers, memory_limit_bytes=limit, gpus=gpus, libraries=LIBRARIES)
     return workers if injection is None else FaultyWorkers(workers, injection, job_key, limit)
 
 

@@ -86,7 +86,7 @@ def top_table(
         f"Best of {search.reader.count} losses in {search.directory}",
         columns,
         [[write(row) for write in columns.values()] for row in rows],
-        "\n".join([*lines, describe_never_trained(search)]),
+        "\n".join([*lines, describe_never_trained(search), *search.settings.changes]),
         TEXTS,
     )
 

@@ -12,7 +12,7 @@ from autoloss.report.readable import Readable, simplify_formulas
 from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
-from autoloss.run.results import FoundLoss, Search
+from autoloss.run.results import LOOKED_AT, FoundLoss, Search, leave_out_idle
 
 TOP = 10
 
@@ -103,8 +103,12 @@ def summarize(search: Search, count: int = TOP) -> Summary:
 
 
 def list_top(search: Search, count: int) -> list[ListedLoss]:
-    """Return the losses with the highest scores."""
-    return list_losses(search, search.top(count))
+    """Return the best losses as new training seeds and scores rank them; those that learned nothing come last."""
+    order, untrained = search.best_first(count + LOOKED_AT), search.settings.untrained
+    again = [found for found in order if found.confirmed is not None]
+    learned = {order[at].id for at in leave_out_idle([(one.fidelity, one.score) for one in order], untrained)}
+    shown = [*again, *(one for one in order if one.confirmed is None)]
+    return list_losses(search, sorted(shown, key=lambda one: one.id not in learned)[:count])
 
 
 def list_by_size(search: Search) -> list[ListedLoss]:

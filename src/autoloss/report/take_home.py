@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autoloss.comparison.entrant import Entrant
 from autoloss.numbers import figure
 from autoloss.proposing.records import Outcome, State
 from autoloss.report.lineage import find_promotion_source, find_promotion_target
 from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import at_share, describe_factors
 from autoloss.run.export import choose_format, write_loss
-from autoloss.run.results import FoundLoss, Search, open_run
+from autoloss.run.results import FoundLoss, Search, find_learning_rate, open_run
+from autoloss.training.recipe import STEP_RULES
 
 if TYPE_CHECKING:
     from autoloss.run.trust import Trust
@@ -64,16 +66,44 @@ def _collect_facts(found: Search, chosen: FoundLoss) -> dict[str, str]:
         f"score of the proxy training{short}, valid split": figure(chosen.score),
         **{name: str(other or "") for name, other in promotions.items()},
         "mean over new training seeds, valid split": figure(chosen.confirmed),
+        "trained with": _describe_recipe(found, chosen),
         "best learning rate": f"{compared.learning_rate:g} × the recipe's" if compared else "",
         "best scale": f"{compared.scale:g} × the loss" if compared and compared.scale != 1 else "",
         "learning rate of the search": "" if compared or searched == 1 else f"{searched:g} × the recipe's",
-        "judgement": found.judgement.standing.value if found.top(1) and number == found.best.id else "",
+        "judgement": _write_judgement(found) if found.top(1) and number == found.best.id else "",
         "run": f"{found.directory.name}, seed {found.configuration.seed}, loss #{number}",
         "found by": f"autoloss {found.settings.release}",
         "factor": describe_factors(chosen.formula),
         "on this task": simplify_formulas(found, [chosen.formula])[chosen.formula].identity,
     }
     return {name: text for name, text in facts.items() if text not in ("", "–")}
+
+
+def _write_judgement(found: Search) -> str:
+    row = found.judgement.found
+    seeds = "" if row is None else f" (test split, {len(row.scores)} training seeds)"
+    return found.judgement.standing.value + seeds
+
+
+def _describe_recipe(found: Search, chosen: FoundLoss) -> str:
+    """Describe optimizer, rate, schedule and batch of the proxy training with a loss; empty where the task does not tell."""
+    entrant, recipe = find_learning_rate(found, Entrant(f"#{chosen.id}", chosen.formula)), found.settings.recipe
+    if not isinstance(recipe.get("learning_rate"), int | float):
+        return ", ".join(f"{name} {value}" for name, value in recipe.items())
+    values = {**recipe, **STEP_RULES[entrant.step_rule]}
+    optimizer, momentum = values["optimizer"], values["momentum"]
+    parts = [
+        f"SGD with momentum {momentum:g}" if optimizer == "sgd" else str(optimizer),
+        f"learning rate {values['learning_rate'] * entrant.learning_rate:.4g}",
+        f"schedule {values['schedule']}" + (f" (power {values['power']:g})" if values["schedule"] == "poly" else ""),
+        f"warm-up of {values['warmup_steps']} steps" if values["warmup_steps"] else "",
+        f"batches of {values['batch_size']}",
+        f"{round(values['epochs'] * entrant.length)} epochs",
+        f"weight decay {values['weight_decay']:g}",
+        f"gradients clipped at norm {values['clip_norm']:g}" if values["clip_norm"] else "",
+        "gradients scaled to norm 1" if values["one_norm"] else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _warn(outcome: Outcome | None, untrained: float | None) -> str:

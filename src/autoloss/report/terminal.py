@@ -25,9 +25,16 @@ def console(*, to_stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def _make_console(to_stderr: bool, quiet: bool, width: int | None) -> Console:
-    made = Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+    made = _Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
     made.push_render_hook(_Visible())
     return made
+
+
+@final
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process without a word.
+        raise BrokenPipeError
 
 
 @final

@@ -23,6 +23,7 @@ from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
 from autoloss.store import samples as sample_files
+from autoloss.store.database import resume_command
 from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.catalogue import find_factory
@@ -145,7 +146,7 @@ def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: S
         f"First what an expert would try with the standard loss: rates, step rules and weights, at most {budget:.3g} whole "
         "trainings (ladder.share; 0 leaves it out)."
     )
-    with start_workers(evaluator, machines, f"autoloss resume {store.path.parent}") as workers:
+    with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)
         record = Record(store)

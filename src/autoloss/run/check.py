@@ -38,7 +38,10 @@ WARMUP = 0.01
 LEAST_STEPS = 2
 """Training steps that a check waits for."""
 TRAINING_SECONDS = 10.0
-"""A training that takes longer is cut off after `LEAST_STEPS`."""
+"""A training that takes longer is cut off after `LEAST_STEPS`, unless it ends within `PATIENCE_SECONDS`."""
+PATIENCE_SECONDS = 20.0
+LEAST_SHARE = 0.05
+"""Smallest share of the schedule at which a training that was cut off is tried again for its score."""
 TIMED_CANDIDATES = 10
 """Number of random trees whose rejection test is timed."""
 FULL_CANDIDATES = 3
@@ -148,6 +151,8 @@ class TaskCheck:
 
     def _describe_rates(self) -> Iterator[str]:
         if not self.rates:
+            if self.training_seconds is not None and self.training_seconds > TRAINING_SECONDS:
+                yield f"    Other learning rates were not tried: a training takes over {TRAINING_SECONDS:g} s. --rates tries them."
             return
         scores = ", ".join(
             f"× {rate:g}: {'–' if score is None else f'{score:.4f}'}" for rate, score in self.rates.items()
@@ -352,18 +357,29 @@ def _try_training(evaluator: Evaluator) -> tuple[str, float | None]:
     def watch(step: int, loss: float) -> None:
         nonlocal reached
         reached = step
-        if step >= LEAST_STEPS and time.perf_counter() - began > TRAINING_SECONDS:
+        seconds = time.perf_counter() - began
+        left = math.inf if steps is None else seconds / step * (steps - step)
+        if step >= LEAST_STEPS and seconds > TRAINING_SECONDS and left > PATIENCE_SECONDS:
             raise _CutOff
 
     try:
         outcome = evaluator.train_standard(training, watch)
     except _CutOff:
         seconds = None if steps is None else (time.perf_counter() - began) / reached * steps
-        return f"cut off after {reached} steps", seconds
+        return f"cut off after {reached} steps{_score_shortly(evaluator, training, seconds)}", seconds
     seconds = time.perf_counter() - began
     if outcome.score is not None:
         return f"score {outcome.score:.4f}", seconds
     return f"{outcome.state.value} at step {outcome.step}: {outcome.reason}", seconds
+
+
+def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | None) -> str:
+    """Return the score at the share of the schedule that fits into the time of a check, in words; empty where there is none."""
+    if seconds is None or not evaluator.task.shortens:
+        return ""
+    share = max(LEAST_SHARE, round(TRAINING_SECONDS / seconds, 2))
+    score = evaluator.train_standard(replace(training, fidelity=share)).score
+    return f"; at {share:g} of the schedule {'no score' if score is None else f'score {score:.4f}'}"
 
 
 def _try_rates(evaluator: Evaluator) -> dict[float, Outcome]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from autoloss.errors import keep_text
+from autoloss.errors import FAILURES, keep_text
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
 from autoloss.proposing.chance import derive_seed
 from autoloss.proposing.history import History
@@ -20,6 +20,7 @@ from autoloss.proposing.records import Outcome, State
 from autoloss.settings import Configuration
 from autoloss.space.branch import Sample
 from autoloss.store.run_settings import RunSettings, StartVerdict
+from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 
 FEW_LOSSES = 100
@@ -152,7 +153,7 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
     task, configuration = evaluator.task, settings.configuration
     found: list[str] = []
     # What fails here fails in tests and trainings as well, and is told there.
-    with suppress(Exception):
+    with suppress(*FAILURES):
         drawn = draw_samples(task, configuration.rejection.samples, configuration.seed)
         found += [
             f"the data or the network of the branch {name} give other samples"
@@ -183,9 +184,23 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
     ]
 
 
+def note_changes(evaluator: Evaluator, store: Store, candidates: int, say: Callable[[str], None]) -> None:
+    """Say how the task differs from the beginning of the run, and keep it for every later reader.
+
+    Args:
+        candidates: Number of candidates that were proposed before.
+    """
+    settings = store.settings()
+    for text in describe_changes(evaluator, settings):
+        say(text)
+        kept = f"After candidate #{candidates - 1}: {text}"
+        if not any(one.endswith(text) for one in settings.changes):
+            store.change_setting("changes", (*settings.changes, kept))
+
+
 def read_recipe(task: Task) -> dict[str, Any]:
     """Return the recipe of a task's proxy trainings, without `NOT_COMPARED`; nothing where JSON cannot hold it."""
-    with suppress(Exception):
+    with suppress(*FAILURES):
         return _clean(json.loads(json.dumps(dict(task.recipe("proxy")))))
     return {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss import tasks, zoo
-from autoloss.errors import RequestError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, describe_user_error, unknown
 from autoloss.run.user_files import absolute_name, importable_files, load_object
 from autoloss.space.loss import bind
 from autoloss.space.operators import Operator
@@ -152,7 +152,7 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
             loaded = function(**others)
         except RequestError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise RequestError(f"{name} fails: {describe_user_error(error)}.") from error
     elif others:
         raise RequestError(

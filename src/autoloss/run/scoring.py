@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from autoloss.errors import RequestError, unknown
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.machines import Machines, start_workers
 from autoloss.proposing.chance import derive_seed
-from autoloss.run.notes import describe_changes
-from autoloss.run.request import make_request, prepare, restore_request
+from autoloss.run.identities import Identifier
+from autoloss.run.notes import note_changes
+from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import open_run
 from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration, FinalSettings
+from autoloss.space.expression import Expression
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.space.operators import Operator
 from autoloss.store.lock import Ownership
@@ -47,6 +49,7 @@ def score(
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
     workers: int = 2,
+    say: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Train a task with given losses and measure each.
 
@@ -62,6 +65,7 @@ def score(
         split: Split that is evaluated, `valid` or `test`.
         also: Further metrics that the task has to measure; each row holds all of them.
         workers: Processes that train; 0 trains in this process.
+        say: Called with a sentence for each loss that is a known one on this task, up to a factor.
 
     Returns:
         One row per loss, the best first.
@@ -93,7 +97,30 @@ def score(
     training_seeds += [derive_seed(seed, "score", number) for number in range(1, seeds)]
     with start_workers(evaluator, Machines(workers=min(workers, len(entrants) * seeds))) as pool:
         dispatcher = Dispatcher(pool, request.configuration.limits)
-        return sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Record()))
+        rows = sort_by_mean(compare_losses(entrants, training_seeds, split, dispatcher, Record()))
+    if say is not None:
+        for text in _describe_identities(request, entrants):
+            say(text)
+    return rows
+
+
+def _describe_identities(request: Request, entrants: Sequence[Entrant]) -> Iterator[str]:
+    """Say of each formula whether a loss of the zoo has its gradient on the task; nothing where the task's samples do not serve."""
+    formulas = {one.label: one.loss for one in entrants if not one.baseline}
+    if not formulas:
+        return
+    try:
+        samples = prepare(request).samples
+    except RequestError:
+        return
+    branches, standard = request.task.branches, request.task.standard
+    known = {name: Identifier(branch, samples[name], standard.get(name)) for name, branch in branches.items()}
+    for label, formula in formulas.items():
+        trees = zoo.resolve(formula, branches, request.operators)[1]
+        found = {name: known[name].identify(tree) for name, tree in trees.items() if isinstance(tree, Expression)}
+        named = [f"{name}: {one}" if len(branches) > 1 else str(one) for name, one in found.items() if one is not None]
+        if named:
+            yield f"On this task, {label} has the gradient of {'; '.join(named)}."
 
 
 @importable_files()
@@ -154,14 +181,12 @@ def compare(
                 f"Task {request.task.name!r} has no test split; give it one to compare on held-out data."
             )
         evaluator, configuration = prepare(request), request.configuration
-        if say is not None:
-            for text in describe_changes(evaluator, found.settings):
-                say(text)
+        note_changes(evaluator, store, found.reader.count, say or (lambda text: None))
         with start_workers(evaluator, Machines(workers=workers)) as pool:
             dispatcher = Dispatcher(pool, configuration.limits)
             store.rest_with(dispatcher.queue.rest)
             entrants = [found.enter(loss.id, loss.formula) for loss in best]
-            return compare_with_baselines(
+            rows = compare_with_baselines(
                 entrants,
                 request.task,
                 configuration,
@@ -172,3 +197,10 @@ def compare(
                 every=baselines == "all",
                 ladder=found.ladder,
             )
+            judged_by = store.settings().comparison.seeds
+            if say is not None and judged_by > seeds:
+                say(
+                    f"The run is still judged by its comparison over {judged_by} training seeds, which says more than one over "
+                    f"{seeds}."
+                )
+            return rows

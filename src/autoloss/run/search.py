@@ -21,10 +21,11 @@ from autoloss.proposing.history import History
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.run.beginning import prepare_search, write_start
+from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
 from autoloss.run.notes import (
     Concerns,
-    describe_changes,
+    note_changes,
 )
 from autoloss.run.progress import Finale, Progress
 from autoloss.run.request import Request, make_request, prepare, restore_request
@@ -33,7 +34,7 @@ from autoloss.run.user_files import importable_files
 from autoloss.settings import Configuration
 from autoloss.space.operators import Operator
 from autoloss.store import store as stores
-from autoloss.store.database import warn
+from autoloss.store.database import resume_command, warn
 from autoloss.store.lock import Ownership
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
@@ -42,6 +43,8 @@ from autoloss.workers.injection import FaultyWorkers
 
 Value = TypeVar("Value")
 Observe = Callable[[Progress | Finale], None]
+NOTHING_TRAINED = "Nothing was trained yet. Start the same search again."
+"""What an interrupt is told before the settings of a run are stored."""
 
 
 @importable_files()
@@ -126,19 +129,15 @@ def search(
     )
     tell = say or _ignore
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"{path} cannot be made: {error.strerror}. Give another directory.", argument="directory"
-        ) from None
+    make_directory(path)
     with _own_run(path):
         if stores.exists(path):
             raise RequestError(
-                f"{path} already holds a run. Go on with it: autoloss resume {path} — or give another directory.",
+                f"{path} already holds a run. Go on with it: {resume_command(path)} — or give another directory.",
                 argument="directory",
             )
         evaluator = prepare(request)
+        evaluator.check_obstacle()
         doubts = (f"Check the task: {doubt}" for doubt in evaluator.diagnose())
         for text in (*request.notes, *evaluator.task.choices(), *doubts):
             tell(text)
@@ -225,8 +224,7 @@ def _drive(
     evaluator.learn(history.known_verdicts)
     settings = store.settings()
     if history.candidates and (final or history.end is None):
-        for text in describe_changes(evaluator, settings):
-            say(text)
+        note_changes(evaluator, store, len(history.candidates), say)
     for text in describe_gpus(gpus_of_workers(task, machines)):
         say(text)
     concerns = Concerns(history, settings.standard, directory)
@@ -236,7 +234,7 @@ def _drive(
         for text in concerns.describe():
             say(text)
 
-    with start_workers(evaluator, machines, f"autoloss resume {directory}") as workers:
+    with start_workers(evaluator, machines, resume_command(directory)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)
         end = run_loop(history, store, dispatcher, watch)
@@ -271,12 +269,15 @@ def _count(observe: Observe) -> Callable[[int, int], None]:
 
 @contextmanager
 def _own_run(directory: Path) -> Iterator[None]:
-    """Keep other processes from driving a run; an interrupt gets a note on how to resume it."""
+    """Keep other processes from driving a run; an interrupt gets a note on how to go on."""
     owner = Ownership(directory)
     try:
         yield
     except KeyboardInterrupt as interruption:
-        interruption.add_note(f"Everything finished is saved. Go on with: autoloss resume {directory}")
+        if stores.exists(directory):
+            interruption.add_note(f"Everything finished is saved. Go on with: {resume_command(directory)}")
+        else:
+            interruption.add_note(NOTHING_TRAINED)
         raise
     finally:
         owner.close()
@@ -311,4 +312,4 @@ def _extend_budget(configuration: Configuration, evaluations: int | None) -> Con
 def _choose_directory(request: Request, metric: str | None) -> Path:
     stem = "-".join(filter(None, (request.task.name, metric, f"seed{request.configuration.seed}")))
     numbered = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
-    return next(path for path in numbered if not path.exists())
+    return next(path for path in numbered if not path.exists() or is_left_over(path))

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoloss.errors import RequestError, join_names, quote
+from autoloss.errors import RequestError, join_names
 from autoloss.run.user_files import absolute_name
 from autoloss.store.run_settings import RunSettings, TaskReference
 
@@ -55,7 +55,7 @@ def check_trust(
     if missing := [name for name in needed if name not in vouched]:
         raise RequestError(
             f"The run in {directory} names code in files, and was not started by you on this machine: "
-            f"{', '.join(map(quote, missing))}. Nothing of it was run. Read these files; then add --trust (in Python trust=True)."
+            f"{join_names(missing)}. Nothing of it was run. Read these files; then add --trust (in Python trust=True)."
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, final
 
 import cloudpickle
 
-from autoloss.errors import RequestError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, describe_user_error, is_text, unknown
 
 PREFIX = "autoloss_file_"
 """Begins the names of the modules that are made of users' files; the rest tells files of one name apart."""
@@ -58,6 +59,8 @@ class _Scope:
 
 _open: list[_Scope] = []
 """The scope that is open, if one is."""
+_driving = threading.RLock()
+"""Held by the thread that searches or trains: import path and global generators belong to the process."""
 
 
 @contextmanager
@@ -66,15 +69,26 @@ def importable_files() -> Iterator[None]:
 
     A task may import such a module whenever it runs, in this process and in workers, which inherit the import path. Another task
     does not get it. Inside another such scope, this one does nothing.
+
+    Raises:
+        RequestError: Another thread of this process is in such a scope.
     """
-    if _open:
-        yield
-        return
-    _open.append(_Scope())
+    if not _driving.acquire(blocking=False):
+        raise RequestError(
+            "Another thread of this process searches or trains with autoloss. Both would draw from the same global generators, and "
+            "neither could be repeated. Wait for it, or start this one in a process of its own."
+        )
     try:
-        yield
+        if _open:
+            yield
+            return
+        _open.append(_Scope())
+        try:
+            yield
+        finally:
+            _open.pop().close()
     finally:
-        _open.pop().close()
+        _driving.release()
 
 
 @importable_files()
@@ -108,21 +122,25 @@ def _is_imported(value: object, module: ModuleType) -> bool:
 
 def _load_module(file: Path) -> ModuleType:
     full = str(file.resolve())
+    if not is_text(full):
+        raise RequestError(
+            f"The path {full!a} holds bytes that are no UTF-8, which a run cannot keep. Rename the folder or file."
+        )
     name = f"{PREFIX}{file.stem}_{hashlib.blake2b(full.encode(), digest_size=4).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, full)
     if specification is None or specification.loader is None:
         raise RequestError(f"{file} cannot be imported as Python.")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
+    # Workers, and processes that load data while the file runs, get what is in it by value: they do not import it.
+    cloudpickle.register_pickle_by_value(module)
     try:
         with _open[0].first(os.path.dirname(full)):
             specification.loader.exec_module(module)
     except RequestError as error:
         raise RequestError(f"{file.name}: {error}") from error
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise RequestError(f"{file} fails on import: {describe_user_error(error)}.") from error
-    # Workers get what is in this file by value: they do not import it.
-    cloudpickle.register_pickle_by_value(module)
     return module
 
 

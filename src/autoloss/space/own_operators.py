@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError, describe_user_error, unknown
+from autoloss.errors import FAILURES, RequestError, describe_user_error, unknown
 from autoloss.space.branch import Role
 from autoloss.space.expression import CONSTANT
 from autoloss.space.operators import OPERATORS, Operator
@@ -79,7 +79,7 @@ def _check_operator(operator: Operator, shape: tuple[int, ...], precision: torch
     try:
         # The function may return anything, whatever its annotation says.
         found, again = (cast(object, operator.function(*handed)) for _ in range(2))
-    except Exception as error:
+    except FAILURES as error:
         raise _make_error(operator, f"raises {describe_user_error(error)}", shape) from error
     if not all(torch.equal(operand, before) for operand, before in zip(handed, operands, strict=True)):
         raise _make_error(operator, "changes its operands in place", shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sqlite3
 import time
 import warnings
@@ -254,12 +255,21 @@ def read_script(name: str) -> str:
     return files("autoloss.store").joinpath(name).read_text(encoding="utf-8")
 
 
+def resume_command(directory: Path) -> str:
+    """Return the command that goes on with a run, as it is typed in a shell.
+
+    >>> resume_command(Path("my runs"))
+    "autoloss resume 'my runs'"
+    """
+    return shlex.join(["autoloss", "resume", str(directory)])
+
+
 def _advise(error: Exception, path: Path) -> str:
     """Return what to do about a statement that failed."""
     if (cause := _passing_cause(error)) is not None:
         return f"{cause} and try again."
     if _kind(error) in REFUSED:
-        return f"Let this user write to {path.parent} and its files, and go on with: autoloss resume {path.parent}"
+        return f"Let this user write to {path.parent} and its files, and go on with: {resume_command(path.parent)}"
     return "Restore the file from a copy, or start a new run in another directory."
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,12 @@ from autoloss.training.structures import list_tensors
 
 LARGE_INPUT = 50.0
 """Absolute value from which inputs count as large."""
+SHARED = 0.5
+"""Share of a split that may be in another one as well: tables have equal rows."""
+LOOKED_AT = 64
+"""Values of a row that are compared, evenly spaced."""
+COMPARED = 4
+"""Examples of two splits of one length that are compared where they are not tensors."""
 
 
 def check_finite(split: Split) -> None:
@@ -86,9 +94,6 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
         name: whole for name, split in splits.items() if (whole := split.whole()) is not None
     }.items():
         sizes = [max(map(abs, _find_extremes(column))) for column in list_tensors(inputs) if column.is_floating_point()]
-        least, most = _find_extremes(target)
-        if name == "train" and least == most:
-            doubts.append(f"All train targets are {least:g}: nothing can be learned from them.")
         if name == "train" and max(sizes, default=0) >= LARGE_INPUT:
             doubts.append(
                 f"The train inputs reach {max(sizes):.4g}; networks learn best from inputs of about 1. Scale them, for example by "
@@ -96,6 +101,7 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
             )
         if not target.is_floating_point() and target.dtype != torch.bool and branch.activation != "sigmoid":
             classes[name] = set(target.unique().tolist()) - {branch.ignore_index}
+    doubts += find_shared_examples(splits)
     train = classes.pop("train", None)
     if train is None:
         return doubts
@@ -113,6 +119,55 @@ def find_doubts(splits: Mapping[str, Split], branch: ActivatedBranch) -> list[st
                     "data. Split the data so that each part has all classes."
                 )
     return doubts
+
+
+def find_obstacle(train: Split) -> str:
+    """Return why nothing can be learned from training data that are tensors; an empty text where it can."""
+    whole = train.whole()
+    if whole is None:
+        return ""
+    least, most = _find_extremes(whole[1])
+    return f"All train targets are {least:g}: nothing can be learned from them." if least == most else ""
+
+
+def find_shared_examples(splits: Mapping[str, Split]) -> list[str]:
+    """Return one sentence for each two splits that have most of their examples in common."""
+    found = []
+    for one, other in itertools.combinations(splits, 2):
+        count = _count_shared(splits[one], splits[other])
+        if count > SHARED * len(splits[other]):
+            found.append(
+                f"{count} of {len(splits[other])} {other} examples are in the {one} data as well, so scores say little of new "
+                "examples. Split the data."
+            )
+    return found
+
+
+def _count_shared(one: Split, other: Split) -> int:
+    """Return how many examples of the second split are in the first as well."""
+    if one.dataset is other.dataset:
+        return len(set(one.indices.tolist()) & set(other.indices.tolist()))
+    wholes = one.whole(), other.whole()
+    if wholes[0] is None or wholes[1] is None:
+        few = min(len(one), len(other), COMPARED)
+        same = len(one) == len(other) and all(
+            map(torch.equal, list_tensors(one.first(few)), list_tensors(other.first(few)))
+        )
+        return len(other) if same else 0
+    known, others = (_fingerprint_rows(whole) for whole in wholes)
+    return int(np.isin(others, known).sum())
+
+
+def _fingerprint_rows(whole: Any) -> np.ndarray:
+    """Return one number for each row, of at most `LOOKED_AT` values of each column."""
+    columns = [column.detach().reshape(len(column), -1) for column in list_tensors(whole)]
+    rng, found = np.random.default_rng(0), np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        values = column[:, :: max(1, column.shape[1] // LOOKED_AT)].contiguous().numpy()
+        parts = values.view(np.uint8).reshape(len(values), -1)
+        for place in range(parts.shape[1]):
+            found += parts[:, place].astype(np.uint64) * rng.integers(1, 1 << 63, dtype=np.uint64)
+    return found
 
 
 def find_doubtful_predictions(task: Task, samples: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from autoloss.errors import RequestError, describe_user_error
+from autoloss.errors import FAILURES, RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch
 from autoloss.space.branch import Branch
 
@@ -68,7 +68,7 @@ def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
         return to_float(value)
     except (RequestError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise RequestError(
             f"The metric raises {describe_user_error(error)}. It was called with (prediction, target) of "
             f"the shapes {tuple(prediction.shape)} and {tuple(target.shape)}, types {prediction.dtype} and {target.dtype}; the "

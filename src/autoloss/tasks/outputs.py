@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from autoloss.errors import RequestError, describe_user_error
+from autoloss.errors import FAILURES, RequestError, describe_user_error
 from autoloss.space.activated import ActivatedBranch, fitting, spatial
 from autoloss.space.branch import Branch, Sample
 from autoloss.tasks.splits import Split
@@ -45,7 +45,7 @@ def build_network(network: Callable[[], nn.Module] | nn.Module) -> nn.Module:
         built = network() if callable(network) else network
     except (RequestError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise RequestError(
             f"The network cannot be built: {describe_user_error(error)}. Give a function without "
             "arguments that returns a torch.nn.Module, such as lambda: Net(channels=3)."

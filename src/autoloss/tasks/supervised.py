@@ -21,7 +21,7 @@ from autoloss.space.operators import upcast
 from autoloss.space.options import Activation
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
-from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts
+from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts, find_obstacle
 from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.replicates import Replicator
@@ -41,7 +41,6 @@ from autoloss.training.training import Diverged, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""
-
 DRAWS_PER_SAMPLE = 50
 """Largest number of draws for each requested sample."""
 LEAST_IMAGES, LEAST_ROWS = 64, 512
@@ -155,6 +154,7 @@ class SupervisedTask(TrainerTask):
         self.splits = tuple(label for label in proxy if label != "train")
         for split in proxy.values():
             check_finite(split)
+        self.obstacle = find_obstacle(proxy["train"])
         if isinstance(branch, ActivatedBranch):
             standard = standard or STANDARD[branch.activation]
         self.standard = {} if standard is None else {MAIN: standard}

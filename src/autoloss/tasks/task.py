@@ -57,6 +57,7 @@ class Task(ABC):
         replays_norms: Whether `train_paced` is implemented.
         tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
+        obstacle: Why nothing can be learned from the data, in a sentence; a search is refused then. Empty where it can.
 
     >>> import autoloss
     >>> task = autoloss.tasks.get("tabular", data="iris", metric="auc")
@@ -81,6 +82,7 @@ class Task(ABC):
     replays_norms: bool = False
     tunes_threshold: bool = False
     execution: Execution | None = None
+    obstacle: str = ""
 
     @property
     @abstractmethod

@@ -231,6 +231,7 @@ class ProcessWorkers(PolledWorkers):
         memory_limit_bytes: Resident memory allowed for a worker's process group and all descendants, measured about five
             times a second.
         gpus: For each slot the GPU that its worker sees; if empty, workers see those of this process.
+        libraries: Names of libraries that workers load before any file of the user's, where this process has loaded them.
 
     Raises:
         Exception: Whatever pickling the function raises.
@@ -243,6 +244,7 @@ class ProcessWorkers(PolledWorkers):
         *,
         memory_limit_bytes: int | None = None,
         gpus: Sequence[str] = (),
+        libraries: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if slots < 1:
@@ -252,7 +254,7 @@ class ProcessWorkers(PolledWorkers):
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
         self._slots = [
-            Slot(partial(WorkerProcess, self._selector, body, gpu), memory_limit_bytes)
+            Slot(partial(WorkerProcess, self._selector, body, gpu, libraries), memory_limit_bytes)
             for gpu in gpus or [None] * slots
         ]
         self._memory_limit_bytes = memory_limit_bytes

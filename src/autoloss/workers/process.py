@@ -9,12 +9,13 @@ import selectors
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import IO
 
 from autoloss.workers.gpus import VARIABLE
+from autoloss.workers.libraries import path_variables
 from autoloss.workers.messages import START, TOKEN_BYTES, Cause, pack_header, split_answers
 from autoloss.workers.process_table import has_ended
 from autoloss.workers.reaper import NUMBER
@@ -42,9 +43,16 @@ class WorkerProcess:
         selector: The pipes are registered with it.
         function: The function that jobs run, pickled; shared by all workers, never copied.
         gpu: The only GPU that the worker sees; None for those of this process.
+        libraries: Names of libraries that the worker loads before any file of the user's.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, function: bytes, gpu: str | None = None) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        function: bytes,
+        gpu: str | None = None,
+        libraries: Sequence[str] = (),
+    ) -> None:
         self._process = subprocess.Popen(
             # -P: a file in the current directory must not stand in for a module of the standard library.
             [sys.executable, "-P", "-m", "autoloss.workers.reaper", str(os.getpid())],
@@ -52,7 +60,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=_environment(gpu),
+            env=_environment(gpu, libraries),
             start_new_session=True,
         )
         requests, answers, errors = self._process.stdin, self._process.stdout, self._process.stderr
@@ -209,21 +217,10 @@ class WorkerProcess:
             self._selector.unregister(stream)
 
 
-def _environment(gpu: str | None) -> dict[str, str]:
-    path = os.pathsep.join(_import_path())
+def _environment(gpu: str | None, libraries: Sequence[str]) -> dict[str, str]:
     # One seed for hashes of str: sets of names are iterated in the same order in every worker.
-    own = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, "1")}
+    own = {**path_variables(libraries), "PYTHONHASHSEED": "0", **dict.fromkeys(THREAD_VARIABLES, "1")}
     return {**os.environ, **own, **({} if gpu is None else {VARIABLE: gpu})}
-
-
-def _import_path() -> list[str]:
-    """Return the driver's import path with the standard library first; it includes the folder of the user's script.
-
-    The driver has that library loaded already; a worker would import a user's `random.py` instead of its module.
-    """
-    packages = sysconfig.get_path("platstdlib")
-    standard = {sysconfig.get_path("stdlib"), packages, os.path.join(packages, "lib-dynload")}
-    return sorted(map(os.path.abspath, sys.path), key=lambda entry: entry not in standard)
 
 
 def _end_orphans(group: int) -> None:

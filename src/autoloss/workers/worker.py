@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 
 from autoloss.errors import keep_text
+from autoloss.workers.libraries import load_libraries
 from autoloss.workers.messages import (
     ANSWER_BYTES,
     START,
@@ -165,6 +166,7 @@ def serve(reaper: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _raise_oom_score()
     faulthandler.enable()
+    load_libraries()
     with contextlib.suppress(EOFError, BrokenPipeError):
         _run_jobs(channel)
 

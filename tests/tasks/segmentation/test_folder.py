@@ -132,3 +132,24 @@ def test_masks_that_cannot_be_read_are_listed_while_classes_are_counted(place: P
         Image.new("RGB", (32, 32)).save(place / f"masks/scene_{index:04d}.png")
     message = refused(place)
     assert message.count("holds RGB values; expected an index PNG") == 2
+
+
+def test_some_masks_of_0_and_255_among_masks_of_classes_are_named(place: Path):
+    masks = sorted((place / "masks").iterdir())
+    for number, file in enumerate(masks):
+        mask = np.zeros((32, 32), np.uint8)
+        mask[8:24, 8:24] = 255 if number < 5 else 1
+        generated.save_grey(mask, file)
+    message = refused(place)
+    assert message.count("holds 0 and 255 alone, and 255 is ignored") == 5
+    assert "15 masks that hold classes" in message
+    assert members(place, classes=2)["train"]
+
+
+def test_a_mask_whose_only_object_is_ignored_is_no_fault_where_other_masks_ignore_pixels(place: Path):
+    for number, file in enumerate(sorted((place / "masks").iterdir())):
+        mask = np.zeros((32, 32), np.uint8)
+        mask[8:24, 8:24] = 255
+        mask[9:23, 9:23] = 255 if number < 5 else 1
+        generated.save_grey(mask, file)
+    assert members(place)["train"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,14 @@ def load_folder(directory: Path | str, split: str, *, classes: int | None = None
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """The labels of a mask: the largest that is a class, and whether some pixels are ignored."""
+
+    largest: int
+    ignores: bool
+
+
 @functools.lru_cache(maxsize=4)
 def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     """Return the largest label of all masks, plus one.
@@ -77,12 +86,12 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
         RequestError: Masks cannot be read, or hold fewer than two classes.
     """
     with ThreadPoolExecutor() as threads:
-        largest = list(threads.map(_find_largest_label, (file for file, _ in masks)))
-    faults = [fault for fault in largest if isinstance(fault, Fault)]
+        labels = list(threads.map(_read_labels, (file for file, _ in masks)))
+    faults = [one for one in labels if isinstance(one, Fault)] + _find_mixed([file for file, _ in masks], labels)
     place = masks[0][0].parent
     if faults:
         raise report_faults(str(place), faults)
-    found = max(label for label in largest if isinstance(label, int)) + 1
+    found = max(one.largest for one in labels if isinstance(one, _Labels)) + 1
     if found < 2:
         raise RequestError(
             f"The {len(masks)} masks in {place} hold no label but 0 (and {IGNORED}, which is ignored); expected at least "
@@ -91,12 +100,31 @@ def count_classes(masks: tuple[tuple[Path, int], ...]) -> int:
     return found
 
 
-def _find_largest_label(mask: Path) -> int | Fault:
+def _read_labels(mask: Path) -> _Labels | Fault:
     try:
         labels = read_indices(mask)
     except FaultyFile as error:
         return error.fault
-    return int(np.max(labels, initial=0, where=labels != IGNORED))
+    ignored = labels == IGNORED
+    return _Labels(int(np.max(labels, initial=0, where=~ignored)), bool(ignored.any()))
+
+
+def _find_mixed(masks: Sequence[Path], found: Sequence[_Labels | Fault]) -> list[Fault]:
+    """Return the masks that hold 0 and 255 alone where all others have classes and no pixel to ignore."""
+    labels = [one for one in found if isinstance(one, _Labels)]
+    classes = [one for one in labels if one.largest > 0]
+    if not classes or any(one.ignores for one in classes):
+        return []
+    return [
+        Fault(
+            mask,
+            f"holds 0 and {IGNORED} alone, and {IGNORED} is ignored",
+            f"class indices as in the {len(classes)} masks that hold classes and never {IGNORED}",
+            "Write its foreground as a class index, such as 1; if it is to be ignored, give the number of classes.",
+        )
+        for mask, one in zip(masks, found, strict=True)
+        if isinstance(one, _Labels) and one.ignores
+    ]
 
 
 def _index_by_stem(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
