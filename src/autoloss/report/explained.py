@@ -12,8 +12,13 @@ from autoloss.comparison.table import Row
 from autoloss.numbers import figure
 from autoloss.report.leaderboard import count_seeds, table
 from autoloss.report.verdict import MEANING
+from autoloss.space.loss_text import MAIN
 
 SHARE = "share: part of the gain over the standard loss, with its 95 % confidence interval"
+GROUPS = {
+    "class": "one for each class, or for no and yes of each label",
+    "confidence": "from a probability of what is right of 0 to one of 1, in {count} steps",
+}
 OWN = "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has"
 
 
@@ -39,10 +44,20 @@ def explain_in_short(found: Explanation | None) -> Explained | None:
     """Return an explanation as texts; None where there is none."""
     if found is None:
         return None
-    sentences = [*found.describe(), *found.notes]
+    sentences = [*found.describe(), *describe_weights(found), *found.notes]
     return Explained(
         found.loss.entrant.label, sentences, list_causes(found), list(list_controls(found)), f"{SHARE}; {OWN}."
     )
+
+
+def describe_weights(found: Explanation) -> Iterator[str]:
+    """Yield what the loss weighs items by, where it weighs them."""
+    for control, _ in found.controls:
+        for branch, grouping, weights in control.entrant.item_weights if control.kind == "items" else ():
+            groups = GROUPS[grouping].format(count=len(weights))
+            listed = ", ".join(f"{weight:g}" for weight in weights)
+            where = "" if branch == MAIN else f" on {branch}"
+            yield f"{control.name.capitalize()} of {found.loss.entrant.label}{where} ({groups}; their mean is 1): {listed}."
 
 
 def list_causes(found: Explanation) -> list[tuple[str, str]]:

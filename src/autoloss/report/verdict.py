@@ -216,7 +216,8 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
     found, rival = judgement.found, judgement.rival
     export = ("export", str(best.id), "--out", "my_loss.py")
     if judgement.is_win and found is not None:
-        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), _advise("Export it", search, *export)]
+        why = [] if search.explanation else [_advise("See why it is ahead", search, "explain")]
+        return [Step(f"Train with #{best.id} {_at(found.entrant)}"), _advise("Export it", search, *export), *why]
     steps = []
     if form.is_lost and rival is not None:
         name = min(rival.entrant.label, rival.entrant.loss, key=len)
