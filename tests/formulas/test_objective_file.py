@@ -11,7 +11,7 @@ import autoloss
 from autoloss.errors import RequestError
 from autoloss.formulas.export import to_objective
 from autoloss.formulas.objective_file import LIBRARIES
-from autoloss.space.form import BranchForm
+from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.loss import Loss
 
 FOCAL = "-(1 - p)**2 * y * log(p)"
@@ -108,6 +108,7 @@ def test_a_file_imports_numpy_alone_and_is_formatted(library, formula, activatio
     [
         ("-y * log(p) / mean_nhw(y)", BranchForm(), "holds mean_nhw, which mixes rows"),
         ("-y * log(p)", BranchForm(encoding="edge"), "needs rows with one target"),
+        ("-y * log(p)", BranchForm(activation="sigmoid", pairs=PairForm()), "needs rows with one target"),
         ("1 - i / u", BranchForm(leaves=("i", "u", "e"), from_prediction=False), "needs rows with one target"),
     ],
 )

@@ -84,9 +84,9 @@ def write_objective_file(
         raise RequestError(f"This loss has the branches {', '.join(loss)}; an objective for boosting is for one.")
     ((branch, tree),) = loss.items()
     form = forms[branch]
-    if not form.from_prediction or form.encoding != "one_hot":
+    if not form.from_prediction or form.encoding != "one_hot" or form.kind not in ("classes", "labels", "values"):
         raise RequestError(
-            f"The branch {branch!r} is of boxes, borders or leaves of its own; an objective needs rows with one target."
+            f"The branch {branch!r} is of boxes, pairs, borders or leaves of its own; an objective needs rows with one target."
         )
     formula = differentiate(tree, {"y": REAL, "p": REAL} if form.activation == "none" else None)
     adapter = boosting.OBJECTIVES[library].__name__
