@@ -132,8 +132,10 @@ def _advise(task: Task, reference: TaskReference) -> str:
         longer = "in its train()"
     else:
         longer = f"--set epochs={LONGER * epochs}" if "epochs" in options else f"Recipe(epochs={LONGER * epochs}, …)"
-    look = f" (autoloss check {name})" if name else ""
-    return f"Train longer: {longer}. If that does not help, look at inputs, targets and the size of the network{look}."
+    tune, check = (f"autoloss {verb} {name}" if name else f"autoloss.{verb}(task)" for verb in ("tune", "check"))
+    return (
+        f"More ways to train it: {tune}. Longer trainings: {longer}. Doubts about inputs, targets and network: {check}."
+    )
 
 
 def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: Say) -> Ladder | None:

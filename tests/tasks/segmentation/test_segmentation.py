@@ -126,6 +126,15 @@ def test_a_folders_valid_split_is_kept_from_retraining(tmp_path: Path):
     assert trained(made, split="valid", schedule="full").score >= 0
 
 
+def test_a_folder_of_few_images_is_trained_on_for_some_200_steps_and_ten_times_as_long_again(tmp_path: Path):
+    generated.folder(tmp_path, count=10, side=32)
+    small = {"backbone": "resnet18", "side": 32, "full_backbone": "resnet18", "full_side": 32}
+    made = tasks.get("folder-seg", data=str(tmp_path), **small)
+    assert made.choices() == ["Chosen for 6 training examples: epochs=200, batch_size=8 (200 steps)."]
+    assert (made.steps(Training(seed=0)), made.steps(Training(seed=0, schedule="full"))) == (200, 2000)
+    assert made.recipe("proxy")["epochs"] == 200
+
+
 def test_sbd_is_used_where_it_is_there(tmp_path: Path):
     generated.voc(tmp_path, count=8, side=32)
     before = split_voc(VocOptions(data=str(tmp_path)))
