@@ -72,8 +72,14 @@ def test_the_option_is_named_as_it_must_be_typed(monkeypatch, given, name, optio
     with pytest.raises(RunError) as ended:
         check_learning(ladder, Evaluator(made, {}, Configuration()), TaskReference(name, options))
     assert advised in str(ended.value)
-    for verb in ("tune", "check"):
-        assert (f"autoloss {verb} {name}" if name else f"autoloss.{verb}(task)") in str(ended.value)
+    typed = " ".join(TaskReference(name, options).to_arguments())
+    assert (f"autoloss tune {typed}" if name else "autoloss.tune(task)") in str(ended.value)
+
+
+def test_trainings_without_a_score_are_not_ahead_of_anything():
+    ladder = Ladder((Rung(Entrant("ce", "baseline/ce"), 1.0, (None,)),), 2.0, "baseline/ce")
+    with pytest.raises(RunError, match="in any of 1 ways to train it: no training has a score; the untrained network"):
+        check_learning(ladder, Evaluator(task(), {}, Configuration()), TaskReference("mine.py:task"))
 
 
 def test_a_short_training_that_is_ahead_is_enough():

@@ -113,11 +113,12 @@ def check_learning(ladder: Ladder, evaluator: Evaluator, reference: TaskReferenc
             prediction.
     """
     floor, highest = measure_floor(evaluator, [evaluator.make_training().seed]), ladder.highest
-    if highest is None or floor.is_beaten(highest):
+    if floor.is_beaten(highest):
         return
+    best = "no training has a score" if highest is None else f"the best score on the valid split is {highest:.4f}"
     raise RunError(
-        f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: the best score on the "
-        f"valid split is {highest:.4f}; {floor.describe()}. {_advise(evaluator.task, reference)} To search all the same: --set "
+        f"The standard loss {ladder.standard} learns nothing in any of {len(ladder.rungs)} ways to train it: {best}; "
+        f"{floor.describe()}. {_advise(evaluator.task, reference)} To search all the same: --set "
         "ladder.share=0"
     )
 
@@ -132,7 +133,8 @@ def _advise(task: Task, reference: TaskReference) -> str:
         longer = "in its train()"
     else:
         longer = f"--set epochs={LONGER * epochs}" if "epochs" in options else f"Recipe(epochs={LONGER * epochs}, …)"
-    tune, check = (f"autoloss {verb} {name}" if name else f"autoloss.{verb}(task)" for verb in ("tune", "check"))
+    typed = f" {' '.join(reference.to_arguments())}" if name else "(task)"
+    tune, check = (f"autoloss{' ' if name else '.'}{verb}{typed}" for verb in ("tune", "check"))
     return (
         f"More ways to train it: {tune}. Longer trainings: {longer}. Doubts about inputs, targets and network: {check}."
     )

@@ -383,17 +383,12 @@ def find_learning_rate(search: Search, entrant: Entrant) -> Entrant:
 
 def training_command(search: Search, loss: str) -> str:
     """Return the command that trains with a loss as this run did."""
-    task = search.settings.task
-    options = dict(task.options)
-    parts = ["autoloss score", shlex.quote(task.name or "TASK"), "--loss", shlex.quote(loss)]
-    for name in ("metric", "data"):
-        if name in options:
-            parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
-    parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items()]
+    name, *options = search.settings.task.to_arguments()
+    parts = ["autoloss score", name, "--loss", shlex.quote(loss), *options]
     settings = search.configuration.search
     parts += [f"--set search.learning_rate={settings.learning_rate:g}"] * (settings.learning_rate != 1)
     parts += [f"--set search.step_rule={settings.step_rule}"] * (settings.step_rule != "recipe")
     parts += ["--set search.tuned_threshold=true"] * settings.tuned_threshold
-    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in task.frozen.items()]
+    parts += [f"--frozen {shlex.quote(f'{name}={text}')}" for name, text in search.settings.task.frozen.items()]
     parts += [f"--operators {shlex.quote(name)}" for name in search.configuration.space.operators]
     return " ".join([*parts, f"--seed {search.configuration.seed}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,6 +28,18 @@ class TaskReference:
     name: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
+
+    def to_arguments(self) -> list[str]:
+        """Return the arguments of a command that name the task with its options, the name first.
+
+        >>> TaskReference("tabular", {"data": "my data.csv", "steps": 20}).to_arguments()
+        ['tabular', '--data', "'my data.csv'", '--set steps=20']
+        """
+        options, parts = dict(self.options), [shlex.quote(self.name or "TASK")]
+        for name in ("metric", "data"):
+            if name in options:
+                parts += [f"--{name}", shlex.quote(str(options.pop(name)))]
+        return [*parts, *(f"--set {shlex.quote(f'{name}={value}')}" for name, value in options.items())]
 
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""
