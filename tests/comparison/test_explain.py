@@ -11,6 +11,7 @@ from autoloss.comparison.explanation import (
     CONFIDENCE,
     NONE,
     STEPS,
+    Control,
     Explanation,
     Plan,
     read_explanation,
@@ -18,9 +19,10 @@ from autoloss.comparison.explanation import (
 from autoloss.comparison.record import Record
 from autoloss.comparison.share import divide
 from autoloss.comparison.simpler import list_forms
-from autoloss.comparison.table import Measurements
+from autoloss.comparison.table import Measurements, Row
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.machines import Machines, start_workers
+from autoloss.proposing.records import Outcome, State
 from autoloss.run.request import make_request, prepare
 from autoloss.space.parsing import parse
 from autoloss.tasks.task import Task
@@ -81,6 +83,44 @@ def test_a_loss_that_is_the_standard_loss_has_no_gain_to_explain():
     assert not found.is_gain
     assert found.to_dict()["cause"] is None
     assert "no gain to explain" in " ".join(found.describe())
+
+
+def row(label: str, *scores: float | None) -> Row:
+    outcomes = [
+        Outcome(state=State.DIVERGED, reason="the loss is not finite")
+        if score is None
+        else Outcome(state=State.SCORED, score=score)
+        for score in scores
+    ]
+    return Row(Entrant(label, label, baseline=label == "ce"), tuple(outcomes))
+
+
+def test_without_a_score_nothing_is_explained_and_the_reason_is_named():
+    found = Explanation(row("#1", None, None), row("ce", 0.5, 0.6), [], "test")
+    assert found.gain is None
+    assert found.recommendation is None
+    (said,) = found.describe()
+    assert "no score" in said
+    assert "the loss is not finite" in said
+
+
+def test_too_few_seeds_make_a_cause_likely_only():
+    loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
+    wide = Control("steps", STEPS, "ce with the steps of #1", Entrant("steps", "ce"))
+    found = Explanation(loss, standard, [(wide, row("steps", 0.95, 0.66, 0.81))], "test")
+    assert found.is_gain
+    assert found.cause is None
+    assert found.likely_cause is not None
+    assert any(said.startswith("Perhaps it is the step sizes") for said in found.describe())
+
+
+def test_a_control_without_a_score_has_no_share():
+    loss, standard = row("#1", 0.8, 0.83, 0.79), row("ce", 0.6, 0.62, 0.59)
+    broken = Control("steps", STEPS, "ce with the steps of #1", Entrant("steps", "ce"))
+    found = Explanation(loss, standard, [(broken, row("steps", 0.8, None, 0.8))], "test")
+    assert found.causes[0].share is None
+    assert found.cause is None
+    assert "No cause can be told. ce with the steps of #1 has no score." in list(found.describe())
 
 
 def test_the_interval_of_a_share_holds_what_a_paired_test_does_not_reject():

@@ -236,12 +236,15 @@ class Explanation:
 
     def _describe_parts(self) -> str:
         own = [self._find_own_share(control, row) for control, row, _ in self.main]
+        names = [one.name for one in own if one.share is not None]
         parts = [f"{one.name} {one.write()}" for one in own if one.is_something]
-        names = [one.name for one in own]
-        tried = " nor ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        return f"It is none of these: neither {tried} make the gain." + (
-            f" Part of it: {', '.join(parts)}." if parts else ""
-        )
+        sentences = ["No cause can be told."]
+        if len(names) > 1:
+            sentences = [f"It is none of these: neither {', '.join(names[:-1])} nor {names[-1]} make the gain."]
+        elif names:
+            sentences = [f"It is not the {names[0]}."]
+        sentences += [f"Part of it: {', '.join(parts)}."] if parts else []
+        return " ".join([*sentences, *(f"{one.text} has no score." for one, row, _ in self.main if row.mean is None)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

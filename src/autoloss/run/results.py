@@ -208,7 +208,8 @@ class Search:
     def explanation(self) -> Explanation | None:
         """Why a loss is ahead of the standard loss; None where `autoloss explain` was not run."""
         plan = self.settings.explanation
-        return plan and read_explanation(Plan.from_dict(plan), self.configuration.seed, self.reader.trainings)
+        seed, trainings = self.configuration.seed, self.reader.trainings
+        return None if plan is None else read_explanation(Plan.from_dict(plan), seed, trainings)
 
     @cached_property
     def confirmed(self) -> Sequence[Row]:

@@ -78,11 +78,11 @@ def weigh_items(loss: BranchLoss, branch: Branch, grouping: str, weights: Sequen
 
     >>> from autoloss import ActivatedBranch, bind, Loss
     >>> branch = ActivatedBranch()
-    >>> loss = weigh_items(bind(Loss("-y * log(p)"), {"main": branch})["main"], branch, "class", [0.0, 3.0])
+    >>> loss = weigh_items(bind(Loss("-y * log(p)"), {"main": branch})["main"], branch, "class", [1.0, 3.0])
     >>> prediction = torch.zeros(2, 2, requires_grad=True)
     >>> loss(prediction, {"target": torch.tensor([0, 1])}).backward()
     >>> prediction.grad.tolist()
-    [[0.0, 0.0], [0.75, -0.75]]
+    [[-0.25, 0.25], [0.75, -0.75]]
     """
     values = torch.tensor(weights)
 
