@@ -8,8 +8,12 @@ import shutil
 import pytest
 
 import autoloss
-from autoloss.comparison.explanation import CLASSES, CONFIDENCE, NONE, STEPS
+from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.explanation import CLASSES, CONFIDENCE, NONE, STEPS, Control, Explanation
+from autoloss.comparison.recommendation import Recommendation
+from autoloss.comparison.table import Row
 from autoloss.errors import RequestError
+from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.writing import write_report
 from autoloss.store.store import Store
 from tests.run.quick import SETTINGS, QuickTask
@@ -70,6 +74,29 @@ def test_the_page_has_a_section_of_it(explained, tmp_path):
     path = shutil.copytree(explained[0], tmp_path / "run")
     page, _ = write_report(path, None)
     assert 'id="explanation"' in page.read_text()
+
+
+def row(entrant: Entrant, *scores: float) -> Row:
+    return Row(entrant, tuple(Outcome(state=State.SCORED, score=score) for score in scores))
+
+
+def test_what_is_plainer_and_as_good_is_recommended_in_place_of_the_loss(explained):
+    loss = row(Entrant(f"#{autoloss.open_run(explained[0]).best.id}", "mul(y, p)"), 0.8, 0.82, 0.81)
+    standard = row(Entrant("baseline/ce", "baseline/ce", baseline=True), 0.6, 0.61, 0.62)
+    plain = row(Entrant("ce (one norm)", "baseline/ce", baseline=True, step_rule="one_norm"), 0.81, 0.81, 0.82)
+    control = Control("recipe", "one norm", "ce, one norm", plain.entrant)
+
+    def recommend(*controls: tuple[Control, Row]) -> Recommendation | None:
+        run = autoloss.open_run(explained[0])
+        vars(run).update(comparison=[loss, standard], explanation=Explanation(loss, standard, controls, "test"))
+        return run.recommendation
+
+    kept, plainer = recommend(), recommend((control, plain))
+    assert kept is not None
+    assert kept.origin == "found"
+    assert plainer is not None
+    assert (plainer.origin, plainer.loss, plainer.recipe) == ("standard", "baseline/ce", {"step_rule": "one_norm"})
+    assert "as good" in plainer.reason
 
 
 @pytest.mark.parametrize("branches", [("main",), ("a", "b")])
