@@ -14,7 +14,7 @@ import autoloss
 from autoloss.cli import main
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Origin
-from autoloss.store.database import CHECKSUM, checksum
+from autoloss.store.database import CHECKSUM, StoreError, checksum
 from autoloss.store.store import FILE, Store
 
 from .quick import SETTINGS, QuickTask
@@ -116,6 +116,22 @@ def test_a_full_replay_tests_what_a_plain_one_believes(directory, tmp_path):
     assert autoloss.replay(copy).difference is None
     found = autoloss.replay(copy, QuickTask(BRANCHES), full=True)
     assert found.difference == replace(found.difference, child=child.id, column="scores", stored=scores)
+
+
+@pytest.mark.parametrize(
+    ("alphabets", "said"),
+    [
+        ({}, r"'alphabets' .* Restore the file from a copy"),
+        ({key: {"roles": {"y": "aim"}, "operators": ["add"]} for key in BRANCHES}, "'alphabets'"),
+        ({key: {"roles": {"y": "target"}, "operators": ["sine"]} for key in BRANCHES}, "operator.*sine"),
+    ],
+)
+def test_a_run_that_does_not_say_what_trees_are_drawn_from_is_named(directory, tmp_path, alphabets, said):
+    shutil.copytree(directory, tmp_path / "run")
+    with Store(tmp_path / "run", write=True) as store:
+        store.write_text("alphabets", json.dumps(alphabets))
+    with pytest.raises((StoreError, RequestError), match=said):
+        autoloss.replay(tmp_path / "run")
 
 
 def test_a_full_replay_asks_for_the_task_of_a_run_of_an_object(directory):

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloss.errors import RequestError
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.attempts import draw_attempt, resolve_kind
@@ -31,6 +32,7 @@ from autoloss.space.expression import Alphabet
 from autoloss.space.loss_text import split_branches, split_factor
 from autoloss.space.operators import Operator
 from autoloss.space.parsing import parse
+from autoloss.store.database import StoreError
 from autoloss.store.rows import candidate_to_row
 from autoloss.store.run_settings import RunSettings
 from autoloss.store.store import Store
@@ -184,7 +186,14 @@ def _tell(history: History, candidate: Candidate, outcome: Outcome | None) -> Di
 
 def _settle_from_store(run: RunSettings, operators: Mapping[str, Operator]) -> Settle:
     """Draw only the winning attempts, and take what was recorded of those before them."""
-    alphabets = {branch: Alphabet.from_dict(values, operators) for branch, values in run.alphabets.items()}
+    try:
+        alphabets = {branch: Alphabet.from_dict(run.alphabets[branch], operators) for branch in run.branches}
+    except RequestError:
+        raise
+    except (KeyError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"The setting 'alphabets' of the run does not say what trees are drawn from ({error!r}). Restore the file from a copy."
+        ) from error
     settings, seed, leaves = run.configuration.evolution, run.configuration.seed, run.leaves
 
     def settle(history: History, draft: Draft, candidate: Candidate) -> Difference | None:
