@@ -50,6 +50,7 @@ def draw_attempt(
 
 def _change_to_valid(kind: Kind, parent: Expression, alphabet: Alphabet, depth: int, rng: Random) -> Expression:
     """Change a parent until the tree depends on prediction and target; one that does not is changed a limited number of times."""
+    tree = parent
     for _ in range(MOST_MUTATIONS):
         tree = draw_tree(kind, parent, alphabet, depth, rng)
         if tree.holds(alphabet.leaves_and_roles):
