@@ -189,8 +189,15 @@ def test_a_start_of_another_hand_is_noticed():
         xgboost.train({"nthread": 1}, xgboost.DMatrix(INPUTS, LABELS), 2, obj=objective)
     light = BINARY.objective("lightgbm", LABELS)
     data = lightgbm.Dataset(INPUTS, LABELS, init_score=np.full(len(LABELS), -1.0))
+    options = {"objective": light, "verbose": -1, "num_threads": 1}
+    with pytest.raises(RequestError, match="Leave out init_score and init_model"):
+        lightgbm.train(options, data, 2)
+    trained = light.finish(lightgbm.train(options, lightgbm.Dataset(INPUTS, LABELS), 2))
+    with pytest.raises(RequestError, match="Leave out init_score and init_model"):
+        lightgbm.train(options, lightgbm.Dataset(INPUTS, LABELS, free_raw_data=False), 2, init_model=trained)
+    model = lightgbm.LGBMClassifier(objective=light.sklearn, n_estimators=2, n_jobs=1, verbose=-1)
     with pytest.raises(RequestError, match="Leave out init_score; the objective adds the start"):
-        lightgbm.train({"objective": light, "verbose": -1}, data, 2)
+        model.fit(INPUTS, LABELS, init_score=np.full(len(LABELS), -1.0))
 
 
 def test_catboost_with_one_score_for_several_classes_is_refused():

@@ -48,6 +48,10 @@ class LightGBMObjective:
 
     def __call__(self, scores: Any, dataset: Any) -> Any:
         """Return gradients and Hessians for `lightgbm.train`."""
+        if dataset.get_init_score() is not None:
+            raise RequestError(
+                "Leave out init_score and init_model: the objective adds the start, which would count twice."
+            )
         return self.sklearn(dataset.get_label(), scores, dataset.get_weight())
 
     def sklearn(self, labels: Any, scores: Any, weight: Any) -> Any:
