@@ -103,13 +103,15 @@ def test_more_pairs_than_the_limit_are_drawn(tmp_path: Path):
     assert torch.equal(sample.context["first"], task.samples(1, 0)["main"][0].context["first"])
 
 
-def test_a_search_from_a_csv_file_recommends_a_loss(tmp_path: Path):
+def test_a_search_from_a_csv_file_gives_a_report_and_a_module(tmp_path: Path):
     path, out = write(tmp_path / "table.csv"), tmp_path / "run"
-    settings = ["time=days", "event=died", "steps=10", "batch_size=16", "rows_per_sample=24", "rejection.steps=20"]
-    sets = [part for one in settings for part in ("--set", one)]
-    code, text, said = run(
-        "search", "survival", "--data", path, *sets, "--evaluations", 6, "--workers", 0, "--out", out
-    )
+    options = ["time=days", "event=died", "steps=10", "batch_size=16", "rows_per_sample=24"]
+    settings = ["rejection.steps=20", "ladder.share=0", "final.confirm=0", "final.compare=0", "evolution.initial=2"]
+    sets = [part for one in options + settings for part in ("--set", one)]
+    code, _, said = run("search", "survival", "--data", path, *sets, "--evaluations", 3, "--workers", 0, "--out", out)
     assert code == 0, said
-    code, text, _ = run("top", out)
-    assert "p" in text
+    code, text, said = run("export", out)
+    assert (code, "scores: Tensor, target: Tensor, events: Tensor" in text) == (0, True), said
+    code, _, said = run("report", out, "--out", tmp_path / "page.html")
+    assert code == 0, said
+    assert "difference of the scores of a pair" in (tmp_path / "page.html").read_text(encoding="utf-8")
