@@ -134,7 +134,15 @@ def run_trial(kind: str, number: int, gain: float) -> dict:
     evaluator = prepare(request, samples=False)
     function = partial(perform, evaluator.perform, planted and planted.loss, gain)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), write=True) as store:
-        store.write_settings(RunSettings(configuration, request.reference, task.name, {}, __version__))
+        store.write_settings(
+            RunSettings(
+                configuration=configuration,
+                task=request.reference,
+                title=task.name,
+                branches={},
+                release=__version__,
+            )
+        )
         dispatcher = Dispatcher(InlineWorkers(function), configuration.limits)
         record = Record(store)
         searched = compare_losses(candidates, [evaluator.make_training().seed], "valid", dispatcher, record)
