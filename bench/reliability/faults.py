@@ -56,8 +56,6 @@ FIGURES = {
     "hostile files": Figure(("promises", {"name": "data"}, "trials")),
     "folders and clocks": Figure(("promises", {"name": "folders"}, "trials")),
     "folders and clocks: history equal": Figure(("promises", {"name": "folders"}, "history_equal")),
-    "output, interrupts, ways to start": Figure(("promises", {"name": "outside"}, "trials")),
-    "output, interrupts, ways to start: history equal": Figure(("promises", {"name": "outside"}, "history_equal")),
 }
 
 

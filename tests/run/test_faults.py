@@ -101,6 +101,6 @@ def test_folders_that_are_copied_moved_or_locked_under_a_search_lose_nothing(kno
     assert shown.trials == len(faults_folders.KINDS)
 
 
-@pytest.mark.parametrize("kind", ["one line is read", "Ctrl-C"])
+@pytest.mark.parametrize("kind", ["one line is read"])
 def test_a_search_ends_as_it_would_have_whoever_reads_or_interrupts_it(kind, known, tmp_path):
     assert_kept(faults_outside.outside(tmp_path, known, 1, [kind]))
