@@ -44,7 +44,7 @@ ROWS, COUNTER = RESULTS / "away.jsonl", RESULTS / "away_exam.json"
 MOST_EXAMS = 3
 SIGNIFICANT = 0.05
 QUICK_TASK = "titanic"
-MEASURED = ("known",)
+MEASURED = ("known", "exam")
 """Parts whose figures docs/results.md repeats."""
 FIGURES = {
     **{
