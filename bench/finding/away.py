@@ -44,6 +44,7 @@ ROWS, COUNTER = RESULTS / "away.jsonl", RESULTS / "away_exam.json"
 MOST_EXAMS = 3
 SIGNIFICANT = 0.05
 QUICK_TASK = "titanic"
+SHARES = ("at_or_above_standard", "at_or_above_ladder", "below_standard", "gain_in_errors")
 MEASURED = ("known", "exam")
 """Parts whose figures docs/results.md repeats."""
 FIGURES = {
@@ -93,6 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = read_rows(path)
     found = list(judge(rows))
     result = {"rows": found, "gate": list(describe_gates(rows)), "summary": summarise(found)}
+    for part in MEASURED:
+        if not any((row["part"], row["arm"]) == (part, "default") for row in result["summary"]):
+            result["summary"].append({"part": part, "arm": "default", "searches": 0, **dict.fromkeys(SHARES)})
     emit({**result, "gate_summary": summarise_gates(result["gate"])}, arguments, _print)
 
 
@@ -307,7 +311,7 @@ def _print(result: dict[str, Any]) -> None:
             f"{row['task']:<13}{row['arm']:<28} seed {row['seed']}  {_figure(row['audit'])}  tuned {_figure(row['standard'])}, "
             f"ladder {_figure(row['ladder'])}, p = {row['p']:.3f}  {row['origin']}: {row['training']}"
         )
-    for arm in result["summary"]:
+    for arm in (one for one in result["summary"] if one["searches"]):
         shares = [f"{100 * arm[key]:.0f} %" for key in ("at_or_above_standard", "at_or_above_ladder", "below_standard")]
         print(
             f"{arm['part']:<6}{arm['arm']:<34} n = {arm['searches']}: {', '.join(shares)}; gain {_figure(arm['gain_in_errors'])}"
