@@ -89,10 +89,8 @@ class AwayTask:
         """
         splits = self.split()
         train, valid, test = (splits[name] for name in ("train", "valid", "audit" if audit else "test"))
-        width = _count_outputs(self.activation, train.target)
-        make_network = _make_picture_network if train.inputs.ndim == 4 else _make_table_network
         return autoloss.SupervisedTask(
-            lambda: make_network(train.inputs.shape[1], width),
+            lambda: self.make_network(train),
             train=(train.inputs, train.target),
             valid=(valid.inputs, valid.target),
             test=(test.inputs, test.target),
@@ -108,6 +106,11 @@ class AwayTask:
             data=autoloss.Data(rows_per_sample=128),
             name=self.name,
         )
+
+    def make_network(self, train: Items) -> nn.Module:
+        """Return a network of the task with new weights."""
+        make = _make_picture_network if train.inputs.ndim == 4 else _make_table_network
+        return make(train.inputs.shape[1], _count_outputs(self.activation, train.target))
 
 
 def spoil(items: Items, share: float, activation: Activation, rng: torch.Generator) -> Items:
