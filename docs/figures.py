@@ -73,7 +73,7 @@ def draw_scenes(foreground: str) -> None:
     names = list(scenes[0]["predictions"])
     scores = {name: _score_of(result["searches"][0], name) for name in names}
     _, axes = plt.subplots(len(scenes), 2 + len(names), figsize=(2.1 * (2 + len(names)), 2.15 * len(scenes)))
-    for row, scene in zip(axes, scenes, strict=True):
+    for place, (row, scene) in enumerate(zip(axes, scenes, strict=True)):
         pictures = [np.moveaxis(np.array(scene["image"]), 0, -1), scene["target"], *scene["predictions"].values()]
         titles = ["image", "target", *(f"{name}\n{METRICS[result['metric']]} {scores[name]:.3f}" for name in names)]
         for axis, picture, title in zip(row, pictures, titles, strict=True):
@@ -83,7 +83,7 @@ def draw_scenes(foreground: str) -> None:
             else:
                 axis.imshow(np.where(shown == 255, 0, shown), cmap=CLASSES, vmin=0, vmax=10, interpolation="nearest")
             axis.set_axis_off()
-            if row is axes[0]:
+            if place == 0:
                 axis.set_title(title, fontsize=11, color=foreground)
 
 
@@ -95,10 +95,11 @@ def draw_ladder(foreground: str) -> None:
         result = _read(name)
         rows = sorted(result["searches"][0]["comparison"], key=lambda row: row["mean"] or 0)
         labels = [row["label"].replace("baseline/", "") for row in rows]
-        colours = [GREY if row["baseline"] else BLUE for row in rows]
-        means, half = [row["mean"] or 0 for row in rows], [row["interval"] or 0 for row in rows]
-        axis.barh(labels, means, xerr=half, color=colours, ecolor=foreground, height=0.6)
-        axis.set_xlim(min(row["mean"] or 1 for row in rows) * 0.9, None)
+        for place, row in enumerate(rows):
+            colour = GREY if row["baseline"] else BLUE
+            axis.errorbar(row["mean"], place, xerr=row["interval"] or 0, fmt="o", color=colour, capsize=3)
+        axis.set_yticks(range(len(rows)), labels)
+        axis.margins(y=0.25)
         axis.set_xlabel(f"{METRICS[result['metric']]} on the test split (95 % interval)")
 
 

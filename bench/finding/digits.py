@@ -24,7 +24,7 @@ from output import Figure, emit, parse_arguments
 from problems import FEW
 from searches import EVOLUTION, make_search_parser, searched
 
-SCENES = 6
+SCENES = 3
 _SEED_0 = ("searches", {"seed": 0}, "comparison")
 FIGURES = {
     "trained": Figure(("searches", {"seed": 0}, "trained")),
