@@ -1,6 +1,6 @@
 """Draw the pictures of the README and of the pages, light and dark, from the files under bench/results/.
 
-python docs/figures.py            (needs the extra `plot`)
+python docs/figures.py            (needs matplotlib, which the extra `bench` installs)
 """
 
 from __future__ import annotations

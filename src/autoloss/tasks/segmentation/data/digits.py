@@ -100,7 +100,8 @@ def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     """
     from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
+    # With pandas at hand, the types of scikit-learn allow frames as well.
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     # The same permutation whatever the seed of the scenes.
     order = np.random.default_rng(0).permutation(len(labels))
     chosen = order[find_share(split, len(order))]
