@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Installing autoloss in .venv with everything that tests, documentation and all tasks need."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --constraint constraints.txt --editable ".[dev,docs,vision,ray,adapters,bench]"
+	$(BIN)/pip install --constraint constraints.txt --editable ".[dev,docs,vision,ray,adapters,bench,boosting]"
 	touch .venv/core $@
 
 # Another seed: make demo SEED=1
