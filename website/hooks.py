@@ -35,7 +35,7 @@ def on_files(files: Files, *, config: MkDocsConfig, **_: Any) -> Files:
         files.append(File.generated(config, place, content=write()))
     for name, place in OUTSIDE.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, place, content=re.sub(r"\]\(docs/", "](", text)))
+        files.append(File.generated(config, place, content=re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", text)))
     return files
 
 

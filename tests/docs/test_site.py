@@ -55,6 +55,17 @@ def test_every_page_is_there(site):
     }
 
 
+def test_every_picture_of_a_page_is_part_of_the_site(site):
+    shown = {
+        page: re.findall(r'(?:src|srcset)="([^"#:]+\.png)"', page.read_text(encoding="utf-8"))
+        for page in site.rglob("*.html")
+    }
+    assert sum(map(len, shown.values())) >= 6
+    assert [
+        (page.name, name) for page, names in shown.items() for name in names if not (page.parent / name).exists()
+    ] == []
+
+
 def test_nothing_is_loaded_from_elsewhere(site):
     for page in site.rglob("*.html"):
         loaded = [first or second for first, second in LOADED.findall(page.read_text(encoding="utf-8"))]
