@@ -52,7 +52,7 @@ def mask_unprintable(text: str) -> str:
 def is_text(text: str) -> bool:
     """Return whether UTF-8 can write a text; a path may hold bytes that it cannot.
 
-    >>> is_text("größe.py"), is_text("gr\udcf6\udcdfe.py")
+    >>> is_text("größe.py"), is_text(os.fsdecode(b"gr\\xf6\\xdfe.py"))
     (True, False)
     """
     try:

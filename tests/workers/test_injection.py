@@ -23,7 +23,7 @@ from autoloss.proposing.jobs import Job, RejectionBatch, Train
 from autoloss.proposing.records import Outcome, State
 from autoloss.run.loop import run_loop
 from autoloss.settings import Configuration, LimitSettings
-from autoloss.training.training import Training
+from autoloss.training.training import ItemWeights, Training
 from autoloss.workers import injection, queue
 from autoloss.workers.injection import (
     FAULTS,
@@ -155,9 +155,12 @@ def test_every_field_that_decides_a_training_decides_its_faults():
         replace(plain, step_rule="one_norm"),
         replace(plain, length=2.0),
         replace(plain, tuned_threshold=True),
+        replace(plain, paced_by="neg(y)"),
+        replace(plain, item_weights=(ItemWeights("main", "class", (1.0, 2.0)),)),
     ]
     keys = {job_key(Train("y", training)) for training in (plain, *others)}
-    assert len(keys | {job_key(Train("neg(y)", plain))}) == 2 + len(fields(Training))
+    assert len(keys | {job_key(Train("neg(y)", plain))}) == 2 + sum(field.compare for field in fields(Training))
+    assert job_key(Train("y", replace(plain, resampled=True))) == job_key(Train("y", plain))
 
 
 def test_oom_takes_more_than_the_limit_and_never_the_whole_machine():

@@ -76,14 +76,14 @@ def mean_c(x: Tensor) -> Tensor:
 
 
 def max_pool(x: Tensor) -> Tensor:
-    """Return the maximum of the 3 × 3 (× 3) neighbours of each position."""
+    """Return the maximum over each position and its neighbours."""
     # torch pads with minus infinity, so padding never wins; of equal values the first takes the gradient.
     pool = F.max_pool3d if x.ndim == 5 else F.max_pool2d
     return pool(x, kernel_size=3, stride=1, padding=1)
 
 
 def min_pool(x: Tensor) -> Tensor:
-    """Return the minimum of the 3 × 3 (× 3) neighbours of each position."""
+    """Return the minimum over each position and its neighbours."""
     return -max_pool(-x)
 
 

@@ -62,7 +62,7 @@ class Training:
     step_rule: StepRule = "recipe"
     length: float = 1.0
     tuned_threshold: bool = False
-    resampled: bool = field(default=False, compare=False)
+    resampled: bool = field(default=False, compare=False, repr=False)
     paced_by: str = ""
     item_weights: tuple[ItemWeights, ...] = ()
 

@@ -145,7 +145,7 @@ def _find_reference(standard: str, probe: Probe) -> tuple[Expression, str]:
     except FormulaError:
         pass
     usual = ENTRIES[probe.known]
-    return parse(usual.formula), usual.title
+    return parse(usual.formula), usual.title or usual.name
 
 
 def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
