@@ -255,6 +255,18 @@ def test_a_search_that_lost_is_not_told_to_search_longer_where_training_longer_d
     assert ("Train longer" in advice) == (longer > 0.7)
 
 
+def test_a_search_that_lost_is_not_told_to_search_longer_where_another_rate_does_better(tmp_path):
+    run = searched(tmp_path / "run", evaluations=3)
+    compared(run, found=LOST[0], standard=LOST[1])
+    given = Entrant("baseline/ce", "baseline/ce", baseline=True)
+    tuned = replace(given, label="baseline/ce (lr × 3)", learning_rate=3.0)
+    with Store(run, write=True) as store:
+        store.change_setting(
+            "ladder", Ladder((Rung(tuned, 1.0, (0.8,)), Rung(given, 1.0, (0.7,))), 3.0, "baseline/ce").to_dict()
+        )
+    assert "longer search" not in " ".join(map(str, summarize(open_run(run)).verdict.steps))
+
+
 def test_a_run_that_was_not_compared_is_told_to(tmp_path, capsys):
     printed = concluded(searched(tmp_path / "run", evaluations=3), capsys)
     assert printed.startswith("Not known yet")

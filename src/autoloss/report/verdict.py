@@ -234,7 +234,7 @@ def _next_steps(search: Search, best: FoundLoss, form: Form) -> list[Step]:
         longer = search.ladder and search.ladder.longer
         if longer:
             steps.append(Step(f"Train longer: {longer.entrant.label} has {longer.write_score()} on the valid split"))
-        else:
+        elif not (search.ladder and search.ladder.best is not search.ladder.given) and judgement.can_seeds_tell:
             more = ("--evaluations", f"+{search.configuration.evaluations}")
             steps.append(_advise("A longer search may find a better loss", search, "resume", *more))
     return [*steps, _advise(f"Export the best loss found, #{best.id}", search, *export)]
