@@ -25,7 +25,7 @@ SEED ?= 0
 # A finale of about a minute: the usual one takes several.
 FINALE := --set final.confirm=6 --set final.finalists=3 --set final.compare_seeds=5
 demo: .venv/core
-	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: about five minutes on two cores."
+	@echo "Searching a loss for the border score (BF1) on scenes of handwritten digits: some minutes on two cores; it says how long."
 	$(BIN)/autoloss search digits-seg --metric bf1 --evaluations 40 --seed $(SEED) $(FINALE)
 
 test: .venv/installed
