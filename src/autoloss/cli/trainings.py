@@ -148,14 +148,14 @@ def explain(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Say why a loss is ahead of the standard loss: the size of its steps, weights of items, or what a recipe would do too."""
-    from autoloss.report.explained import causes_table, controls_table, describe_weights
+    from autoloss.report.explained import causes_table, controls_table, describe_in_full
     from autoloss.run import explaining
 
     found = explaining.explain(directory, individual, seeds=seeds, workers=workers, trust=trust, say=say)
     if as_json:
         print_json(found.to_dict())
     else:
-        print_lines(*found.describe(), *describe_weights(found), *found.notes)
+        print_lines(*describe_in_full(found))
         console_of().print(causes_table(found))
         console_of().print(controls_table(found))
     if found.gain is None:

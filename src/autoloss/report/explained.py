@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from rich.table import Table
 
@@ -14,43 +13,23 @@ from autoloss.report.leaderboard import count_seeds, table
 from autoloss.report.verdict import MEANING
 from autoloss.space.loss_text import MAIN
 
-SHARE = "share: part of the gain over the standard loss, with its 95 % confidence interval"
+CAUSES = (
+    "share: part of the gain over the standard loss, with its 95 % confidence interval;\n"
+    "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has"
+)
+"""Meaning of the shares."""
 GROUPS = {
     "class": "one for each class, or for no and yes of each label",
     "confidence": "from a probability of what is right of 0 to one of 1, in {count} steps",
 }
-OWN = "weights of items count for what they add to the steps of the loss; another recipe of the standard loss for all that it has"
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """An explanation as texts.
-
-    Args:
-        label: Of the loss.
-        causes: Each with its share.
-        controls: What was trained, its mean, half the width of the mean's interval, its share, and the seeds.
-        note: Meaning of the shares.
-    """
-
-    label: str
-    sentences: Sequence[str]
-    causes: Sequence[tuple[str, str]]
-    controls: Sequence[tuple[str, str, str, str, str]]
-    note: str
+def describe_in_full(found: Explanation) -> list[str]:
+    """Return an explanation in sentences."""
+    return [*found.describe(), *_describe_weights(found), *found.notes]
 
 
-def explain_in_short(found: Explanation | None) -> Explained | None:
-    """Return an explanation as texts; None where there is none."""
-    if found is None:
-        return None
-    sentences = [*found.describe(), *describe_weights(found), *found.notes]
-    return Explained(
-        found.loss.entrant.label, sentences, list_causes(found), list(list_controls(found)), f"{SHARE}; {OWN}."
-    )
-
-
-def describe_weights(found: Explanation) -> Iterator[str]:
+def _describe_weights(found: Explanation) -> Iterator[str]:
     """Yield what the loss weighs items by, where it weighs them."""
     for control, _ in found.controls:
         for branch, grouping, weights in control.entrant.item_weights if control.kind == "items" else ():
@@ -80,7 +59,7 @@ def _write(row: Row) -> tuple[str, str]:
 
 def causes_table(found: Explanation) -> Table:
     """Return a table of the share of each cause."""
-    return table("What the gain is owed to", ("cause", "share"), list_causes(found), f"{SHARE}\n{OWN}", {"cause"})
+    return table("What the gain is owed to", ("cause", "share"), list_causes(found), CAUSES, {"cause"})
 
 
 def controls_table(found: Explanation) -> Table:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from operator import attrgetter
+from types import SimpleNamespace
 
 from autoloss import __version__
 from autoloss.numbers import figure
 from autoloss.report.page.charts import Chart, Layer, axis, steps
 from autoloss.report.page.contents import TIME
 from autoloss.report.page.figures import follow_best, list_scores
-from autoloss.report.summary import Summary, summarize
+from autoloss.report.summary import summarize
 from autoloss.run.results import Search
 from autoloss.settings import Configuration, setting_names
 
@@ -20,34 +20,15 @@ COLOURS = 4
 """Colours of the style sheet; further runs have dashed lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsContents:
-    """Contents of the page of several runs.
-
-    Args:
-        run: Their names.
-        warning: The reason why scores cannot be compared; empty if they can.
-        runs: Name of a run → its summary.
-        settings: Setting → its value in each run, for settings that differ.
-    """
-
-    run: str
-    release: str
-    written: str
-    warning: str
-    runs: Mapping[str, Summary]
-    settings: Mapping[str, Sequence[str]]
-    chart: Chart | None
-    live: bool = False
-
-
-def gather_runs(searches: Sequence[Search]) -> RunsContents:
-    """Gather the contents of the page of several runs."""
+def gather_runs(searches: Sequence[Search]) -> SimpleNamespace:
+    """Gather the contents of the page of several runs, for `comparison.html` alone."""
     names = _name_runs(searches)
     values = zip(*(_write_settings(search.configuration) for search in searches), strict=True)
     judged = {(search.settings.title, str(search.settings.task.options.get("metric", ""))) for search in searches}
     is_alike = len(judged) == 1
-    return RunsContents(
+    return SimpleNamespace(
+        template="comparison.html",
+        live=False,
         run=" and ".join(names),
         release=__version__,
         written=time.strftime(TIME),

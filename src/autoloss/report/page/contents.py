@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 from autoloss.comparison.table import Row
 from autoloss.numbers import counted, duration
-from autoloss.report.explained import Explained, explain_in_short
 from autoloss.report.failures import group_failures
-from autoloss.report.lineage import Step, find_promotion_source, lineage
+from autoloss.report.lineage import find_promotion_source, lineage
 from autoloss.report.page import figures
 from autoloss.report.page.charts import Axis, Chart, axis
-from autoloss.report.page.scenes import Scenes, read_scenes
+from autoloss.report.page.scenes import read_scenes
 from autoloss.report.page.shapes import Shape, draw_shape
-from autoloss.report.readable import Readable, simplify_formulas
+from autoloss.report.readable import simplify_formulas
 from autoloss.report.shares import (
     count_trainings,
     describe_factors,
@@ -38,59 +35,8 @@ EXAMPLES = 12
 TIME = "%Y-%m-%d %H:%M"
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Contents of the page of a run.
-
-    Args:
-        run: Name of its folder.
-        written: Time of the reading, as text.
-        live: True if the page is served and updates itself.
-        badge: Label of the best loss: winner, best found or best so far.
-        formulas: Text of a formula → its forms.
-        factor: Description of the factors in the formulas of the best loss; empty if there are none.
-        notes: Explanations of the columns of the comparison.
-        axis: Axis of the intervals in the comparison.
-        explained: Why a loss is ahead of the standard loss; None where that was not asked.
-        running: Id, loss, fidelity, and age as text, of each candidate in training.
-        rankings: Share of the schedule → the best losses at it; scores at different shares are not comparable.
-        by_size: Score against size, with the hall of fame as a line; None if no loss has a score.
-        family: The ancestors of the best loss, the oldest first, and itself last.
-        offspring: Id, loss, fidelity, score and `promoted`, for the first of `offspring_count` offspring.
-    """
-
-    summary: Summary
-    run: str
-    release: str
-    seed: int
-    written: str
-    live: bool
-    badge: str
-    formulas: Mapping[str, Readable]
-    facts: Mapping[str, str]
-    factor: str
-    notes: Sequence[str]
-    axis: Axis | None
-    explained: Explained | None
-    damaged: Sequence[str]
-    running: Sequence[Mapping[str, Any]]
-    over_time: Sequence[Chart]
-    funnel: Sequence[figures.Stage]
-    failures: Mapping[str, Sequence[Mapping[str, Any]]]
-    hall: Sequence[ListedLoss]
-    by_size: Chart | None
-    rankings: Mapping[float, Sequence[ListedLoss]]
-    operators: Sequence[figures.Trend]
-    family: Sequence[Step]
-    offspring: Sequence[Mapping[str, Any]]
-    offspring_count: int
-    curves: Sequence[Chart]
-    shapes: Sequence[Shape]
-    scenes: Scenes | None
-
-
-def gather_contents(reader: Reader, *, live: bool = False, now: float | None = None) -> Contents:
-    """Gather the contents of the page of a run.
+def gather_contents(reader: Reader, *, live: bool = False, now: float | None = None) -> SimpleNamespace:
+    """Gather the contents of the page of a run, for `main.html` alone.
 
     Args:
         live: True if the page is served and updates itself.
@@ -108,11 +54,11 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
     ]
     shown = [*(step.candidate.loss for step in family), *(row["loss"] for row in (*born[:OFFSPRING], *running))]
     badge = "best found" if search.confirmed else "best so far"
-    return Contents(
+    return SimpleNamespace(
+        template="page.html",
         summary=summary,
         run=search.directory.absolute().name,
         release=search.settings.release,
-        seed=search.configuration.seed,
         written=time.strftime(TIME, time.localtime(now)),
         live=live,
         badge="winner" if search.judgement.is_win else badge,
@@ -121,7 +67,6 @@ def gather_contents(reader: Reader, *, live: bool = False, now: float | None = N
         factor="" if best is None else describe_factors(best.formula.found),
         notes=[MEANING, *describe_p_values(search.comparison, search.judgement)] if search.comparison else [],
         axis=_find_axis(search),
-        explained=explain_in_short(search.explanation),
         damaged=list(reader.damaged),
         running=running,
         over_time=figures.over_time(search, figures.baseline_on_valid(search, reader.trainings)),

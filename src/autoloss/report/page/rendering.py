@@ -6,33 +6,36 @@ import base64
 import functools
 import hashlib
 from importlib.resources import files
+from types import SimpleNamespace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from autoloss.numbers import counted, figure
+from autoloss.report.explained import CAUSES, describe_in_full, list_causes, list_controls
 from autoloss.report.failures import describe_end
 from autoloss.report.leaderboard import count_seeds, write_p_value
 from autoloss.report.page.charts import SIZE
-from autoloss.report.page.comparing import RunsContents
-from autoloss.report.page.contents import Contents
 from autoloss.report.shares import at_share, write_score
 from autoloss.report.verdict import write_mean
 
 GENERATOR = b'<meta name="generator" content="autoloss'
 """Bytes by which a file is recognised as a report."""
-FILTERS = (at_share, count_seeds, counted, describe_end, figure, write_mean, write_p_value, write_score)
+FILTERS = (
+    *(at_share, count_seeds, counted, describe_end, figure, write_mean, write_p_value, write_score),
+    *(describe_in_full, list_causes, list_controls),
+)
 _FOLDER = files("autoloss.report.page").joinpath("templates")
 
 
-def page(contents: Contents | RunsContents) -> str:
+def page(contents: SimpleNamespace) -> str:
     """Return the page of a run or of several runs as one HTML document."""
-    template = _environment().get_template("page.html" if isinstance(contents, Contents) else "comparison.html")
     style, script = _asset("style.css"), _asset("page.js")
+    template = _environment().get_template(contents.template)
     return template.render(c=contents, style=style, script=script, policy=policy(live=contents.live))
 
 
-def main(contents: Contents) -> str:
+def main(contents: SimpleNamespace) -> str:
     """Return the main part of the page, to replace that of an open page."""
     return _environment().get_template("main.html").render(c=contents)
 
@@ -63,7 +66,7 @@ def policy(*, live: bool) -> str:
 def _environment() -> Environment:
     loader = PackageLoader("autoloss.report.page", "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals |= {"SIZE": SIZE}
+    made.globals |= {"SIZE": SIZE, "CAUSES": CAUSES}
     made.filters |= {function.__name__: function for function in FILTERS}
     return made
 

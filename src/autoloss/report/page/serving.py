@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloss.errors import RequestError, RunError
-from autoloss.report.page.contents import Contents, gather_contents
+from autoloss.report.page.contents import gather_contents
 from autoloss.report.page.rendering import main, page, policy, render_warning
 from autoloss.store.read import Reader
 
@@ -56,7 +56,7 @@ class Live:
         self._session = secrets.token_hex(4)
         self._number = 0
         self._trouble = ""
-        self._contents: Contents = gather_contents(self._reader, live=True)
+        self._contents = gather_contents(self._reader, live=True)
         self._next_look = clock() + LOOK_SECONDS
 
     def whole(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from autoloss.atomic_files import write_text
@@ -50,7 +49,7 @@ def write_report(
         problem = f"No loss of the run in {directory} has a score yet, so there are no scenes. Leave them out."
         raise RequestError(problem, argument="scenes")
     if scenes and best is not None and contents.scenes is None:
-        contents = replace(contents, scenes=make_scenes(Search(reader, trust=trust), best.formula.found, say))
+        contents.scenes = make_scenes(Search(reader, trust=trust), best.formula.found, say)
     write_text(path, page(contents))
     return path, list(reader.damaged)
 
