@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloss.formulas.export import to_json, to_latex, to_python, write_line
+from autoloss.formulas.export import to_json, to_latex, to_python
 from autoloss.formulas.simplify import simplify
+from autoloss.formulas.statements import write_line
 from autoloss.formulas.terms import to_term
 from autoloss.proposing.attempts import draw_attempt
 from autoloss.proposing.history import History

@@ -9,7 +9,6 @@ from autoloss.space.derivatives import differentiate
 from autoloss.space.loss import Loss
 from autoloss.space.objective import Objective, prepare_objective
 from autoloss.space.parsing import parse
-from autoloss.space.ranges import REAL
 
 CROSS_ENTROPY = "-y * log(p)"
 BINARY = "-y*log(p) - (1-y)*log(1-p)"
@@ -36,15 +35,13 @@ def draw(link, rows=60, seed=0):
 
 
 def prepare(formula, link, labels, weight=None, **options):
-    known = differentiate(parse(formula), {"y": REAL, "p": REAL} if link == "none" else None)
-    return prepare_objective(known.value, known.slopes, link, labels, weight, **options)
+    return prepare_objective(differentiate(parse(formula)), link, labels, weight, **options)
 
 
 def bare(formula, link):
     """An objective as it is written, without a start or a factor."""
-    known = differentiate(parse(formula), {"y": REAL, "p": REAL} if link == "none" else None)
     center, unit = (4.0, 2.5) if link == "none" else (0.0, 1.0)
-    return Objective(known.value, known.slopes, link, np.zeros(LINKS[link]), center=center, unit=unit)
+    return Objective(differentiate(parse(formula)), link, np.zeros(LINKS[link]), center=center, unit=unit)
 
 
 @pytest.mark.parametrize("link", LINKS)

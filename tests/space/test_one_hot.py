@@ -11,7 +11,7 @@ import torch
 
 from autoloss import zoo
 from autoloss.errors import RequestError
-from autoloss.formulas.export import write_line
+from autoloss.formulas.statements import write_line
 from autoloss.proposing.initialization import initial_expression
 from autoloss.proposing.mutation import mutate
 from autoloss.space import loss as loss_module

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from autoloss.errors import RequestError, unknown
-from autoloss.formulas.notations import LINE
 from autoloss.formulas.objective_file import write_objective_file
 from autoloss.formulas.python_file import clean_text, write_file
 from autoloss.formulas.simplify import escape_latex, simplify_loss
-from autoloss.formulas.statements import compute_number
+from autoloss.formulas.statements import write_line
 from autoloss.formulas.terms import to_term
-from autoloss.formulas.writing import Written
-from autoloss.space.expression import CONSTANT, Expression
+from autoloss.space.expression import CONSTANT
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
 from autoloss.space.loss_text import MAIN, join_branches
@@ -119,24 +116,6 @@ def to_latex(loss: Loss, forms: Mapping[str, BranchForm], *, title: str, facts: 
         title=clean_text(title),
         facts="\n".join(f"% {clean_text(label)}: {clean_text(text)}" for label, text in facts.items()) or "%",
         lines=" \\\\\n".join(lines),
-    )
-
-
-def write_line(tree: Expression) -> str:
-    """Write a tree as it is on one line, `-y·log(p)`; only numbers made of the constant 1 are computed."""
-    stack: list[Written] = []
-    for symbol in reversed(tree.symbols):
-        if isinstance(symbol, str):
-            stack.append(LINE.write_number(Fraction(1)) if symbol == CONSTANT else LINE.write_leaf(symbol))
-            continue
-        operands = [stack.pop() for _ in range(symbol.arity)]
-        number = compute_number(symbol, operands)
-        stack.append(LINE.write_operation(symbol, operands) if number is None else LINE.write_number(number))
-    line = stack.pop()
-    return (
-        line.text
-        if tree.factor == 1
-        else LINE.write_product([LINE.write_number(Fraction(str(tree.factor))), line]).text
     )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from autoloss.errors import RequestError, unknown
 from autoloss.formulas.functions import select_functions
 from autoloss.formulas.python_file import TITLE_LENGTH, clean_text, wrap, write_docstring
-from autoloss.space import boosting, objective
-from autoloss.space.derivatives import Formula, differentiate, write_statements
+from autoloss.formulas.statements import PYTHON, write_line
+from autoloss.formulas.writing import Call, call_by_name
+from autoloss.space import boosting, derivatives, objective
+from autoloss.space.derivatives import differentiate
 from autoloss.space.form import BranchForm
 from autoloss.space.loss import Loss
-from autoloss.space.ranges import REAL
+from autoloss.space.operators import Operator
 
 LIBRARIES = tuple(boosting.OBJECTIVES)
-
 _USE = {
     "lightgbm": """\
     objective = make_objective(labels)
@@ -46,6 +48,17 @@ objective=objective.sklearn, base_score=objective.parameters['base_score'].""",
 With weights: make_objective(labels, weight), and the same sample_weight in fit.""",
 }
 
+_IMPORTS = """\
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any"""
+
+_FORMULA = '''\
+def formula(y: Jet, p: Jet) -> Jet:
+    """Return the formula at each element."""
+    return {line}'''
+
 _MAKE = '''\
 def make_objective(labels: Any, weight: Any = None, *, classes: int | None = None, **options: Any) -> {adapter}:
     """Return the objective for a training set, checked on its labels.
@@ -59,7 +72,7 @@ def make_objective(labels: Any, weight: Any = None, *, classes: int | None = Non
             start="loss", "standard" or numbers; standardise=True, of numbers.
     """
     link = choose_link("{library}", "{activation}", labels, classes)
-    return {adapter}(prepare_objective(value, slopes, link, labels, weight, classes=classes, **options))'''
+    return {adapter}(prepare_objective(formula, link, labels, weight, classes=classes, **options))'''
 
 
 def write_objective_file(
@@ -88,14 +101,15 @@ def write_objective_file(
         raise RequestError(
             f"The branch {branch!r} is of boxes, pairs, borders or leaves of its own; an objective needs rows with one target."
         )
-    formula = differentiate(tree, {"y": REAL, "p": REAL} if form.activation == "none" else None)
+    differentiate(tree)
     adapter = boosting.OBJECTIVES[library].__name__
     labels = "Numbers." if form.activation == "none" else "0 and 1, or the numbers of the classes."
     make = _MAKE.format(adapter=adapter, labels=labels, library=library, activation=form.activation)
-    functions, used = select_functions(make, _read_sources())
+    formula = _FORMULA.format(line=write_line(tree, replace(PYTHON, call=_call_jet)))
+    functions, used = select_functions(f"{formula}\n{make}", _read_sources())
     constants = [
         f"{name} = {value!r}".replace("'", '"')
-        for name, value in vars(objective).items()
+        for name, value in {**vars(derivatives), **vars(objective)}.items()
         if name.isupper() and name in used
     ]
     kind = "values" if form.activation == "none" else "classes"
@@ -115,37 +129,24 @@ def write_objective_file(
         [
             write_docstring(said),
             "from __future__ import annotations",
-            "from collections.abc import Callable\nfrom dataclasses import dataclass, replace\nfrom typing import Any",
+            _IMPORTS,
             "import numpy as np",
             "\n".join(constants),
         ]
     )
-    return "\n\n\n".join([head, *_write_formula(formula), *functions, make]) + "\n"
+    return "\n\n\n".join([head, *functions, formula, make]) + "\n"
 
 
 def _read_sources() -> dict[str, str]:
     """Return the sources of what the package itself runs, by name."""
     found = {
         name: inspect.getsource(member)
-        for module in (objective, boosting)
+        for module in (derivatives, objective, boosting)
         for name, member in vars(module).items()
         if (inspect.isclass(member) or inspect.isfunction(member)) and member.__module__ == module.__name__
     }
     return {name: text.replace("RequestError", "ValueError") for name, text in found.items()}
 
 
-def _write_formula(formula: Formula) -> list[str]:
-    value, first, second = formula.results
-    return [
-        _write_function(formula, "value(y, p)", "Return the formula at each element.", [value]),
-        _write_function(formula, "slopes(y, p)", "Return its first and second derivative by p.", [first, second]),
-    ]
-
-
-def _write_function(formula: Formula, head: str, says: str, wanted: Sequence[int]) -> str:
-    statements, results = write_statements(formula, wanted)
-    for place, position in enumerate(wanted):
-        if formula.instructions[position].function == "number":
-            results[place] = f"np.full_like(p, {results[place]})"
-    body = [f'"""{says}"""', *statements, f"return {', '.join(results)}"]
-    return "\n".join([f"def {head}:", *(f"    {line}" for line in body)])
+def _call_jet(operator: Operator) -> Call:
+    return call_by_name("absolute" if operator.name == "abs" else operator.name, operator.arity)

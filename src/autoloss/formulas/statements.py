@@ -17,6 +17,7 @@ import torch
 
 from autoloss.formulas.constants import evaluate_exactly
 from autoloss.formulas.functions import RESERVED, get_call_name, is_own
+from autoloss.formulas.notations import LINE
 from autoloss.formulas.writing import SIGN, Notation, Written, call_by_name
 from autoloss.space.expression import CONSTANT, Expression
 from autoloss.space.operators import Operator
@@ -70,6 +71,22 @@ def compute_number(operator: Operator, operands: Sequence[Written]) -> Fraction 
         return None
     value = evaluate_exactly(operator.name, values)
     return None if value is None or max(abs(value.numerator), value.denominator) > EXACT else value
+
+
+def write_line(tree: Expression, notation: Notation = LINE) -> str:
+    """Write a tree as it is on one line, `-y·log(p)`; only numbers made of the constant 1 are computed."""
+
+    def write_leaf(name: str) -> Written:
+        return notation.write_number(Fraction(1)) if name == CONSTANT else notation.write_leaf(name)
+
+    def write_node(operator: Operator, operands: list[Written]) -> Written:
+        number = compute_number(operator, operands)
+        return notation.write_operation(operator, operands) if number is None else notation.write_number(number)
+
+    line = tree.fold(write_leaf, write_node)
+    if tree.factor != 1:
+        line = notation.write_product([notation.write_number(Fraction(str(tree.factor))), line])
+    return line.text
 
 
 class Statements:

@@ -168,14 +168,7 @@ def call(operator: Operator | str, *parts: Term) -> Term:
 
 def to_term(expression: Expression) -> Term:
     """Return the tree as a term, node by node."""
-    stack: list[Term] = []
-    for symbol in reversed(expression.symbols):
-        if isinstance(symbol, str):
-            stack.append(ONE if symbol == CONSTANT else variable(symbol))
-            continue
-        parts = [stack.pop() for _ in range(symbol.arity)]
-        stack.append(_convert_node(symbol, parts))
-    tree = stack.pop()
+    tree = expression.fold(lambda name: ONE if name == CONSTANT else variable(name), _convert_node)
     # The number as people read it: 0.25 is a quarter, not the nearest binary fraction.
     return tree if expression.factor == 1 else product(number(Fraction(str(expression.factor))), tree)
 

@@ -62,7 +62,7 @@ class Expression:
 
     def __str__(self) -> str:
         """Return the prefix text, `neg(mul(y, log(p)))` or `0.250 * log(p)`, which parses back to an equal tree."""
-        tree = _fold(self.symbols, lambda name: name, lambda operator, parts: f"{operator.name}({', '.join(parts)})")
+        tree = self.fold(lambda name: name, lambda operator, parts: f"{operator.name}({', '.join(parts)})")
         return add_factor(tree, self.factor)
 
     @property
@@ -83,7 +83,7 @@ class Expression:
     @property
     def depth(self) -> int:
         """The largest number of operators on a path from the root to a leaf."""
-        return _fold(self.symbols, lambda name: 0, lambda operator, parts: 1 + max(parts))
+        return self.fold(lambda name: 0, lambda operator, parts: 1 + max(parts))
 
     def end(self, node: int) -> int:
         """Return the position after the last symbol of the subtree at `node`."""
@@ -114,6 +114,17 @@ class Expression:
         """Return the tree with this factor instead of its own."""
         return Expression(self.symbols, factor)
 
+    def fold(self, at_leaf: Callable[[str], T], at_operator: Callable[[Operator, list[T]], T]) -> T:
+        """Combine values from the leaves up to the root, without recursion; right operands come before left ones."""
+        stack: list[T] = []
+        for symbol in reversed(self.symbols):
+            if isinstance(symbol, str):
+                stack.append(at_leaf(symbol))
+            else:
+                parts = [stack.pop() for _ in range(symbol.arity)]
+                stack.append(at_operator(symbol, parts))
+        return stack.pop()
+
     def canonical(self) -> Expression:
         """Return the tree with the operands of `add` and `mul` sorted.
 
@@ -123,7 +134,7 @@ class Expression:
         def join(operator: Operator, parts: list[Expression]) -> Expression:
             return build(operator, *(sorted(parts, key=str) if operator.name in COMMUTATIVE else parts))
 
-        return _fold(self.symbols, leaf, join).scaled(self.factor)
+        return self.fold(leaf, join).scaled(self.factor)
 
     def holds(self, leaves_and_roles: Mapping[str, Role]) -> bool:
         """Return whether the tree depends on both prediction and target (Section 3.1)."""
@@ -153,8 +164,7 @@ class Expression:
 
     def compute(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Compute what `evaluate` does, unchecked; leaves of an element-wise tree may be broadcast, such as a y of shape ()."""
-        value = _fold(
-            self.symbols,
+        value = self.fold(
             lambda name: torch.ones_like(next(iter(tensors.values()))) if name == CONSTANT else tensors[name],
             lambda operator, parts: operator.function(*parts),
         )
@@ -226,22 +236,6 @@ class Alphabet:
                 raise unknown("operator", name, operators)
         roles = {name: Role(role) for name, role in values["roles"].items()}
         return cls(roles, tuple(operators[name] for name in values["operators"]))
-
-
-def _fold(
-    symbols: tuple[Symbol, ...],
-    at_leaf: Callable[[str], T],
-    at_operator: Callable[[Operator, list[T]], T],
-) -> T:
-    """Combine values from the leaves up to the root, without recursion."""
-    stack: list[T] = []
-    for symbol in reversed(symbols):
-        if isinstance(symbol, str):
-            stack.append(at_leaf(symbol))
-        else:
-            parts = [stack.pop() for _ in range(symbol.arity)]
-            stack.append(at_operator(symbol, parts))
-    return stack.pop()
 
 
 def _check_leaves(expression: Expression, tensors: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,6 @@ from autoloss.space.derivatives import differentiate
 from autoloss.space.expression import Expression
 from autoloss.space.objective import choose_link, prepare_objective
 from autoloss.space.options import ACTIVATIONS
-from autoloss.space.ranges import REAL
 
 OLDEST = {"lightgbm": (4, 0), "xgboost": (3, 1), "catboost": (1, 2)}
 """Releases that take these objectives: a function in LightGBM, the start of each class in XGBoost, NumPy arrays in CatBoost."""
@@ -36,9 +35,8 @@ def make_library_objective(
         raise unknown("activation", activation, ACTIVATIONS)
     if strange := sorted(set(options) - {"hessian", "floor", "scale", "start", "standardise"}):
         raise unknown("option of an objective", strange[0], ("hessian", "floor", "scale", "start", "standardise"))
-    formula = differentiate(tree, {"y": REAL, "p": REAL} if activation == "none" else None)
     link = choose_link(library, activation, labels, classes)
-    objective = prepare_objective(formula.value, formula.slopes, link, labels, weight, classes=classes, **options)
+    objective = prepare_objective(differentiate(tree), link, labels, weight, classes=classes, **options)
     return OBJECTIVES[library](objective)
 
 

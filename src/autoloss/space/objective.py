@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoloss.errors import RequestError
+from autoloss.space.derivatives import Jet, lift
 
 HESSIANS = ("true", "abs", "standard", "ones")
 SCALES = ("standard", "mean", "none")
@@ -29,8 +30,7 @@ class Objective:
     """Gradients and Hessians of a loss by the scores of N rows, K scores each.
 
     Args:
-        value: The formula of y and p.
-        slopes: Its first and second derivative by p.
+        formula: Of y and p.
         link: `logistic`, one score of two classes, whose formula is summed over both; `softmax` or `sigmoid`, a score for each
             class; `none`, a number.
         start: The score that boosting starts from, (K,).
@@ -41,8 +41,7 @@ class Objective:
         normalise: Divide gradients and Hessians of each call by the mean Hessian.
     """
 
-    value: Callable[..., Any]
-    slopes: Callable[..., Any]
+    formula: Callable[[Jet, Jet], Jet]
     link: str
     start: Any
     factor: float = 1.0
@@ -78,10 +77,14 @@ class Objective:
         if self.link == "none":
             p = (p - self.center) / self.unit
         with np.errstate(all="ignore"):
-            value = self.value(y, p)
+            (value,) = self._evaluate(y, p, "value")
             if self.link == "logistic":
-                value = value + self.value(1 - y, self.predict(-scores))
+                value = value + self._evaluate(1 - y, self.predict(-scores), "value")[0]
         return self.factor * value.sum(axis=1)
+
+    def _evaluate(self, y: Any, p: Any, *parts: str) -> list[Any]:
+        found = lift(self.formula(lift(y), Jet(lambda: p, lambda: 1.0)))
+        return [np.broadcast_to(getattr(found, part), p.shape) for part in parts]
 
     def slope_scores(self, scores: Any, labels: Any) -> Any:
         """Return the loss's first and second derivatives by each score, and the standard Hessian, all (N, K).
@@ -92,11 +95,11 @@ class Objective:
         y, p = self.encode(labels), self.predict(scores)
         with np.errstate(all="ignore"):
             if self.link == "none":
-                first, second = self.slopes(y, (p - self.center) / self.unit)
+                first, second = self._evaluate(y, (p - self.center) / self.unit, "first", "second")
                 first, second, standard = first / self.unit, second / self.unit**2, np.ones_like(p)
             elif self.link == "softmax":
                 standard = p * (1 - p)
-                slope, curve = self.slopes(y, p)
+                slope, curve = self._evaluate(y, p, "first", "second")
                 above = slope - (slope * p).sum(axis=1, keepdims=True)
                 first, bend = p * above, curve * p + slope
                 # The derivative by the score itself of what is weighted by p.
@@ -105,9 +108,9 @@ class Objective:
             else:
                 # 1 - p would lose the digits of a small probability.
                 q = self.predict(-scores)
-                slope, curve = self.slopes(y, p)
+                slope, curve = self._evaluate(y, p, "first", "second")
                 if self.link == "logistic":
-                    other, bend = self.slopes(1 - y, q)
+                    other, bend = self._evaluate(1 - y, q, "first", "second")
                     slope, curve = slope - other, curve + bend
                 standard = p * q
                 first = slope * standard
@@ -287,8 +290,7 @@ def _descend(objective: Objective, values: Any, totals: Any) -> Any:
 
 
 def prepare_objective(
-    value: Callable[..., Any],
-    slopes: Callable[..., Any],
+    formula: Callable[[Jet, Jet], Jet],
     link: str,
     labels: Any,
     weight: Any = None,
@@ -315,8 +317,7 @@ def prepare_objective(
     center = float(standard[0]) if link == "none" and standardise else 0.0
     unit = float(np.sqrt(np.average((labels - center) ** 2, weights=weight))) if link == "none" and standardise else 1.0
     objective = Objective(
-        value,
-        slopes,
+        formula,
         link,
         standard,
         center=center,

@@ -105,14 +105,10 @@ class _Recorder:
         return self.finish(AREA_REGISTERS if I_REGISTER in self.registers.values() else (P_REGISTER,), needs_total)
 
     def forward(self, expression: Expression) -> Scaled:
-        stack: list[Scaled] = []
-        for symbol in reversed(expression.symbols):
-            if isinstance(symbol, str):
-                stack.append(ONE if symbol == CONSTANT else unscaled(self.registers[symbol]))
-            else:
-                parts = [stack.pop() for _ in range(symbol.arity)]
-                stack.append(FORWARD[symbol.name](self.writer, *parts))
-        return stack.pop()
+        return expression.fold(
+            lambda name: ONE if name == CONSTANT else unscaled(self.registers[name]),
+            lambda operator, parts: FORWARD[operator.name](self.writer, *parts),
+        )
 
     def add_total(self, root: Scaled, masked: bool) -> None:
         """Sum the output, and start the backward pass with the derivative of the sum."""
