@@ -385,7 +385,7 @@ def test_a_search_starts_from_what_its_user_knows(tmp_path, monkeypatch, capsys)
     known = ["--start", "formulas.txt", "--size-limit", 9, "--without", "max_pool,min_pool", "--also", "digest"]
     assert run("search", "both.py:task", *started, *known, "--operators", "ops.py:squash", "--frozen", "reg=p * y") == 0
     printed = capsys.readouterr().out
-    assert "Starts from baseline/ce: g " in printed
+    assert "Starts from 1 known loss: baseline/ce (g " in printed
     assert "Does not start from y * log(p): too little gain (g " in printed
     assert "digest" in printed
     configuration = autoloss.run.results.open_run("run").configuration

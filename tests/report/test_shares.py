@@ -149,15 +149,16 @@ def panel_text(shown: Progress) -> str:
     return console.export_text()
 
 
-def test_the_line_of_a_search_fits_eighty_columns_and_names_the_share_of_the_best():
+def test_the_line_of_a_search_says_how_far_the_best_against_the_standard_loss_and_the_time_of_all_that_follows():
     best = Individual(candidate(88, CE, fidelity=0.125), replace(scored(0.211), fidelity=0.125))
     rungs = {0.125: 92, 1.0: 1}
     assert line(progress(rungs=rungs, best=best)) == (
-        "trained 12.5 of 40 · 92 short, 1 whole · best 0.2110 at 1/8 · ETA 11 min 00 s"
+        "12.5 of 40 trainings · best 0.2110 at 0.125 of the schedule · about 11 min 00 s left"
     )
-    assert len(line(progress(rungs=rungs, best=best))) < 80
     whole = Individual(candidate(89, CE), scored(0.8105))
-    assert "best 0.8105 whole" in line(progress(rungs=rungs, best=whole))
+    ended = line(progress(rungs=rungs, best=whole, final=25, standard=0.7712))
+    assert ended == "12.5 of 40 trainings · best 0.8105 · standard loss 0.7712 · about 21 min 00 s left"
+    assert len(ended) < 100
     assert "12.5 of 40 training equivalents · 92 short, 1 whole" in panel_text(progress(rungs=rungs, best=whole))
     assert "4321 losses drawn" in line(progress(rungs={0.125: 0, 1.0: 0}, trained=0.0, trained_here=0.0))
 

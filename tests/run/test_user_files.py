@@ -12,7 +12,7 @@ import autoloss
 from autoloss.errors import RequestError, RunError
 from autoloss.report.page.scenes import COUNT
 from autoloss.report.page.writing import write_report
-from autoloss.run.resolving import operator_table
+from autoloss.run.resolving import load_task, operator_table
 from autoloss.run.user_files import importable_files, load_object
 from autoloss.store.run_settings import TaskReference
 from tests.report.written import searched
@@ -281,3 +281,24 @@ def test_two_threads_of_a_process_do_not_search_at_once(call, tmp_path):
     thread.join()
     scores = [[(one.formula, one.score) for one in history] for history in (refused[-1], found.history)]
     assert scores[0] == scores[1]
+
+
+NAMELESS = """
+from tests.tasks.test_supervised import accuracy, network, rows
+
+import autoloss
+
+task = mine = autoloss.SupervisedTask(network, rows(0), rows(1), "softmax", accuracy)
+"""
+
+
+@pytest.mark.parametrize(("variable", "name"), [("task", "churn"), ("mine", "mine")])
+def test_a_task_without_a_name_has_that_of_its_file_or_variable(variable, name, tmp_path):
+    (tmp_path / "churn.py").write_text(NAMELESS)
+    assert load_task(TaskReference(f"{tmp_path}/churn.py:{variable}")).name == name
+
+
+def test_a_task_object_without_a_name_has_that_of_its_metric():
+    from tests.tasks.test_supervised import task
+
+    assert (task().name, task(name="own").name) == ("accuracy", "own")

@@ -129,7 +129,7 @@ def resume(
 
 
 def _conclude(found: Search, as_json: bool) -> None:
-    """Print the result of a run, the judgement first."""
+    """Print the result of a run: what was found, the judgement, and last what is recommended and the commands to go on."""
     from autoloss.report.summary import summarize
 
     summary = summarize(found)
@@ -138,13 +138,12 @@ def _conclude(found: Search, as_json: bool) -> None:
         return
     from autoloss.report.leaderboard import comparison_of, top_table
 
-    advice = found.recommendation
-    if advice is not None:
-        print_lines(f"Recommended: {advice.describe()}")
-    print_lines(*summary.verdict.text, f"The search ended: {found.end}.")
     tables = [top_table(found, summary.top)]
     if found.comparison:
         tables.append(comparison_of(found, "On the test split, new training seeds"))
     for table in tables:
         console_of().print(table)
-    print_lines(*map(str, summary.verdict.steps))
+    print_lines(*summary.verdict.text, f"The search ended: {found.end}.", *map(str, summary.verdict.steps))
+    advice, commands = found.recommendation, summary.commands
+    print_lines(*([] if advice is None else ["", f"Recommended: {advice.describe()}"]))
+    print_lines(*(f"{what.capitalize()}: {command}" for what, command in commands.items()))

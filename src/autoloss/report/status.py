@@ -14,7 +14,7 @@ from autoloss.comparison.retrain import Pace
 from autoloss.numbers import duration, figure
 from autoloss.report.shares import write_score
 from autoloss.report.terminal import Harmless
-from autoloss.run.progress import Finale, Progress
+from autoloss.run.progress import Finale, Progress, describe_rest
 
 Shown = Progress | Finale | Pace
 BAR_WIDTH = 40
@@ -86,16 +86,8 @@ def line(progress: Shown) -> str:
         case Pace():
             of = "" if progress.steps is None else f"/{progress.steps}"
             return f"{progress.label} · step {progress.step}{of} · loss {progress.loss:.4g}"
-        case Finale():
-            return f"confirming and comparing: {_count(progress)} · ETA {duration(progress.eta_seconds)}"
-    parts = [
-        f"trained {progress.trained:.4g} of {progress.budget}",
-        _count_ended(progress),
-        # Before the first score, only the number of losses drawn changes.
-        f"best {_write_best(progress)}" if progress.best else f"{progress.sampled} losses drawn",
-        f"ETA {duration(progress.eta_seconds)}",
-    ]
-    return " · ".join(filter(None, parts))
+        case _:
+            return progress.describe()
 
 
 def panel(progress: Shown) -> Table:
@@ -111,7 +103,7 @@ def panel(progress: Shown) -> Table:
 def _list_rows(progress: Shown) -> dict[str, RenderableType]:
     if isinstance(progress, Pace):
         return {"training": line(progress)}
-    time = f"{duration(progress.seconds)} · ETA {duration(progress.eta_seconds)}"
+    time = f"{duration(progress.seconds)} · {describe_rest(progress.eta_seconds)}"
     if isinstance(progress, Finale):
         bar = ProgressBar(total=max(1, progress.expected), completed=progress.done, width=BAR_WIDTH)
         return {"finale": bar, "done": _count(progress), "time": time}

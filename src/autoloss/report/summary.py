@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from autoloss.report.shares import trains_short
 from autoloss.report.state import State, state_of
 from autoloss.report.verdict import Verdict, reach_verdict
 from autoloss.run.results import LOOKED_AT, FoundLoss, Search, leave_out_idle
+from autoloss.zoo import ENTRIES
 
 TOP = 10
 
@@ -75,6 +77,17 @@ class Summary:
         """True if the run trains at several shares of the schedule; each score is then shown with its share."""
         return trains_short(self.search)
 
+    @property
+    def commands(self) -> dict[str, str]:
+        """The commands that show the run and, where something is recommended, that give it to use."""
+        directory, advice = str(self.search.directory), self.search.recommendation
+        found = {"look": shlex.join(["autoloss", "report", directory])}
+        if advice is not None and advice.origin == "found" and self.best is not None:
+            found["use"] = shlex.join(["autoloss", "export", directory, str(self.best.found.id), "--out", "my_loss.py"])
+        elif advice is not None and advice.loss in ENTRIES:
+            found["use"] = f"autoloss zoo show {advice.loss}"
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         search = self.search
@@ -84,6 +97,8 @@ class Summary:
             "ladder": search.ladder and search.ladder.to_dict(),
             "identity": self.best.formula.identity if self.best else "",
             "directory": str(search.directory),
+            "commands": self.commands,
+            "data": list(search.settings.data),
             "end": search.end,
             "top": [one.to_dict() for one in self.top],
             "never_trained": asdict(search.never_trained),

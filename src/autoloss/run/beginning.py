@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import measure_floor
 from autoloss.evaluation.machines import Machines, start_workers
-from autoloss.run.notes import describe_budget, describe_idle_workers, describe_start, read_recipe
+from autoloss.run.notes import describe_budget, describe_idle_workers, describe_starts, read_recipe
+from autoloss.run.progress import count_final, describe_rest
 from autoloss.run.request import Request, branch_forms
 from autoloss.run.starting_losses import StartingLoss, try_starting_losses
 from autoloss.run.trust import sign_code
@@ -58,6 +60,7 @@ def write_start(
             alphabets={name: evaluator.get_tester(name).alphabet.to_dict() for name in task.branches},
             untrained=evaluator.measure_untrained(evaluator.make_training().seed),
             standard_loss=dict(task.standard),
+            data=tuple(task.choices()),
             author=sign_code(request.reference, evaluator.configuration.space.operators),
         )
     )
@@ -88,7 +91,7 @@ def prepare_search(
     start = try_starting_losses(losses, evaluator)
     for text in (
         *describe_idle_workers(machines.workers, evaluator.configuration),
-        *map(describe_start, start),
+        *describe_starts(start),
         *describe_budget(evaluator.configuration),
     ):
         say(text)
@@ -153,10 +156,14 @@ def _climb_ladder(evaluator: Evaluator, machines: Machines, store: Store, say: S
     with start_workers(evaluator, machines, resume_command(store.path.parent)) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
         store.rest_with(dispatcher.queue.rest)
-        record = Record(store)
+        record, began = Record(store), time.monotonic()
         ladder = climb_ladder(evaluator.task, configuration.seed, budget, dispatcher, record)
+        seconds = time.monotonic() - began
     whole = [outcome for job, outcome in record.outcomes.items() if job.training.split == "valid"]
     if resolution := measure_resolution(whole):
         best, untrained = ladder and ladder.best and ladder.best.mean, store.settings().untrained
         say(resolution.describe(None if best is None or untrained is None else best - untrained))
+    if ladder is not None and ladder.spent:
+        rest = configuration.evaluations + count_final(evaluator.task, configuration, store.settings().final)
+        say(f"The search and what follows it: {describe_rest(rest * seconds / ladder.spent)}.")
     return ladder

@@ -33,14 +33,21 @@ RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Differences up to these come from another processor or GPU, which rounds in another way."""
 
 
-def describe_start(start: StartVerdict) -> str:
-    """Say whether a search starts from a loss."""
-    scores = ", ".join(
-        ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}") for name, g in start.g.items()
-    )
-    if start.reason is None:
-        return f"Starts from {start.label}: {scores}."
-    return f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random."
+def describe_starts(starts: Sequence[StartVerdict]) -> list[str]:
+    """Say which losses a search starts from, and for each of the others why it does not."""
+    found, passed = [], list[str]()
+    for start in starts:
+        scores = ", ".join(
+            ("g " if name == "main" else f"{name} g ") + ("–" if g is None else f"{g:.3f}")
+            for name, g in start.g.items()
+        )
+        if start.reason is None:
+            passed.append(f"{start.label} ({scores})")
+        else:
+            found.append(f"Does not start from {start.label}: {start.reason} ({scores}). Its place is drawn at random.")
+    return [f"Starts from {len(passed)} known loss{'es' * (len(passed) > 1)}: {', '.join(passed)}."] * bool(
+        passed
+    ) + found
 
 
 def describe_budget(configuration: Configuration) -> list[str]:
@@ -57,6 +64,19 @@ def describe_budget(configuration: Configuration) -> list[str]:
         "(evolution.initial): this is a random search. Raise the budget, also later by `autoloss resume`, or lower "
         "evolution.initial."
     ]
+
+
+def describe_plan(configuration: Configuration, final: int) -> str:
+    """Say how many trainings a run takes in all.
+
+    >>> describe_plan(Configuration(evaluations=60).changed({"ladder.share": 0.2}), 118)
+    'The whole run takes up to 190 trainings: 12 with the standard loss, 60 to search, 118 to confirm and compare the best.'
+    """
+    ladder = round(configuration.ladder.share * configuration.evaluations)
+    parts = {"with the standard loss": ladder, "to search": configuration.evaluations}
+    parts |= {"to confirm and compare the best": final}
+    listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
+    return f"The whole run takes up to {sum(parts.values())} trainings: {listed}."
 
 
 def describe_idle_workers(workers: int, configuration: Configuration) -> list[str]:

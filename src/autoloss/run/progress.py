@@ -1,15 +1,35 @@
-"""The state of a search while it runs, for a progress display."""
+"""The state of a search while it runs, in one line for people, and that line in a notebook."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
+from autoloss.comparison.confirm import count_trainings
 from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.numbers import duration, figure
 from autoloss.proposing.history import History
 from autoloss.proposing.records import Individual
 from autoloss.rejection.reasons import Reason
+from autoloss.settings import Configuration
+from autoloss.tasks.task import Task
+
+RIVALS = 2
+"""Losses that are confirmed beside the candidates, at most: the ladder's best, and the best known one."""
+
+
+def count_final(task: Task, configuration: Configuration, final: bool) -> int:
+    """Return how many trainings follow the search, at most.
+
+    Args:
+        final: Whether any do.
+    """
+    return count_trainings(configuration.final, configuration.final.confirm, task, RIVALS) if final else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +51,20 @@ class Finale:
         """Estimated seconds until all have ended; None before the first."""
         return self.seconds / self.done_here * (self.expected - self.done) if self.done_here else None
 
+    def describe(self) -> str:
+        """Describe it in a line."""
+        done = f"confirming and comparing: {self.done} of about {self.expected} trainings"
+        return f"{done} · {describe_rest(self.eta_seconds)}"
+
+
+def describe_rest(seconds: float | None) -> str:
+    """Say how much time is left.
+
+    >>> describe_rest(90)
+    'about 1 min 30 s left'
+    """
+    return "time left: not known yet" if seconds is None else f"about {duration(seconds)} left"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -48,6 +82,8 @@ class Progress:
         best_age: Number of candidates since the best one.
         workers: Their number, of which `busy` have a job.
         seconds: Since this process began.
+        final: Trainings that follow the search, at most.
+        standard: Best mean score of whole trainings with the standard loss; None where it is not known.
     """
 
     trained: float
@@ -65,6 +101,8 @@ class Progress:
     workers: int
     busy: int
     seconds: float
+    final: int = 0
+    standard: float | None = None
 
     @classmethod
     def of(cls, history: History, dispatcher: Dispatcher, seconds: float, trained_before: float = 0.0) -> Progress:
@@ -97,5 +135,51 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Estimated seconds until the budget is spent; None before the first training has ended."""
-        return 60 * (self.budget - self.trained) / self.per_minute if self.trained_here else None
+        """Estimated seconds until the budget is spent and what follows has ended; None before the first training has ended."""
+        rest = max(0.0, self.budget - self.trained) + self.final
+        return 60 * rest / self.per_minute if self.trained_here else None
+
+    def describe(self) -> str:
+        """Describe it in a line: how far, the best so far against the standard loss, and the time left in all."""
+        if self.best is None:
+            best = f"{self.sampled} losses drawn"
+        elif self.best.outcome.fidelity < 1:
+            best = f"best {figure(self.best.score)} at {self.best.outcome.fidelity:.3g} of the schedule"
+        else:
+            best = f"best {figure(self.best.score)}"
+        standard = [] if self.standard is None else [f"standard loss {figure(self.standard)}"]
+        parts = [f"{self.trained:.4g} of {self.budget} trainings", best, *standard, describe_rest(self.eta_seconds)]
+        return " · ".join(parts)
+
+
+class NotebookLine:
+    """One line of a notebook that follows a search; what is said stands above it."""
+
+    def __init__(self, display: Any) -> None:
+        self._display, self._said, self._handle = display, list[str](), None
+
+    @classmethod
+    def find(cls) -> NotebookLine | None:
+        """Return one in a notebook, else None."""
+        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        return cls(import_module("IPython.display")) if shell is not None and hasattr(shell, "kernel") else None
+
+    def say(self, text: str) -> None:
+        """Show a sentence above the line."""
+        self._said.append(text)
+        self._show("")
+
+    def observe(self, progress: Progress | Finale) -> None:
+        """Show the progress in the line."""
+        self._show(progress.describe())
+
+    def _show(self, last: str) -> None:
+        shown = self._display.Markdown("  \n".join([*map(_escape, self._said), f"**{last}**" if last else ""]))
+        if self._handle is None:
+            self._handle = self._display.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", text)

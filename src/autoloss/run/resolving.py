@@ -138,6 +138,8 @@ def _load_operators(name: str) -> list[Operator]:
 def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
     path, _, attribute = name.rpartition(":")
     loaded, what = load_object(name, "task"), f"{attribute} in {Path(path).name}"
+    from autoloss.tasks.supervised import SupervisedTask
+
     metric, others = None, dict(options)
     function = loaded if not isinstance(loaded, Task) and callable(loaded) else None
     # The metric of a task that is none of its function's arguments is chosen afterwards.
@@ -161,6 +163,8 @@ def _load_own_task(name: str, options: Mapping[str, Any]) -> Task:
         )
     if not isinstance(loaded, Task):
         raise RequestError(f"{what} is a {type(loaded).__name__}; expected a Task or a function that returns one.")
+    if isinstance(loaded, SupervisedTask):
+        loaded.suggest_name(Path(path).stem if attribute == "task" else attribute)
     return loaded if metric is None else _choose_metric(loaded, str(metric), path)
 
 

@@ -23,11 +23,8 @@ from autoloss.proposing.proposers import make_proposer
 from autoloss.run.beginning import prepare_search, write_start
 from autoloss.run.folders import is_left_over, make_directory
 from autoloss.run.loop import run_loop
-from autoloss.run.notes import (
-    Concerns,
-    note_changes,
-)
-from autoloss.run.progress import Finale, Progress
+from autoloss.run.notes import Concerns, describe_plan, note_changes
+from autoloss.run.progress import Finale, NotebookLine, Progress, count_final
 from autoloss.run.request import Request, make_request, prepare, restore_request
 from autoloss.run.results import Search, open_run, read_run
 from autoloss.run.user_files import importable_files
@@ -127,6 +124,8 @@ def search(
         proposer=proposer,
         archive=archive,
     )
+    line = NotebookLine.find() if observe is None and say is None else None
+    observe, say = (line.observe, line.say) if line is not None else (observe, say)
     tell = say or _ignore
     path = Path(directory) if directory is not None else _choose_directory(request, metric)
     make_directory(path)
@@ -142,6 +141,7 @@ def search(
         for text in (*request.notes, *evaluator.task.choices(), *doubts):
             tell(text)
         check_threshold(evaluator)
+        tell(describe_plan(evaluator.configuration, count_final(evaluator.task, evaluator.configuration, final)))
         with Store(path, write=True, say=say or warn) as store:
             write_start(request, evaluator, path, machines.workers, final, store)
             evaluator = prepare_search(evaluator, request.start, machines, store, tell)
@@ -228,9 +228,11 @@ def _drive(
     for text in describe_gpus(gpus_of_workers(task, machines)):
         say(text)
     concerns = Concerns(history, settings.standard, directory)
+    ladder = open_run(directory).ladder
+    standard = None if ladder is None or ladder.best is None else ladder.best.mean
 
     def watch(progress: Progress) -> None:
-        observe(progress)
+        observe(replace(progress, final=count_final(task, configuration, final), standard=standard))
         for text in concerns.describe():
             say(text)
 
@@ -243,7 +245,7 @@ def _drive(
             best = found.finalists
             if not best and history.best is not None:
                 say("No loss improved the untrained network, so nothing is confirmed or compared.")
-            count, ladder = _count(observe), found.ladder
+            count = _count(observe)
             confirm_and_compare(best, task, configuration, dispatcher, store, say, count, ladder, found.rivals)
     if dispatcher.queue.losses:
         say(dispatcher.queue.describe_losses())

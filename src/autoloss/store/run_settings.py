@@ -104,6 +104,7 @@ class RunSettings:
         explanation: What was trained to explain a loss, as plain values; None where nothing was explained.
         prepared: Whether the ladder and what follows from it are done, so that the search itself may begin.
         author: Signature of the code that the run names, by the user who started it; empty where it names none.
+        data: Sentences on the data that were read and on what the task chose.
         changes: Sentences on how the task differed when the run was resumed or compared.
     """
 
@@ -127,6 +128,7 @@ class RunSettings:
     explanation: Mapping[str, Any] | None = None
     prepared: bool = False
     author: str = ""
+    data: Sequence[str] = ()
     changes: Sequence[str] = ()
 
     @property
@@ -196,7 +198,9 @@ _CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
         lambda start: json.dumps([asdict(one) for one in start]),
         lambda text: tuple(StartVerdict(**values) for values in parse_json(text)),
     ),
-    **dict.fromkeys(("also", "changes"), (lambda texts: json.dumps(list(texts)), lambda text: tuple(parse_json(text)))),
+    **dict.fromkeys(
+        ("also", "data", "changes"), (lambda texts: json.dumps(list(texts)), lambda text: tuple(parse_json(text)))
+    ),
     "comparison": (lambda compared: json.dumps(asdict(compared)), lambda text: _decode_comparison(**parse_json(text))),
 }
 """Setting → how its text is written and read, where it is not plain JSON."""

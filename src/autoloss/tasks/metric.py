@@ -49,6 +49,16 @@ def check_metric(metric: Metric, name: str) -> Metric:
     return metric
 
 
+def name_metric(metric: Metric) -> str:
+    """Return the name of a metric, for people.
+
+    >>> name_metric(lambda prediction, target: 1.0)
+    'metric'
+    """
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return "metric" if name == "<lambda>" else name
+
+
 def measure_sample(metric: Metric, prediction: Tensor, target: Tensor) -> float:
     """Measure one sample; NaN if the metric is undefined.
 

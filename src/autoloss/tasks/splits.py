@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from autoloss.errors import RequestError
+from autoloss.errors import RequestError, join_names
 from autoloss.tasks.data import Data
 from autoloss.tasks.loading import Loading, collate_columns, load_batches
 from autoloss.training.loop import seed_generators, shuffle_batches
@@ -226,6 +226,25 @@ def read_splits(
     parts = [{**fold, **{label: split for label, split in proxy.items() if label not in fold}} for fold in folds]
     whole = [{label: split for label, split in {**part, **others}.items() if split is not None} for part in parts]
     return {"proxy": parts, "full": whole}
+
+
+def describe_splits(splits: Mapping[str, Split], ignored: int | None = None) -> str:
+    """Say in a sentence how many examples each split has, what one looks like, and how frequent the classes are."""
+    train = splits["train"]
+    inputs, target = train.first(1)
+    shape = "; ".join(" × ".join(map(str, one.shape[1:])) or "one number" for one in list_tensors(inputs)[:3])
+    counts = join_names([f"{len(split)} {name}" for name, split in splits.items()])
+    whole = train.whole()
+    if whole is None or target.is_floating_point() or target.dtype == torch.bool:
+        return f"Data: {counts} examples, inputs of size {shape}."
+    classes, numbers = whole[1].unique(return_counts=True)
+    kept = classes != ignored if ignored is not None else torch.ones_like(classes, dtype=torch.bool)
+    classes, shares = classes[kept], numbers[kept] / numbers[kept].sum()
+    most, least = (f"{classes[at]} ({shares[at]:.1%})".replace("%", " %") for at in (shares.argmax(), shares.argmin()))
+    return (
+        f"Data: {counts} examples, inputs of size {shape}; {len(classes)} classes in train, {most} the most frequent and {least} "
+        "the rarest."
+    )
 
 
 def describe_folds(folds: Sequence[Mapping[str, Split]], data: Data) -> list[str]:

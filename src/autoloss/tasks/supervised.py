@@ -22,10 +22,10 @@ from autoloss.space.options import Activation
 from autoloss.tasks.constants import measure_best_constant
 from autoloss.tasks.data import Data
 from autoloss.tasks.diagnosis import check_finite, describe_unusable_samples, find_doubts, find_obstacle
-from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed
+from autoloss.tasks.metric import Metric, MetricTotals, check_metric, find_metric, measure_typed, name_metric
 from autoloss.tasks.outputs import build_network, convert_target, crop_samples, probe
 from autoloss.tasks.replicates import Replicator
-from autoloss.tasks.splits import Split, describe_folds, read_splits
+from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
 from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
@@ -72,7 +72,7 @@ class SupervisedTask(TrainerTask):
             metrics; or your own branch, whose context holds the `target` of the data unchanged and whose metrics get raw
             predictions.
         data: Options for reading the data, and the part of the network's output that is the prediction.
-        name: Name shown in tables.
+        name: Name shown in tables; by default that of the variable and file where the task is read from a file, else of the metric.
         standard: Formula or zoo name of the loss in common use; follows from the activation if None.
         also: Further metrics by name, reported with the score.
         device: Device on which networks are trained.
@@ -106,7 +106,7 @@ class SupervisedTask(TrainerTask):
         groups: Groups | None = None,
         branch: Branch | None = None,
         data: Data = Data(),  # noqa: B008 - frozen
-        name: str = "supervised",
+        name: str | None = None,
         standard: str | None = None,
         also: Mapping[str, Metric] | None = None,
         device: str = "cpu",
@@ -119,7 +119,7 @@ class SupervisedTask(TrainerTask):
                 "full": (full, FullSchedule, "an autoloss.FullSchedule(recipe=…, network=…, data=…)"),
                 "data": (data, Data, "an autoloss.Data(inputs=…, target=…, …)"),
                 "branch": (branch, Branch | None, "an autoloss.Branch, or None"),
-                "name": (name, str, text),
+                "name": (name, str | None, f"{text}, or None"),
                 "standard": (standard, str | None, f"{text}: a formula or a name of autoloss.zoo.names()"),
                 "also": (also, Mapping | None, "a dictionary, name → metric"),
                 "device": (device, str, f"{text}, such as cpu or cuda"),
@@ -129,12 +129,13 @@ class SupervisedTask(TrainerTask):
             branch = ActivatedBranch(activation=cast(Activation, activation), ignore_index=data.ignore_index)
         elif activation is not None or data.ignore_index is not None:
             raise RequestError("The branch decides activation and ignore_index; leave both out, or leave out branch.")
-        self.name = name
+        self.name, self._is_named = name or "task", name is not None
         self.execution = self._execution = self._make_execution(device)
         self._reading, self._full = data, full
         self._networks = {"proxy": network, "full": full.network or network}
         self._groups = {"proxy": groups, "full": full.groups or groups}
         self._metric = check_metric(find_metric(branch) if metric is None else metric, "metric")
+        self.suggest_name(name_metric(self._metric))
         self._also = {label: check_metric(further, label) for label, further in (also or {}).items()}
         self.also = tuple(self._also)
         self._shown: Sequence[str] = ()
@@ -148,7 +149,8 @@ class SupervisedTask(TrainerTask):
         }
         learnt, chosen = proxy["train"], self.recipes["proxy"]
         numbers = describe_numbers(learnt.adopt_batches(recipe), chosen, len(learnt), learnt.count_batches(chosen))
-        self._choices = [*describe_folds(self._splits["proxy"], data), *(numbers if trainer is None else ())]
+        read = describe_splits(proxy, branch.ignore_index if isinstance(branch, ActivatedBranch) else None)
+        self._choices = [read, *describe_folds(self._splits["proxy"], data), *(numbers if trainer is None else ())]
         self.lengthens = self.replays_norms = trainer is None
         self.step_rules = offer_step_rules(self.recipes["proxy"]) if trainer is None else ("recipe",)
         self.splits = tuple(label for label in proxy if label != "train")
@@ -225,7 +227,7 @@ class SupervisedTask(TrainerTask):
         """
         other = copy.copy(self)
         metric = other._metric = check_metric(self._also.get(name) if metric is None else metric, name)
-        former = getattr(self._metric, "__name__", type(self._metric).__name__).replace("<lambda>", "metric")
+        former = name_metric(self._metric)
         others = {label: further for label, further in self._also.items() if label != name}
         other._also = others if self._metric is metric else {former: self._metric, **others}
         other.also = tuple(other._also)

@@ -171,7 +171,7 @@ class Task(ABC):
         return {}
 
     def choices(self) -> Sequence[str]:
-        """Return one sentence for each thing that was not given and that the task chose, for `check` and the start of a search."""
+        """Return sentences on the data that were read and on what the task chose, for `check` and the start of a search."""
         return ()
 
     def diagnose(self) -> Sequence[str]:

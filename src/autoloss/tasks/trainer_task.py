@@ -55,6 +55,7 @@ class TrainerTask(Task):
     recipes: Mapping[str, Recipe]
     _full: FullSchedule
     _choices: Sequence[str] = ()
+    _is_named = True
 
     @abstractmethod
     def _trainer(
@@ -107,6 +108,15 @@ class TrainerTask(Task):
 
     def untrained(self, seed: int) -> float | None:
         return self._trainer({}, Training(seed=seed)).untrained(seed)
+
+    def suggest_name(self, name: str) -> None:
+        """Take a name where none was given."""
+        if not self._is_named:
+            self.name = name
+
+    def describe_data(self, text: str) -> None:
+        """Add a sentence on what was read, for `choices`."""
+        self._choices = [text, *self._choices]
 
     def choices(self) -> Sequence[str]:
         return self._choices

@@ -130,7 +130,10 @@ def test_a_folder_of_few_images_is_trained_on_for_some_200_steps_and_ten_times_a
     generated.folder(tmp_path, count=10, side=32)
     small = {"backbone": "resnet18", "side": 32, "full_backbone": "resnet18", "full_side": 32}
     made = tasks.get("folder-seg", data=str(tmp_path), **small)
-    assert made.choices() == ["Chosen for 6 training examples: epochs=200, batch_size=8 (200 steps)."]
+    assert made.choices() == [
+        "Data: 6 train, 2 valid, 2 test examples, inputs of size 3 × 32 × 32.",
+        "Chosen for 6 training examples: epochs=200, batch_size=8 (200 steps).",
+    ]
     assert (made.steps(Training(seed=0)), made.steps(Training(seed=0, schedule="full"))) == (200, 2000)
     assert made.recipe("proxy")["epochs"] == 200
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoloss import tasks
 from autoloss.errors import RequestError
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import Faults, _read_header, read_csv
@@ -292,3 +293,15 @@ def test_names_may_hold_commas(file):
         "income, yearly",
         "age; years",
     )
+
+
+def test_what_was_read_is_said_with_each_column_and_the_shares_of_the_classes(file):
+    rows = [f"{k},{'grün' if k % 2 else 'rot'},2024-01-{k + 1:02d},{'ja' if k % 4 else 'nein'}" for k in range(12)]
+    path = file("visits,colour,joined,churned", *rows)
+    task = tasks.get("tabular", data=str(path), target="churned", metric="f1", positive="nein")
+    first, second = task.choices()[:2]
+    assert first == (
+        f"Read {path.name}: 12 rows. Target churned: ja 75 %, nein 25 % (positive class). Inputs: visits (number), colour "
+        "(2 categories), joined (date)."
+    )
+    assert second.startswith("Data: 6 train, 3 valid, 3 test examples, inputs of size 8; 2 classes in train")

@@ -104,7 +104,7 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,
     )
-    return SupervisedTask(
+    task = SupervisedTask(
         partial(mlp, width, max(1, len(table.classes)), hidden=options.hidden, layers=options.layers),
         splits["train"],
         splits["valid"],
@@ -118,6 +118,8 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
             name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric
         },
     )
+    task.describe_data(table.describe(Path(options.data).name, options.target))
+    return task
 
 
 def _preset(options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloss.errors import RequestError, unknown
+from autoloss.errors import RequestError, join_names, unknown
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
 
 Labels = Sequence[str] | Sequence[float]
@@ -40,12 +40,40 @@ class Table:
         target: (N,) class indices, or values.
         columns: Names of the F inputs; `color=red` for one-hot columns.
         classes: Names of the classes by index, the second of two being the positive one; empty for a regression.
+        used: Column of the file → how it is used as an input; empty where all are numbers.
     """
 
     inputs: NDArray[np.float64]
     target: Rows | NDArray[np.float64]
     columns: tuple[str, ...]
     classes: tuple[str, ...] = ()
+    used: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self, data: str, target: str | None) -> str:
+        """Say what was read, in a sentence: rows, classes with their shares, and how each column is used.
+
+        >>> Table(np.zeros((4, 1)), np.array([0, 0, 0, 1]), ("x",), ("no", "yes")).describe("a.csv", "left")
+        'Read a.csv: 4 rows. Target left: no 75 %, yes 25 % (positive class). Inputs: x (number).'
+        """
+        shares = np.bincount(self.target, minlength=len(self.classes)) / len(self.target) if self.classes else ()
+        named = [f"{name} {share:.1%}".replace(".0%", "%") for name, share in zip(self.classes, shares, strict=True)]
+        found = join_names([one.replace("%", " %") for one in named])
+        if len(named) == 2:
+            found += " (positive class)"
+        name = f" {target}" if target else ""
+        return describe_columns(data, len(self.target), f"Target{name}: {found or 'values'}", self.used or self.columns)
+
+
+def describe_columns(data: str, rows: int, target: str, used: Mapping[str, str] | Iterable[str]) -> str:
+    """Say in a sentence what was read of a table.
+
+    Args:
+        target: What is predicted.
+        used: Column → how it is used as an input; columns alone are numbers.
+    """
+    kinds = used if isinstance(used, Mapping) else dict.fromkeys(used, "number")
+    inputs = join_names([f"{name} ({kind})" for name, kind in kinds.items()])
+    return f"Read {data}: {rows} rows. {target}. Inputs: {inputs}."
 
 
 def build_table(

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -107,9 +107,10 @@ def read_csv(
         )
     found = read_columns(path, [target], drop=drop, missing=missing)
     place = f"column {target!r} of {path.name} (lines {found.lines[0]} to {found.lines[-1]})"
-    return build_table(
+    table = build_table(
         found.inputs, found.names, found.targets[target], kind, positive=positive, place=place, lines=found.lines
     )
+    return replace(table, used=found.used)
 
 
 def read_header(path: Path) -> tuple[str, ...]:
@@ -126,12 +127,14 @@ class ColumnsRead:
         names: Names of the F inputs.
         targets: Column → its N numbers, or texts.
         lines: Line of each row.
+        used: Column of the file → how it is used as an input.
     """
 
     inputs: NDArray[np.float64]
     names: tuple[str, ...]
     targets: Mapping[str, list[float] | list[str]]
     lines: Sequence[int]
+    used: Mapping[str, str]
 
 
 def read_columns(
@@ -155,12 +158,18 @@ def read_columns(
         )
     if missing != "refuse":
         cells = _drop_rows(path, cells, [*targets] if missing == "impute" else [*targets, *names])
-    inputs: dict[str, list[float]] = {}
-    for name in names:
-        inputs |= _encode_column(name, cells, faults, impute=missing == "impute")
+    encoded = {name: _encode_column(name, cells, faults, impute=missing == "impute") for name in names}
+    inputs = {name: column for columns in encoded.values() for name, column in columns.items()}
+    used = {name: _describe_use(name, columns) for name, columns in encoded.items()}
     found = {name: _parse_column(name, cells, faults) for name in targets}
     faults.check()
-    return ColumnsRead(np.array(list(inputs.values())).T, tuple(inputs), found, cells.lines)
+    return ColumnsRead(np.array(list(inputs.values())).T, tuple(inputs), found, cells.lines, used)
+
+
+def _describe_use(name: str, columns: Mapping[str, Sequence[float]]) -> str:
+    if name in columns:
+        return "number"
+    return "date" if f"{name}: day" in columns else f"{len(columns)} categories"
 
 
 def _read_cells(path: Path, faults: Faults) -> Cells:
