@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +48,28 @@ Trust = Annotated[
 ]
 Also = Annotated[str | None, typer.Option(help="Further metrics to show, separated by commas.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a command as those of the function that it calls: its `locals()`, with texts parsed.
+
+    `--set` and `--data` become settings and options; a task's name is checked before torch is imported.
+    """
+    found = {name: value for name, value in given.items() if name not in ("context", "as_json")}
+    if "assignments" in found:
+        found["settings"], found["options"] = parse_assignments(found.pop("assignments"), found.pop("data"))
+    if "task" in found:
+        check_task_name(found["task"], found["metric"])
+    parsers = {"frozen": parse_frozen, "also": parse_list, "operators": tuple, "start": tuple}
+    return found | {name: parse(found[name] or "") for name, parse in parsers.items() if name in found}
+
+
+def refuse_settings(settings: Mapping[str, str], sentence: str) -> None:
+    """Refuse settings of a search where only options of the task belong."""
+    if settings:
+        raise RequestError(
+            f"{sentence} takes options of the task; found the setting of a search {', '.join(settings)}."
+        )
 
 
 def parse_assignments(assignments: list[str] | None, data: str | None) -> tuple[dict[str, str], dict[str, Any]]:

@@ -80,20 +80,10 @@ def check(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Check a task before a search: its samples, its standard loss, and the expected time of a search."""
-    settings, options = arguments.parse_assignments(assignments, data)
-    arguments.check_task_name(task, metric)
+    given = arguments.read(locals())
     from autoloss.run import check as checking
 
-    report = checking.check(
-        task,
-        metric=metric,
-        options=options,
-        settings=settings,
-        evaluations=evaluations,
-        workers=workers,
-        seed=seed,
-        rates=rates,
-    )
+    report = checking.check(**given)
     if as_json:
         print_json(report.values())
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,39 +49,18 @@ def search(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Search a loss for a task."""
-    settings, options = arguments.parse_assignments(assignments, data)
-    settings |= {} if size_limit is None else {"evolution.maximum_operators": str(size_limit)}
-    settings |= {} if without is None else {"space.without": ",".join(arguments.parse_list(without))}
-    arguments.check_task_name(task, metric)
+    given = arguments.read(locals())
+    given["directory"] = given.pop("out")
+    off = None if given.pop("without") is None else tuple(arguments.parse_list(without or ""))
+    limits = {"evolution.maximum_operators": given.pop("size_limit"), "space.without": off}
+    given["settings"] |= {name: value for name, value in limits.items() if value is not None}
     from autoloss.store.lock import refuse_owned
 
     if out is not None:
         refuse_owned(out)
-    from autoloss.evaluation.machines import Machines
-    from autoloss.report.status import Status
     from autoloss.run import search as runs
 
-    machines = Machines(workers=workers, ray=ray, ray_insecure=ray_insecure, inject=inject)
-    with Status(console_of(to_stderr=as_json)) as status:
-        found = runs.search(
-            task,
-            metric=metric,
-            evaluations=evaluations,
-            seed=seed,
-            workers=machines,
-            directory=out,
-            settings=settings,
-            options=options,
-            start=start or (),
-            frozen=arguments.parse_frozen(frozen or ()),
-            operators=operators or (),
-            also=arguments.parse_list(also or ""),
-            recipe=recipe,
-            final=final,
-            observe=status.observe,
-            say=status.say,
-        )
-    _conclude(found, as_json)
+    _drive(runs.search, given, as_json)
 
 
 @app.command()
@@ -103,28 +83,27 @@ def resume(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Resume a run where it stopped."""
+    given = arguments.read(locals())
     from autoloss.store.lock import refuse_owned
 
     refuse_owned(directory)
     with resuming(context):
-        from autoloss.evaluation.machines import Machines
-        from autoloss.report.status import Status
         from autoloss.run import search as runs
         from autoloss.run.results import open_run
 
         budget = arguments.parse_budget(evaluations, directory)
         count = open_run(directory).settings.workers if workers is None else workers
-        machines = Machines(workers=count, ray=ray, ray_insecure=ray_insecure, inject=inject)
-        with Status(console_of(to_stderr=as_json)) as status:
-            found = runs.resume(
-                directory,
-                evaluations=budget,
-                workers=machines,
-                final=final,
-                trust=trust,
-                observe=status.observe,
-                say=status.say,
-            )
+        _drive(runs.resume, {**given, "evaluations": budget, "workers": count}, as_json)
+
+
+def _drive(run: Callable[..., Search], given: dict[str, Any], as_json: bool) -> None:
+    """Search or resume with a progress display, and print the result."""
+    from autoloss.evaluation.machines import Machines
+    from autoloss.report.status import Status
+
+    machines = Machines(**{name: given.pop(name) for name in ("workers", "ray", "ray_insecure", "inject")})
+    with Status(console_of(to_stderr=as_json)) as status:
+        found = run(**given, workers=machines, observe=status.observe, say=status.say)
     _conclude(found, as_json)
 
 

@@ -10,7 +10,7 @@ import typer
 import autoloss.cli.arguments as arguments
 from autoloss.cli.application import app, console_of, is_first_process, print_json, print_lines, resuming, say
 from autoloss.cli.output import outlast_output
-from autoloss.errors import RequestError, RunError
+from autoloss.errors import RunError
 from autoloss.settings import FinalSettings
 
 FINAL = FinalSettings()
@@ -33,32 +33,16 @@ def score(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Train a task with given losses and show the score of each."""
-    settings, options = arguments.parse_assignments(assignments, data)
-    arguments.check_task_name(task, metric)
+    given = arguments.read(locals())
     from autoloss.report.leaderboard import comparison_table
     from autoloss.report.summary import comparison_rows
     from autoloss.run import scoring
 
-    further = arguments.parse_list(also or "")
-    rows = scoring.score(
-        task,
-        loss,
-        metric=metric,
-        options=options,
-        settings=settings,
-        seeds=seeds,
-        seed=seed,
-        split=split,
-        frozen=arguments.parse_frozen(frozen or ()),
-        operators=operators or (),
-        also=further,
-        workers=workers,
-        say=say,
-    )
+    rows = scoring.score(losses=given.pop("loss"), **given, say=say)
     if as_json:
         print_json(comparison_rows(rows))
     else:
-        console_of().print(comparison_table(f"{task}, {split} split", rows, further))
+        console_of().print(comparison_table(f"{task}, {split} split", rows, given["also"]))
     if all(row.failed == len(row.scores) for row in rows):
         reason = next(
             (reason.splitlines()[0] for row in rows for reason in row.reasons if reason), "no reason was given"
@@ -81,22 +65,12 @@ def tune(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Try what an expert would with the standard loss: rates, step rules, weights, a threshold, a longer training."""
-    settings, options = arguments.parse_assignments(assignments, data)
-    if settings:
-        raise RequestError(f"{next(iter(settings))} is a setting of a search; --set of tune takes options of the task.")
-    arguments.check_task_name(task, metric)
+    given = arguments.read(locals())
+    arguments.refuse_settings(given.pop("settings"), "--set of tune")
     from autoloss.report.leaderboard import ladder_table
     from autoloss.run import tuning
 
-    ladder = tuning.tune(
-        task,
-        metric=metric,
-        options=options,
-        frozen=arguments.parse_frozen(frozen or ()),
-        trainings=trainings,
-        seed=seed,
-        workers=workers,
-    )
+    ladder = tuning.tune(**given)
     if as_json:
         print_json({**ladder.to_dict(), "best": ladder.best and ladder.best.to_dict()})
         return
@@ -194,33 +168,16 @@ def retrain(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Train a found loss and baselines with the full schedule; to resume a killed retraining, repeat the command."""
-    settings, options = arguments.parse_assignments(assignments, data)
-    if settings:
-        raise RequestError(f"A retraining takes options of the task; found the search setting {', '.join(settings)}.")
+    given = arguments.read(locals())
+    arguments.refuse_settings(given.pop("settings"), "--set of retrain")
+    given["against"] = None if given.pop("baselines") is None else arguments.parse_list(baselines or "")
     from autoloss.report.retrained import retraining_table, write
     from autoloss.report.status import Status
     from autoloss.run import retraining
 
     console = console_of(to_stderr=as_json)
     with resuming(context), Status(console) as status:
-        found = retraining.retrain(
-            directory,
-            individual,
-            recipe=recipe,
-            options=options,
-            against=None if baselines is None else arguments.parse_list(baselines),
-            learning_rate=learning_rate,
-            training_seeds=seeds,
-            split=split,
-            out=out,
-            device=device,
-            precision=precision,
-            channels_last=channels_last,
-            checkpoint_seconds=checkpoint_seconds,
-            trust=trust,
-            observe=status.observe,
-            say=status.say,
-        )
+        found = retraining.retrain(training_seeds=given.pop("seeds"), **given, observe=status.observe, say=status.say)
     if not is_first_process():
         return
     written = write(found)
