@@ -13,8 +13,8 @@ from autoloss.formulas.pair_file import describe_call, list_arguments, list_para
 from autoloss.formulas.statements import Statements, get_variable
 from autoloss.space.expression import Expression
 from autoloss.space.form import BranchForm
-from autoloss.space.loss import MAIN, Loss, shorten
-from autoloss.space.one_hot import LEAST, USUAL, OneHotTree
+from autoloss.space.loss import MAIN, Loss
+from autoloss.space.one_hot import LEAST, USUAL, OneHotTree, shorten
 from autoloss.space.operators import EPSILON
 from autoloss.space.stored import make_branch
 

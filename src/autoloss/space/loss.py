@@ -19,7 +19,7 @@ from autoloss.space.branch import Branch, BranchLoss, Criterion
 from autoloss.space.expression import Expression
 from autoloss.space.handwritten import HandWritten, LossModule
 from autoloss.space.loss_text import MAIN, join_branches
-from autoloss.space.one_hot import LEAST, OneHotTree, find_one_hot_tree
+from autoloss.space.one_hot import LEAST, OneHotTree, shorten
 from autoloss.space.operators import OPERATORS, Operator, upcast
 from autoloss.space.options import Activation, Divisor, Encoding
 from autoloss.space.parsing import MAXIMUM_CHARACTERS, FormulaError, parse
@@ -298,34 +298,6 @@ class TreeLoss:
             with torch.autocast(prediction.device.type, enabled=False):
                 value = self.one_hot.evaluate(prediction, context["target"], mask)
         return self.branch.weight * mean_over_positions(value, mask, self.branch.divisor(context))
-
-
-def shorten(expression: Expression, branch: Branch) -> OneHotTree | None:
-    """Return a tree as functions of p alone, or None where it has none with the same value and gradient."""
-    found = find_one_hot_tree(expression, branch)
-    return found if found is not None and _has_same_gradient(found) else None
-
-
-def _has_same_gradient(found: OneHotTree) -> bool:
-    """Compare value and gradient with those of the tree, in double precision on random predictions and classes."""
-    branch = found.branch
-    generator = torch.Generator("cpu").manual_seed(0)
-    with torch.inference_mode(False), torch.enable_grad():
-        logits = 4 * torch.randn(2, 5, 6, 7, generator=generator, dtype=torch.float64, device="cpu")
-        target = torch.randint(5, (2, 6, 7), generator=generator, device="cpu")
-        if branch.ignore_index is not None:
-            target[:, 0] = branch.ignore_index
-        each = [_differentiate(TreeLoss(found.tree, branch, way, 0), logits.clone(), target) for way in (found, None)]
-    return all(
-        torch.allclose(one, other, rtol=1e-9, atol=1e-10 * max(1.0, float(other.abs().max())))
-        for one, other in zip(*each, strict=True)
-    )
-
-
-def _differentiate(loss: TreeLoss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    logits.requires_grad_()
-    value = loss(logits, {"target": target})
-    return value.detach(), torch.autograd.grad(value, logits)[0]
 
 
 def _describe(found: object) -> str:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from autoloss.space.activated import ActivatedBranch, index_classes, is_plain, spatial, to_logits
 from autoloss.space.branch import Branch
-from autoloss.space.expression import CONSTANT, Expression, Symbol, arity
-from autoloss.space.operators import EPSILON, OPERATORS, Operator
-from autoloss.space.ranges import LARGE, UNIT, Range, bound_operation, bound_slope
+from autoloss.space.expression import CONSTANT, Expression, build, leaf
+from autoloss.space.operators import OPERATORS, Operator
+from autoloss.space.options import PROBABILITIES
 
 ELEMENTWISE = frozenset({"add", "mul", "neg", "abs", "inv", "log", "exp", "tanh", "square", "sqrt"})
-ACTIVATIONS = ("softmax", "sigmoid")
-ROUNDING = 1e-11
-"""Largest displacement of f(p, 0) where ε is left out of it; single precision rounds more."""
+ZERO, ONE = leaf("y"), leaf(CONSTANT)
+TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}
+"""Largest displacement of f(p, 0), relative and absolute, in each precision."""
 LEAST = 2**14
 """Numbers in a prediction from which the shorter way is the faster one; below, all channels take fewer calls."""
 USUAL = (0.5, 0.999, 0.25, 0.1, 0.03, 0.01, 0.001)
@@ -133,9 +134,9 @@ class SeparateSoftmax(torch.autograd.Function):
         return found.scatter_(1, classes, picked * (slope - mean)), None, None
 
 
-def find_one_hot_tree(tree: Expression, branch: Branch) -> OneHotTree | None:
-    """Return a tree as its two functions of p, or None where the branch or the tree has none."""
-    if not is_plain(branch) or branch.encoding != "one_hot" or branch.activation not in ACTIVATIONS:
+def shorten(tree: Expression, branch: Branch) -> OneHotTree | None:
+    """Return a tree as its two functions of p, or None where it has none with the same value and gradient."""
+    if not is_plain(branch) or branch.encoding != "one_hot" or branch.activation not in PROBABILITIES:
         return None
     others = find_others(tree)
     return None if others is None else OneHotTree(tree, others, _find_usual(others), branch)
@@ -152,120 +153,58 @@ def _find_usual(others: Expression) -> float | None:
 def find_others(tree: Expression) -> Expression | None:
     """Return f(p, 0) in a shorter form, or None where the tree has none that is exact for all p in [0, 1].
 
-    The tree has to be element-wise in p and y. f(p, 0), all that it is computed from, and all gradients have to stay finite in
-    single precision, by interval arithmetic: only then 0·x is 0, and its gradient too. A root that is squared becomes its operand
-    where that displaces f(p, 0) by at most `ROUNDING`; ε is left out there. Everything else is computed as before.
+    The tree has to be element-wise in p and y. f(p, 0) is a function of one number, so that it is compared with the tree all over
+    its range: value and gradient have to be finite and the same in both precisions. A root that is squared becomes its operand
+    where leaving out ε displaces too little to be seen. Everything else is computed as before.
     """
     if not {"y", "p"} <= tree.leaves <= {"y", "p", CONSTANT} or not all(map(_is_elementwise, tree.operators)):
         return None
-    below = _find_operands(tree)
-    given: dict[int, _Node] = {}
-    for place in reversed(range(len(tree.symbols))):
-        node = _make_node(tree.symbols[place], [given[each] for each in below[place]])
-        if not node.range.within(-LARGE, LARGE):
-            return None
-        given[place] = node
-    slopes = _bound_slopes(tree, below, given)
-    if not all(slope <= LARGE for slope in slopes):
-        return None
-    short: dict[int, _Node] = {}
-    for place in reversed(range(len(tree.symbols))):
-        parts = [short[each] for each in below[place]]
-        short[place] = _shorten(tree.symbols[place], parts, slopes[place] * EPSILON <= ROUNDING)
-    return short[0].to_expression(tree.factor)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Node:
-    """A node of f(p, 0).
-
-    Args:
-        constant: Its value in single and in double precision; empty where it depends on p.
-    """
-
-    symbol: Symbol
-    parts: tuple[_Node, ...]
-    range: Range
-    constant: tuple[Tensor, ...] = ()
-
-    def is_exactly(self, value: float) -> bool:
-        """Say whether the node has this value in single and in double precision: ε makes log(1) one thing or the other."""
-        return bool(self.constant) and all(float(each) == value for each in self.constant)
-
-    def to_expression(self, factor: float) -> Expression:
-        symbols: list[Symbol] = []
-        waiting: list[_Node] = [self]
-        while waiting:
-            node = waiting.pop()
-            symbols.append(node.symbol)
-            waiting.extend(reversed(node.parts))
-        return Expression(tuple(symbols), factor)
+    for drops_roots in (True, False):
+        found = tree.fold(leaf, partial(_shorten_node, drops_roots=drops_roots)).scaled(tree.factor)
+        if all(_agree(tree, found, *each) for each in TOLERANCES.items()):
+            return found
+    return None
 
 
 def _is_elementwise(operator: Operator) -> bool:
     return operator.name in ELEMENTWISE and operator.function is OPERATORS[operator.name].function
 
 
-def _find_operands(tree: Expression) -> list[tuple[int, ...]]:
-    """Return the places of each node's operands."""
-    found: list[tuple[int, ...]] = [()] * len(tree.symbols)
-    stack: list[int] = []
-    for place in reversed(range(len(tree.symbols))):
-        found[place] = tuple(stack.pop() for _ in range(arity(tree.symbols[place])))
-        stack.append(place)
-    return found
-
-
-def _make_node(symbol: Symbol, parts: list[_Node]) -> _Node:
-    if symbol == "p":
-        return _Node(symbol, (), UNIT)
-    if isinstance(symbol, str):
-        value = torch.tensor(float(symbol == CONSTANT), device="cpu", dtype=torch.float64)
-        constant = value.float(), value
-    elif all(part.constant for part in parts):
-        constant = tuple(symbol.function(*each) for each in zip(*(part.constant for part in parts), strict=True))
-    else:
-        return _Node(symbol, tuple(parts), bound_operation(symbol.name, [part.range for part in parts]))
-    # The difference tells numbers that are not finite, which have no range.
-    low, high = min(map(float, constant)), max(map(float, constant))
-    return _Node(symbol, tuple(parts), Range(low, high) if math.isfinite(high - low) else Range(), constant)
-
-
-def _bound_slopes(tree: Expression, below: list[tuple[int, ...]], nodes: dict[int, _Node]) -> list[float]:
-    """Return the largest absolute value of the gradient that reaches each node from the root."""
-    slopes = [abs(tree.factor)] * len(tree.symbols)
-    for place, operands in enumerate(below):
-        for each in operands:
-            operator = cast(Operator, tree.symbols[place])
-            other = operands[0] if each == operands[-1] else operands[-1]
-            own, one, two = (nodes[known].range for known in (place, each, other))
-            # What a constant gets goes nowhere.
-            slopes[each] = 0.0 if nodes[each].constant else slopes[place] * bound_slope(operator.name, own, one, two)
-    return slopes
-
-
-def _shorten(symbol: Symbol, parts: list[_Node], drops_epsilon: bool) -> _Node:
-    """Return a node above shortened parts, itself shortened."""
-    if not isinstance(symbol, Operator):
-        return _make_node(symbol, parts)
+def _shorten_node(operator: Operator, parts: list[Expression], drops_roots: bool) -> Expression:
+    """Return a node above shortened parts, itself shortened; `y` stands for 0."""
     for part, other in zip(parts, parts[::-1], strict=True) if len(parts) == 2 else ():
-        if symbol.name == "mul" and part.is_exactly(0):
-            return part
-        if (symbol.name == "mul" and part.is_exactly(1)) or (symbol.name == "add" and part.is_exactly(0)):
+        if operator.name == "mul" and part == ZERO:
+            return ZERO
+        if (operator.name == "mul" and part == ONE) or (operator.name == "add" and part == ZERO):
             return other
-    inner = parts[0]
-    if symbol.name == "square" and not inner.constant:
-        if _is_call(inner, "neg"):
-            inner = inner.parts[0]
-        if drops_epsilon and _is_call(inner, "sqrt") and inner.parts[0].range.low >= 0:
-            return inner.parts[0]
-        parts = [inner]
-    node = _make_node(symbol, parts)
-    for number, name in ((0.0, "y"), (1.0, CONSTANT)):
-        if node.is_exactly(number):
-            return _make_node(name, [])
-    return node
+    if operator.name == "square" and parts[0].root == OPERATORS["neg"]:
+        parts = [*parts[0].children(0)]
+    if operator.name == "square" and drops_roots and parts[0].root == OPERATORS["sqrt"]:
+        return parts[0].children(0)[0]
+    node = build(operator, *parts)
+    if "p" in node.leaves:
+        return node
+    # ε makes log(1) one number or the other.
+    values = {float(node.compute({"y": torch.zeros((), dtype=precision, device="cpu")})) for precision in TOLERANCES}
+    return ZERO if values == {0.0} else ONE if values == {1.0} else node
 
 
-def _is_call(node: _Node, name: str) -> bool:
-    return isinstance(node.symbol, Operator) and node.symbol.name == name
+def _agree(tree: Expression, others: Expression, precision: torch.dtype, tolerance: float) -> bool:
+    halves = 0.5 ** torch.arange(150, dtype=torch.float64, device="cpu")
+    grid = torch.cat([halves, 1 - halves[:53], torch.linspace(0, 1, 250, dtype=torch.float64, device="cpu")]).to(
+        precision
+    )
+    found = [_differentiate(one, grid) for one in (others, tree)]
+    return all(
+        bool(wanted.isfinite().all()) and torch.allclose(one, wanted, rtol=tolerance, atol=tolerance)
+        for one, wanted in zip(*found, strict=True)
+    )
+
+
+def _differentiate(tree: Expression, grid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return f(p, 0), and its slope times p, which is a factor of the slope of every activation."""
+    with torch.inference_mode(False), torch.enable_grad():
+        p = grid.clone().requires_grad_()
+        value = tree.compute({"y": torch.zeros_like(grid), "p": p})
+        slope = torch.autograd.grad(value.sum(), p)[0] if value.requires_grad else torch.zeros_like(grid)
+    return value.detach(), slope * grid

@@ -178,29 +178,3 @@ def bound_operation(operator: str, parts: Sequence[Range]) -> Range:
             return bound_power(parts[0], 2)
         case _:
             return BOUNDS[operator](parts[0])
-
-
-def bound_slope(operator: str, value: Range, operand: Range, other: Range) -> float:
-    """Return the largest absolute value that the derivative of an element-wise operator in one operand can have.
-
-    Args:
-        value: Range of the operation.
-        operand: Range of the operand.
-        other: Range of the other operand, of an operator of two.
-    """
-    nearest = max(0.0, operand.low, -operand.high)
-    match operator:
-        case "mul":
-            return other.largest
-        case "inv":
-            return value.largest**2
-        case "log":
-            return 1 / (nearest + EPSILON)
-        case "exp":
-            return value.high
-        case "square":
-            return 2 * operand.largest
-        case "sqrt":
-            return 0.5 / math.sqrt(nearest + EPSILON)
-        case _:
-            return 1.0
