@@ -19,9 +19,8 @@ from autoloss.space.activated import ActivatedBranch
 from autoloss.tasks.segmentation.data import digits
 from autoloss.tasks.segmentation.data.digits import compose_scenes
 from autoloss.tasks.segmentation.metrics import SegmentationMetric
-from autoloss.zoo.cross_entropies import weighted_cross_entropy
+from autoloss.zoo.region_losses import compute_border_proximity, compute_ssim, weighted_cross_entropy
 from autoloss.zoo.regions import RegionLoss, read_regions
-from autoloss.zoo.ssim import compute_ssim
 from tests.paper.test_search_space import AreaBranch
 
 CLASSES, SIDE = 4, 14
@@ -283,3 +282,14 @@ def test_regions_are_zero_where_nothing_counts():
     assert not seen.counted[:, :, 0].any()
     assert torch.equal(seen.y[:, :, 1:].argmax(dim=1), target[:, 1:])
     assert (seen.divisor, seen.tolerance) == (2 * SIDE * SIDE, 2)
+
+
+def test_nearness_falls_from_the_border_to_the_deepest_point_of_each_class():
+    y = torch.zeros(1, 2, 1, 6)
+    y[0, 0, 0, :2], y[0, 1, 0, 2:5] = 1, 1
+    # The last position is ignored: it ends the second region, whose middle is 2 away from both ends.
+    assert compute_border_proximity(y).tolist() == [[[[0, 1, 0, 0, 0, 0]], [[0, 0, 1, 0, 1, 0]]]]
+
+
+def test_nearness_of_an_image_of_one_class_is_nothing():
+    assert not compute_border_proximity(torch.ones(1, 1, 3, 3)).any()

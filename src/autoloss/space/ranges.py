@@ -37,11 +37,6 @@ class Range:
         """True if no value is nearer to zero than `AWAY`."""
         return self.low >= AWAY or self.high <= -AWAY
 
-    @property
-    def largest(self) -> float:
-        """The largest absolute value."""
-        return max(abs(self.low), abs(self.high))
-
     @classmethod
     def from_bounds(cls, low: float | None, high: float | None, binary: bool) -> Range:
         """Read what `to_bounds` returned."""

@@ -15,14 +15,14 @@ from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
     from autoloss.zoo.auto_seg import AutoSegLoss, Curve
-    from autoloss.zoo.cross_entropies import weighted_cross_entropy
+    from autoloss.zoo.region_losses import weighted_cross_entropy
     from autoloss.zoo.regions import RegionLoss
 
 _HOMES = {
     "AutoSegLoss": "auto_seg",
     "Curve": "auto_seg",
     "RegionLoss": "regions",
-    "weighted_cross_entropy": "cross_entropies",
+    "weighted_cross_entropy": "region_losses",
 }
 """Name → module from which it is imported at first use, since it needs torch."""
 

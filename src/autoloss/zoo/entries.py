@@ -5,7 +5,8 @@ Formulas are in the prediction `p` (the paper's ŷ, after the activation) and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,27 +47,22 @@ def _combine(name: str, description: str) -> Entry:
     return Entry(name, description, f"{PAPER}, {part}", metric, "by branch", "by branch", members=members)
 
 
-def _defer(module: str, name: str) -> Callable[[Branch], BranchLoss]:
-    """Return a factory that imports the class `name`, and with it torch, when a loss is made."""
-
-    def make(branch: Branch) -> BranchLoss:
-        return getattr(import_module(f"autoloss.zoo.{module}"), name)(branch)
-
-    return make
-
-
-def _defer_region_loss(module: str, function: str, *arguments: str) -> Callable[[Branch], BranchLoss]:
-    """Return a factory like that of `_defer` for a function of `Regions`.
+def _defer(place: str) -> Callable[[Branch], BranchLoss]:
+    """Return a factory that imports torch when a loss is made.
 
     Args:
-        arguments: If there are any, the function is called with them and returns the function of `Regions`.
+        place: `module.Class` of a loss of a branch, or `module.function` of `Regions`; with arguments, of what returns one.
     """
+    path, *arguments = place.split()
+    module, name = path.split(".")
 
     def make(branch: Branch) -> BranchLoss:
         from autoloss.zoo.regions import RegionLoss
 
-        value = getattr(import_module(f"autoloss.zoo.{module}"), function)
-        return RegionLoss(branch, value(*arguments) if arguments else value)
+        found = getattr(import_module(f"autoloss.zoo.{module}"), name)
+        if isinstance(found, type):
+            return found(branch)
+        return RegionLoss(branch, found(*arguments) if arguments else found)
 
     return make
 
@@ -114,218 +110,97 @@ _PUBLISHED = (
     _publish("ins/mask", "Mask", "abs(log(y * p))", "foreground masks"),
 )
 
-_BASELINES = (
-    Entry(
-        "baseline/ce",
-        "cross entropy",
-        "the standard loss of classification; Section 4 compares with it",
-        title="cross entropy",
-        formula="-y * log(p)",
-    ),
-    Entry(
-        "baseline/bce",
-        "binary cross entropy of each channel, for several labels at once",
-        "the standard loss of multi-label classification",
-        activation="sigmoid",
-        target="one_hot, or any set of classes",
-        title="binary cross entropy",
-        formula="-(y * log(p) + (1 - y) * log(1 - p))",
-    ),
-    Entry(
-        "baseline/mse",
-        "squared error",
-        "the standard loss of regression and of heatmaps (SimpleBaseline, Xiao et al., 2018)",
-        activation="none",
-        target="values",
-        title="squared error",
-        formula="(p - y)**2",
-    ),
-    Entry(
-        "baseline/focal",
-        "focal loss with γ = 2, without class weights",
-        "Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4",
-        title="focal loss",
-        formula="-(1 - p)**2 * y * log(p)",
-    ),
-    Entry(
-        "baseline/dice",
-        "soft Dice over the classes of a batch; written by hand, since a quotient of two sums is not a tree",
-        "Milletari et al., 2016, V-Net, Section 3; per class and with plain sums as in segmentation-models-pytorch",
-        metric="Dice coefficient",
-        factory=_defer_region_loss("dice", "soft_dice"),
-    ),
-    Entry(
-        "baseline/wce",
-        "cross entropy weighted by the inverse frequencies of the classes in a batch",
-        "Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells",
-        metric="mAcc",
-        factory=_defer_region_loss("cross_entropies", "weighted_cross_entropy"),
-    ),
-    Entry(
-        "baseline/lovasz",
-        "Lovász-Softmax over the classes that a batch holds",
-        "Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11",
-        metric="mIoU",
-        factory=_defer_region_loss("lovasz", "lovasz_softmax"),
-    ),
-    Entry(
-        "baseline/dpce",
-        "cross entropy weighted by the proximity to the border of the target's region",
-        "Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation",
-        factory=_defer_region_loss("cross_entropies", "distance_penalised_cross_entropy"),
-    ),
-    Entry(
-        "baseline/ssim",
-        "structural similarity of probabilities and classes in windows of 11 pixels",
-        "Wang et al., 2004, Eq. 13; Qin et al., 2019, BASNet, Eq. 4",
-        factory=_defer_region_loss("ssim", "ssim_loss"),
-    ),
-    Entry(
-        "baseline/ce_ssim",
-        "cross entropy plus structural similarity",
-        "Qin et al., 2019, BASNet, Eq. 2, without IoU",
-        factory=_defer_region_loss("ssim", "ssim_with_cross_entropy"),
-    ),
-    Entry(
-        "baseline/ranknet",
-        "pairs of items: logistic loss of the difference of scores; on pairs of one user it is BPR",
-        "Burges et al., 2005, Learning to Rank using Gradient Descent; Rendle et al., 2009, BPR, Section 4",
-        target=ORDER,
-        activation="pair_probability",
-        title="RankNet",
-        formula="-y * log(p)",
-    ),
-    Entry(
-        "baseline/lambdarank",
-        "pairs of items: RankNet, each pair times its weight w, the change of NDCG if the items change places",
-        "Burges, 2010, From RankNet to LambdaRank to LambdaMART, Section 4",
-        metric="NDCG",
-        target=ORDER,
-        activation="pair_probability",
-        title="LambdaRank",
-        formula="-w * log(p)",
-    ),
-    Entry(
-        "baseline/auc_hinge",
-        "pairs of items: hinge loss of the difference of scores, p",
-        "Joachims, 2005, A Support Vector Method for Multivariate Performance Measures",
-        metric="AUC",
-        target=ORDER,
-        activation="pair_difference",
-        title="pairwise hinge loss",
-        formula="(1 - p + abs(1 - p)) / 2",
-    ),
-    Entry(
-        "baseline/auc_square",
-        "pairs of items: squared distance of the difference of scores, p, from 1",
-        "Gao et al., 2013, One-Pass AUC Optimization",
-        metric="AUC",
-        target=ORDER,
-        activation="pair_difference",
-        title="pairwise squared loss",
-        formula="(1 - p)**2",
-    ),
-    Entry(
-        "baseline/auc_exponential",
-        "pairs of items: exponential loss of the difference of scores, p",
-        "Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences (RankBoost)",
-        metric="AUC",
-        target=ORDER,
-        activation="pair_difference",
-        title="pairwise exponential loss",
-        formula="exp(-p)",
-    ),
-    *(
-        Entry(
-            f"baseline/{name}", description, source, metric, target, "pair_probability", factory=_defer("pairs", loss)
-        )
-        for name, loss, metric, target, description, source in (
-            (
-                "cox",
-                "Cox",
-                "concordance index",
-                "times and events",
-                "negative partial likelihood of proportional hazards; written by hand, since its sum over a risk set is no tree",
-                "Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4",
-            ),
-            (
-                "listnet",
-                "ListNet",
-                "NDCG",
-                ORDER,
-                "softmax cross entropy over the items of each query; written by hand: its sum over a list is no tree",
-                "Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach",
-            ),
-            (
-                "auc_margin",
-                "AucMargin",
-                "AUC",
-                ORDER,
-                "LibAUC's margin loss with the best a, b and α of the batch; written by hand: it needs means of both classes",
-                "Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5",
-            ),
-            (
-                "pointwise",
-                "Pointwise",
-                "—",
-                ORDER,
-                "binary cross entropy of the scores of single items; written by hand, since leaves are those of pairs",
-                "the standard loss of click prediction",
-            ),
-        )
-    ),
-    *(
-        Entry(
-            f"baseline/asl_{metric.lower()}",
-            f"Auto-Seg-Loss: {metric} with curves for its logical operations, as found on VOC",
-            "Li et al., 2021, Auto Seg-Loss, and the curves of its authors' configurations",
-            metric=metric,
-            factory=_defer_region_loss("auto_seg", "get_published", metric.lower()),
-        )
-        for metric in ("mIoU", "FWIoU", "gAcc", "mAcc", "BIoU", "BF1")
-    ),
-    Entry(
-        "baseline/l1",
-        "smooth L1 on box deltas, with the threshold and divisor of Faster R-CNN; written by hand: leaves are areas",
-        "Girshick, 2015, Fast R-CNN, Eq. 3, as in torchvision",
-        target="deltas of the target box",
-        activation="box",
-        factory=_defer("boxes", "SmoothL1"),
-    ),
-    Entry(
-        "baseline/iou",
-        "IoU loss of boxes: -log(i / u), finite if they do not overlap (the signed logarithm of 0 would be 0)",
-        "Yu et al., 2016, UnitBox, Eq. 2",
-        target=AREAS,
-        activation="box",
-        title="IoU loss",
-        formula="log(inv(i / u))",
-    ),
-    Entry(
-        "baseline/giou",
-        "generalised IoU loss of boxes",
-        "Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1",
-        target=AREAS,
-        activation="box",
-        title="GIoU loss",
-        formula="1 - i / u + (e - u) / e",
-    ),
-    Entry(
-        "baseline/cse_auto_a_cls",
-        "classes of boxes: cross entropy times 1 + sin(IoU); written by hand: it needs a sine and the detached IoU",
-        f"{CSE}, CSE-AutoLoss-A",
-        target="one_hot, and the IoU of each predicted box",
-        factory=_defer("boxes", "WeightedByOverlap"),
-    ),
-    Entry(
-        "baseline/cse_auto_a_reg",
-        "coordinates of boxes, found together with baseline/cse_auto_a_cls",
-        f"{CSE}, CSE-AutoLoss-A",
-        target=AREAS,
-        activation="box",
-        formula="(1 - i / u) + (1 - (i + 2) / e)",
-    ),
+_ASL = "\n".join(
+    f"asl_{metric.lower()} | softmax | one_hot | {metric} | | @auto_seg.get_published {metric.lower()}\n"
+    f"Auto-Seg-Loss: {metric} with curves for its logical operations, as found on VOC\n"
+    "Li et al., 2021, Auto Seg-Loss, and the curves of its authors' configurations"
+    for metric in ("mIoU", "FWIoU", "gAcc", "mAcc", "BIoU", "BF1")
 )
+_BASELINES = f"""
+ce | softmax | one_hot | — | cross entropy | -y * log(p)
+    cross entropy
+    the standard loss of classification; Section 4 compares with it
+bce | sigmoid | one_hot, or any set of classes | — | binary cross entropy | -(y * log(p) + (1 - y) * log(1 - p))
+    binary cross entropy of each channel, for several labels at once
+    the standard loss of multi-label classification
+mse | none | values | — | squared error | (p - y)**2
+    squared error
+    the standard loss of regression and of heatmaps (SimpleBaseline, Xiao et al., 2018)
+focal | softmax | one_hot | — | focal loss | -(1 - p)**2 * y * log(p)
+    focal loss with γ = 2, without class weights
+    Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4
+dice | softmax | one_hot | Dice coefficient | | @region_losses.soft_dice
+    soft Dice over the classes of a batch; written by hand, since a quotient of two sums is not a tree
+    Milletari et al., 2016, V-Net, Section 3; per class and with plain sums as in segmentation-models-pytorch
+wce | softmax | one_hot | mAcc | | @region_losses.weighted_cross_entropy
+    cross entropy weighted by the inverse frequencies of the classes in a batch
+    Ronneberger et al., 2015, U-Net, Eq. 1 and 2, without the term for touching cells
+lovasz | softmax | one_hot | mIoU | | @region_losses.lovasz_softmax
+    Lovász-Softmax over the classes that a batch holds
+    Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11
+dpce | softmax | one_hot | — | | @region_losses.distance_penalised_cross_entropy
+    cross entropy weighted by the proximity to the border of the target's region
+    Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation
+ssim | softmax | one_hot | — | | @region_losses.ssim_loss
+    structural similarity of probabilities and classes in windows of 11 pixels
+    Wang et al., 2004, Eq. 13; Qin et al., 2019, BASNet, Eq. 4
+ce_ssim | softmax | one_hot | — | | @region_losses.ssim_with_cross_entropy
+    cross entropy plus structural similarity
+    Qin et al., 2019, BASNet, Eq. 2, without IoU
+ranknet | pair_probability | {ORDER} | — | RankNet | -y * log(p)
+    pairs of items: logistic loss of the difference of scores; on pairs of one user it is BPR
+    Burges et al., 2005, Learning to Rank using Gradient Descent; Rendle et al., 2009, BPR, Section 4
+lambdarank | pair_probability | {ORDER} | NDCG | LambdaRank | -w * log(p)
+    pairs of items: RankNet, each pair times its weight w, the change of NDCG if the items change places
+    Burges, 2010, From RankNet to LambdaRank to LambdaMART, Section 4
+auc_hinge | pair_difference | {ORDER} | AUC | pairwise hinge loss | (1 - p + abs(1 - p)) / 2
+    pairs of items: hinge loss of the difference of scores, p
+    Joachims, 2005, A Support Vector Method for Multivariate Performance Measures
+auc_square | pair_difference | {ORDER} | AUC | pairwise squared loss | (1 - p)**2
+    pairs of items: squared distance of the difference of scores, p, from 1
+    Gao et al., 2013, One-Pass AUC Optimization
+auc_exponential | pair_difference | {ORDER} | AUC | pairwise exponential loss | exp(-p)
+    pairs of items: exponential loss of the difference of scores, p
+    Freund et al., 2003, An Efficient Boosting Algorithm for Combining Preferences (RankBoost)
+cox | pair_probability | times and events | concordance index | | @pairs.Cox
+    negative partial likelihood of proportional hazards; written by hand, since its sum over a risk set is no tree
+    Cox, 1972, Regression Models and Life-Tables; Katzman et al., 2018, DeepSurv, Eq. 4
+listnet | pair_probability | {ORDER} | NDCG | | @pairs.ListNet
+    softmax cross entropy over the items of each query; written by hand: its sum over a list is no tree
+    Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
+auc_margin | pair_probability | {ORDER} | AUC | | @pairs.AucMargin
+    LibAUC's margin loss with the best a, b and α of the batch; written by hand: it needs means of both classes
+    Yuan et al., 2021, Large-scale Robust Deep AUC Maximization, Eq. 5
+pointwise | pair_probability | {ORDER} | — | | @pairs.Pointwise
+    binary cross entropy of the scores of single items; written by hand, since leaves are those of pairs
+    the standard loss of click prediction
+{_ASL}
+l1 | box | deltas of the target box | — | | @boxes.SmoothL1
+    smooth L1 on box deltas, with the threshold and divisor of Faster R-CNN; written by hand: leaves are areas
+    Girshick, 2015, Fast R-CNN, Eq. 3, as in torchvision
+iou | box | {AREAS} | — | IoU loss | log(inv(i / u))
+    IoU loss of boxes: -log(i / u), finite if they do not overlap (the signed logarithm of 0 would be 0)
+    Yu et al., 2016, UnitBox, Eq. 2
+giou | box | {AREAS} | — | GIoU loss | 1 - i / u + (e - u) / e
+    generalised IoU loss of boxes
+    Rezatofighi et al., 2019, Generalized Intersection over Union, Algorithm 1
+cse_auto_a_cls | softmax | one_hot, and the IoU of each predicted box | — | | @boxes.WeightedByOverlap
+    classes of boxes: cross entropy times 1 + sin(IoU); written by hand: it needs a sine and the detached IoU
+    {CSE}, CSE-AutoLoss-A
+cse_auto_a_reg | box | {AREAS} | — | | (1 - i / u) + (1 - (i + 2) / e)
+    coordinates of boxes, found together with baseline/cse_auto_a_cls
+    {CSE}, CSE-AutoLoss-A
+"""
+"""Name, activation, target, metric, title, and the formula, or after `@` the function that is the loss; description; source."""
+
+
+def _read_baselines() -> Iterator[Entry]:
+    lines = [line.strip() for line in _BASELINES.strip().split("\n")]
+    for row, description, source in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        name, activation, target, metric, title, loss = map(str.strip, row.split("|"))
+        known = Entry(f"baseline/{name}", description, source, metric, target, activation, title=title)
+        yield replace(known, factory=_defer(loss[1:])) if loss.startswith("@") else replace(known, formula=loss)
+
 
 ENTRIES = {
     row.name: row
@@ -333,7 +208,7 @@ ENTRIES = {
         *_PUBLISHED,
         _combine("det", "all four branches"),
         _combine("ins", "all five branches"),
-        *_BASELINES,
+        *_read_baselines(),
         *SHELF,
     )
 }

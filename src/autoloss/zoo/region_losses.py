@@ -1,0 +1,171 @@
+"""Hand-written losses of segmentation, each a function of `Regions`: cross entropies with weights, soft Dice, Lovász and SSIM.
+
+None is a tree: they divide one sum over the batch by another, sort the errors of a batch, or take means over Gaussian windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autoloss.errors import RequestError
+from autoloss.space.operators import EPSILON
+from autoloss.zoo.regions import POSITIONS, Regions, average_over_classes
+
+LEAST_SIZE = 1e-7
+"""Keeps the quotient of Dice finite for a class that is neither predicted nor in the target."""
+WINDOW, DEVIATION = 11, 1.5
+"""Of SSIM: side of the window and standard deviation of its Gaussian, in pixels."""
+STABLE_MEAN, STABLE_VARIANCE = 0.01**2, 0.03**2
+"""C₁ and C₂ of SSIM for values from 0 to 1."""
+
+
+def weighted_cross_entropy(regions: Regions, weights: Sequence[float] | None = None) -> Tensor:
+    """Return cross entropy with a weight for each class, divided by the sum of all positions' weights as in torch.
+
+    Args:
+        weights: One per class; by default the inverse frequencies in the batch, so that each class of its target has the
+            same share in the loss.
+
+    Raises:
+        RequestError: The number of weights differs from the number of classes.
+
+    Source: Ronneberger et al., 2015, U-Net, Eq. 1 and 2: the term w_c that balances the class frequencies. The second
+    term, which separates touching cells of one class, does not apply without instances.
+    """
+    y = regions.y
+    if weights is None:
+        count = y.sum(POSITIONS)
+        scale = torch.where(count > 0, 1 / count.clamp(min=EPSILON), torch.zeros_like(count))
+    elif len(weights) == y.shape[1]:
+        scale = y.new_tensor(weights)
+    else:
+        raise RequestError(f"{len(weights)} class weights were given for {y.shape[1]} classes; give one for each.")
+    share = y * scale.view(1, -1, 1, 1)
+    return (share * negative_log(regions.p)).sum() / share.sum().clamp(min=EPSILON)
+
+
+def distance_penalised_cross_entropy(regions: Regions) -> Tensor:
+    """Return cross entropy times 1 + φ, where φ falls from 1 at the border of the target's region to 0 at its innermost point.
+
+    φ = 1 − (d − 1) / (d_max − 1), with d a pixel's Euclidean distance to the nearest pixel outside its region (1 at the inner edge)
+    and d_max the largest of its class in its image; in an image of one class φ is 0. Ignored positions are outside every
+    region; the image border does not bound a region.
+
+    Source: Caliva et al., 2019, Distance Map Loss Penalty Term for Semantic Segmentation (DPCE): (1 + φ)·CE with the
+    reverted distance transform. They do not say whether φ is in pixels; here it is scaled to [0, 1] for each mask, so that the
+    loss lies between one and two cross entropies for any image size.
+    """
+    with torch.no_grad():
+        penalty = compute_border_proximity(regions.y)
+    return (regions.y * (1 + penalty) * negative_log(regions.p)).sum() / regions.divisor
+
+
+def compute_border_proximity(y: Tensor) -> Tensor:
+    """Compute φ at each position of the target's region, (N, C, H, W); zero elsewhere."""
+    from scipy.ndimage import distance_transform_edt
+
+    classes = torch.where(y.sum(dim=1) > 0, y.argmax(dim=1), -1).numpy(force=True)
+    distance = np.zeros(classes.shape)
+    for image, found in zip(classes, distance, strict=True):
+        labels = np.unique(image)
+        for label in labels if len(labels) > 1 else ():
+            found[image == label] = np.asarray(distance_transform_edt(image == label))[image == label]
+    inside = torch.as_tensor(distance).to(y).unsqueeze(1) * (y > 0)
+    depth = inside.amax(dim=(2, 3), keepdim=True) - 1
+    relative = (inside - 1) / depth.clamp(min=1e-6)
+    return torch.where(inside > 0, 1 - relative, torch.zeros_like(inside))
+
+
+def negative_log(p: Tensor) -> Tensor:
+    """Return −log p, finite with a finite gradient at 0."""
+    return -(p + EPSILON).log()
+
+
+def soft_dice(regions: Regions) -> Tensor:
+    """Return one minus the Dice coefficient of probabilities, averaged over classes.
+
+    The coefficient of a class is 2·Σpy / Σ(p + y) over all positions of the batch that count. A class that is not in the
+    target of the batch adds 0 and has no gradient.
+
+    Source: Milletari et al., 2016, V-Net, Section 3, with plain sums in the denominator; the class average and the treatment of
+    absent classes are those of `DiceLoss` in segmentation-models-pytorch.
+    """
+    p, y = regions.p, regions.y
+    overlap, size = (p * y).sum(POSITIONS), (p + y).sum(POSITIONS)
+    return average_over_classes(1 - 2 * overlap / size.clamp(min=LEAST_SIZE), y)
+
+
+def lovasz_softmax(regions: Regions) -> Tensor:
+    """Return the Lovász extension of one minus the IoU at the errors |y − p|, averaged over classes.
+
+    The IoU of a class is over all positions of the batch that count, not per image. The mean is over the classes in the
+    target of the batch; if there are none, the loss is 0.
+
+    Source: Berman et al., 2018, The Lovász-Softmax loss, Eq. 9 to 11 and Algorithm 1, with `classes="present"`.
+    """
+    y = regions.y.movedim(1, 0).flatten(1)
+    # Positions that do not count have error 0: they are sorted last, where they have no influence.
+    errors = (y - regions.p.movedim(1, 0).flatten(1)).abs()
+    errors, order = errors.sort(dim=1, descending=True)
+    losses = (errors * _compute_increments(y.gather(1, order))).sum(dim=1)
+    present = regions.y.sum(POSITIONS) > 0
+    return torch.where(present, losses, torch.zeros_like(losses)).sum() / present.sum().clamp(min=1)
+
+
+def _compute_increments(y: Tensor) -> Tensor:
+    """Return the increase of the Jaccard loss by each further wrong position, in the order of y, (C, positions)."""
+    size = y.sum(dim=1, keepdim=True)
+    # Before the first wrong position intersection and union equal the class; the clamp avoids 0/0 for absent classes.
+    jaccard = 1 - (size - y.cumsum(dim=1)) / (size + (1 - y).cumsum(dim=1)).clamp(min=1)
+    return jaccard.diff(dim=1, prepend=torch.zeros_like(size))
+
+
+def ssim_loss(regions: Regions) -> Tensor:
+    """Return one minus the structural similarity of p and y, averaged over classes and positions.
+
+    Means, variances and covariance are taken in a Gaussian window of 11 pixels; outside the image and at positions that do
+    not count, p and y are 0.
+
+    Used alone, it has a plateau that a network without pre-training may not leave: if all positions are predicted as the most
+    frequent class, the other classes match their targets nearly everywhere. See `ssim_with_cross_entropy`.
+
+    Source: Wang et al., 2004, Eq. 13; as a loss of segmentation Qin et al., 2019, BASNet, Eq. 4, here applied to every class.
+    """
+    similar = compute_ssim(regions.p, regions.y)
+    counted = regions.counted.expand_as(similar)
+    return torch.where(counted, 1 - similar, torch.zeros_like(similar)).sum() / counted.sum().clamp(min=1)
+
+
+def ssim_with_cross_entropy(regions: Regions) -> Tensor:
+    """Return `ssim_loss` plus cross entropy.
+
+    Source: Qin et al., 2019, BASNet, Eq. 2, without its third term, IoU.
+    """
+    return ssim_loss(regions) + (regions.y * negative_log(regions.p)).sum() / regions.divisor
+
+
+def compute_ssim(one: Tensor, other: Tensor) -> Tensor:
+    """Compute the SSIM at each position, (N, C, H, W)."""
+    window = _make_window(one)
+
+    def mean(values: Tensor) -> Tensor:
+        flat = values.flatten(0, 1).unsqueeze(1)
+        across = F.conv2d(flat, window.view(1, 1, 1, -1), padding=(0, WINDOW // 2))
+        return F.conv2d(across, window.view(1, 1, -1, 1), padding=(WINDOW // 2, 0)).view(values.shape)
+
+    first, second = mean(one), mean(other)
+    variances = mean(one.square()) + mean(other.square()) - first.square() - second.square()
+    covariance = mean(one * other) - first * second
+    luminance = (2 * first * second + STABLE_MEAN) / (first.square() + second.square() + STABLE_MEAN)
+    return luminance * (2 * covariance + STABLE_VARIANCE) / (variances + STABLE_VARIANCE)
+
+
+def _make_window(like: Tensor) -> Tensor:
+    distance = torch.arange(WINDOW, device=like.device, dtype=like.dtype) - WINDOW // 2
+    weights = (-distance.square() / (2 * DEVIATION**2)).exp()
+    return weights / weights.sum()
