@@ -130,18 +130,12 @@ def _tested(
             start_workers(Evaluator(task, {}, configuration), Machines(workers=arguments.workers)) as pool,
         ):
             dispatcher, record = Dispatcher(pool, configuration.limits), Told(store, task.name)
-            rivals = tune_learning_rates(_rivals(task, metric), task, 0, dispatcher, record)
+            tuned = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, record)
+            rivals = [row.entrant for row in tuned]
             seeds = training_seeds(0, "audit", arguments.test_seeds)
             return rivals, compare_losses([*winners, *rivals], seeds, TEST, dispatcher, record)
     finally:
         owner.close()
-
-
-def _rivals(task: autoloss.Task, metric: str) -> list[Entrant]:
-    """Return every baseline that fits, Auto-Seg-Loss for the task's own metric among them."""
-    surrogate = f"baseline/asl_{metric}"
-    own = [Entrant(surrogate, surrogate, baseline=True)] if surrogate in autoloss.zoo.names() else []
-    return baselines(task, every=True) + own
 
 
 def _loss_and_scores(row: Row) -> tuple[str, Measurements, tuple[str, ...]]:

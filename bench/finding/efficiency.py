@@ -247,7 +247,8 @@ def tune_handmade(task: autoloss.Task, cache: Cache, end: float) -> dict[str, An
     shared = SharedRunner(Evaluator(task, samples, configuration), cache, end)
     with InlineWorkers(shared) as workers:
         dispatcher = Dispatcher(workers, configuration.limits)
-        entrants = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, Record())
+        tuned = tune_learning_rates(baselines(task, every=True), task, 0, dispatcher, Record())
+    entrants = [row.entrant for row in tuned]
     rows = [
         {
             "loss": entrant.label,

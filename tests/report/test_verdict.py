@@ -107,6 +107,20 @@ def test_what_is_significant_alone_may_not_be_among_many_baselines():
     assert correct_by_holm({"ce": 0.03, "b": 0.5, "c": 0.6})["ce"] == pytest.approx(0.09)
 
 
+def test_a_baseline_and_its_tuned_forms_are_one_hypothesis():
+    found, rival = row("#1", 0.5, 0.6, 0.71), row("dice", 0.3, 0.45, 0.4, baseline=True)
+    alone = judge_comparison([found, ce(0.4, 0.45, 0.6), rival], 1)
+    forms = [
+        Row(replace(each.entrant, loss="ce"), each.outcomes)
+        for each in (ce(0.4, 0.45, 0.6), *(row(f"ce (lr × {rate})", 0.3, 0.4, 0.45, baseline=True) for rate in (3, 10)))
+    ]
+    judgement = judge_comparison([found, *forms, rival], 1)
+    assert alone.baselines == judgement.baselines == 2
+    assert judgement.p_value == alone.p_value
+    assert judgement.p_values.keys() == {"ce", "ce (lr × 3)", "ce (lr × 10)", "dice"}
+    assert evidence(judgement)[-1] == "ce is the best of 2 baselines on the test split."
+
+
 def resampled(one: Row, spread: float, examples: int = 113) -> Row:
     """Return a row whose scores on resamples of the split spread by so much, each seed alike."""
     shifts = [spread * math.sin(at) * math.sqrt(2) for at in range(64)]

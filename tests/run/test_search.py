@@ -19,8 +19,6 @@ from autoloss import recipes
 from autoloss.comparison.baselines import (
     CLOSE,
     LEARNING_RATES,
-    OF_CLASSES,
-    OF_REGIONS,
     TUNING_SEEDS,
     baselines,
     count_tuning_trainings,
@@ -142,18 +140,32 @@ def test_compare_with_all_baselines_adds_those_that_fit_and_keeps_the_rest(own_c
     every = compare(own_copy, task=QuickTask(), top=1, seeds=2, workers=0, baselines="all")
     assert {row.entrant for row in usual} < {row.entrant for row in every}
     # Rows have no space, so nothing that is said of borders is among them.
-    assert {row.entrant.loss for row in every} - {row.entrant.loss for row in usual} == set(OF_CLASSES)
+    assert {row.entrant.loss for row in every} - {row.entrant.loss for row in usual} == {"baseline/wce"}
     with pytest.raises(RequestError, match=r"no choice of baselines named 'everything'.*usual, all"):
         compare(own_copy, task=QuickTask(), baselines="everything")
 
 
 def test_all_baselines_of_a_segmentation_task():
     task = autoloss.tasks.get("digits-seg", train=16, valid=4, test=4)
-    assert [entrant.loss for entrant in baselines(task)] == ["baseline/ce", "baseline/dice"]
-    assert [entrant.loss for entrant in baselines(task, every=True)][2:] == [*OF_CLASSES, *OF_REGIONS]
-    assert all(entrant.loss in autoloss.zoo.names() for entrant in baselines(task, every=True))
-    rows = autoloss.tasks.get("tabular", metric="r2", data="diabetes")
-    assert [entrant.loss for entrant in baselines(rows, every=True)] == ["baseline/mse"]
+    usual = {"baseline/ce", "baseline/dice", "baseline/lovasz", "shelf/tversky", "baseline/asl_miou"}
+    assert {entrant.loss for entrant in baselines(task)} == usual
+    further = {"baseline/wce", "baseline/dpce", "baseline/ssim", "baseline/ce_ssim"}
+    assert {entrant.loss for entrant in baselines(task, every=True)} == usual | further
+    assert (
+        baselines(autoloss.tasks.get("digits-seg", metric="bf1", train=16, valid=4, test=4))[-1].loss
+        == "baseline/asl_bf1"
+    )
+
+
+def test_baselines_of_tables_are_those_of_rows():
+    numbers = baselines(autoloss.tasks.get("tabular", metric="r2", data="diabetes"))
+    others = {"baseline/huber", "baseline/quantile_10", "baseline/quantile_90", "shelf/absolute_error"}
+    assert numbers[0].loss == "baseline/mse"
+    assert {entrant.loss for entrant in numbers[1:]} == others
+    classes = baselines(autoloss.tasks.get("tabular", metric="f1", data="breast_cancer_hard"))
+    assert [entrant.loss for entrant in classes] == ["baseline/ce", "baseline/dice"]
+    # A heatmap has space: what is said of single values is no baseline of it.
+    assert [entrant.loss for entrant in baselines(autoloss.tasks.get("figures-pose"))] == ["baseline/mse"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +189,7 @@ def test_baselines_of_detectors_are_the_papers_rows(frozen, labels):
     task = freeze_branches(task, dict.fromkeys(frozen, ""))
     every = baselines(task, every=True)
     assert [entrant.label for entrant in every] == labels
-    assert baselines(task) == every[:1]
+    assert baselines(task) == every
     for entrant in every:
         autoloss.zoo.resolve(entrant.loss, task.branches)
 
@@ -244,7 +256,10 @@ def test_a_search_ends_with_its_best_loss_beside_the_baselines_on_eight_seeds(tm
     (mine,) = [row for row in found.comparison if not row.entrant.baseline]
     assert mine.entrant.number == found.best.id
     assert {len(row.scores) for row in found.comparison} == {8}
-    assert len(found.judgement.p_values) == found.judgement.baselines > 0
+    rivals = [row.entrant for row in found.comparison if row.entrant.baseline]
+    assert found.judgement.p_values.keys() == {one.label for one in rivals}
+    # Cross entropy as the recipe says and at its best scale is one hypothesis.
+    assert found.judgement.baselines == len({one.loss for one in rivals}) == 2
 
 
 def test_a_run_is_never_overwritten(run_directory):
@@ -645,7 +660,7 @@ def test_workers_that_will_never_train_are_told_of():
     assert describe_idle_workers(2, Configuration().changed(recipes.DEFAULT)) == []
 
 
-def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_for_the_best_two(run_directory):
+def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_best_two_on_all_seeds(run_directory):
     found = open_run(run_directory)
     first, second = training_seeds(1, "tuning", TUNING_SEEDS)
     with Store(run_directory) as store:
@@ -661,7 +676,8 @@ def test_losses_and_baselines_are_tuned_on_the_same_grid_and_the_second_seed_is_
         ]
         assert rates[0] == sorted(LEARNING_RATES)
         assert len(rates[1]) == CLOSE
-    assert len(tuned) == count_tuning_trainings(len(losses))
+    # This task cannot be cut short: what was tried first is one of the two seeds.
+    assert len(tuned) == count_tuning_trainings(len(losses)) - CLOSE * len(losses)
     # This task has no learning rate, so the scale is tuned; the labels of losses and of baselines say so alike.
     for row in found.comparison:
         if row.entrant.number is not None:

@@ -7,44 +7,57 @@ grid, chosen on the valid split.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.record import Record, compare_losses
-from autoloss.comparison.table import sort_by_mean
+from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher
-from autoloss.settings import StepRule
-from autoloss.space.branch import Branch
 from autoloss.space.loss_text import join_branches, split_branches
 from autoloss.tasks.task import Task
+from autoloss.training.training import Training
+from autoloss.zoo.entries import COMPARED, ENTRIES
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
 TUNING_SEEDS = 2
 CLOSE = 2
-"""Number of learning rates, the best on the first seed, that are trained on the further seeds."""
-DICE = "baseline/dice"
-OF_CLASSES = ("baseline/wce", "baseline/lovasz")
-OF_REGIONS = ("baseline/dpce", "baseline/ssim", "baseline/ce_ssim")
-"""Further baselines of a full comparison, for a softmax over classes; the second ones need space."""
+"""Number of learning rates, the best at first, that are trained whole on all seeds."""
+TUNING_SHARE = 1 / 4
+"""Share of the schedule at which learning rates are tried first, where it has enough steps."""
+SEVERAL_CHANNELS = 2
+"""One logit counts as two channels, and so for both kinds of probabilities; a baseline is of the kind of the branch itself."""
+MOST_RIVALS = 2
+"""Number of baselines besides the standard loss that are measured on the test split: the best on the valid split."""
 
 
 def baselines(task: Task, *, every: bool = False) -> list[Entrant]:
-    """Return the task's standard loss and, where it applies, Dice.
+    """Return the task's standard loss, and the others in common use: those that fit its branch, and those that it declares.
 
     Args:
-        every: Also the others that apply, for a full comparison.
+        every: Also those that only a full comparison has.
     """
     standard = standard_entrant(task)
     if standard is None:
         return []
-    names = []
-    if _has_one_softmax(task.branches):
-        names += [DICE, *(OF_CLASSES if every else ()), *(OF_REGIONS if every and _has_space(task) else ())]
-    if every:
-        names += [_join({**task.standard, **other}) for other in task.baselines]
-    return [standard, *(Entrant(_label(name), name, baseline=True) for name in names)]
+    names = list(_list_fitting(task, every)) if len(task.branches) == 1 else []
+    names += [_join({**task.standard, **other}) for other in task.baselines]
+    return [standard, *(Entrant(_label(name), name, baseline=True) for name in names if name != standard.loss)]
+
+
+def _list_fitting(task: Task, every: bool) -> Iterator[str]:
+    """Yield the entries of the zoo that are baselines of the task's one branch."""
+    (branch,) = task.branches.values()
+    shape = "space" if _has_space(task) else "rows"
+    for name, (when, items) in COMPARED.items():
+        if (
+            (every or when == "usual")
+            and items in ("any", shape)
+            and branch.fits(ENTRIES[name].activation, SEVERAL_CHANNELS)
+        ):
+            yield name
 
 
 def standard_entrant(task: Task) -> Entrant | None:
@@ -62,38 +75,54 @@ def tune_learning_rates(
     dispatcher: Dispatcher,
     record: Record,
     *,
-    rule: StepRule | None = None,
-) -> list[Entrant]:
-    """Return each entrant at the learning rate of the grid with the highest mean on the valid split.
+    vary: Callable[[Entrant], Sequence[Entrant]] = lambda one: [one],
+) -> list[Row]:
+    """Return each entrant at the learning rate of the grid with the highest mean on the valid split, with its scores there.
 
-    All rates are trained on one seed, and the best `CLOSE` of each entrant on the others. Of equal rates the one nearest to the
-    recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is tuned instead.
+    All rates are trained on one seed, shortly where the task allows it, and the best `CLOSE` of each entrant whole on all seeds. Of
+    equal rates the one nearest to the recipe's is chosen. Where the task does not tune the learning rate, the scale of the loss is
+    tuned instead.
 
     Args:
-        rule: A step rule under which candidates are tried as well as under their own.
+        vary: Returns the ways of training an entrant that are tried.
     """
     setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
     seeds = training_seeds(seed, "tuning", TUNING_SEEDS)
     factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
-    variants = [
-        dict.fromkeys([one, one if rule is None or one.number is None else replace(one, step_rule=rule)])
-        for one in entrants
-    ]
-    grids = [[replace(one, **{setting: factor}) for one in group for factor in factors] for group in variants]
-    for count in range(1, len(seeds) + 1):
-        rows = compare_losses([one for grid in grids for one in grid], seeds[:count], "valid", dispatcher, record)
-        ranked = iter(rows)
-        grids = [[row.entrant for row in sort_by_mean([next(ranked) for _ in grid])[:CLOSE]] for grid in grids]
-    return [choice.name_factor(short) for choice, *_ in grids]
+    grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
+    first = _tune(grids, seeds[:1], choose_first_share(task, TUNING_SHARE), dispatcher, record)
+    best = _tune([[row.entrant for row in rows[:CLOSE]] for rows in first], seeds, 1.0, dispatcher, record)
+    # What fails late may do so at the best rates of short trainings alone.
+    others = [[] if rows[0].mean is not None else grid for rows, grid in zip(best, grids, strict=True)]
+    again = _tune(others, seeds[:1], 1.0, dispatcher, record)
+    chosen = [sort_by_mean([*rows, *more])[0] for rows, more in zip(best, again, strict=True)]
+    return [replace(row, entrant=row.entrant.name_factor(short)) for row in chosen]
+
+
+def _tune(
+    grids: Sequence[Sequence[Entrant]], seeds: Sequence[int], fidelity: float, dispatcher: Dispatcher, record: Record
+) -> list[list[Row]]:
+    """Train all grids at once; return the rows of each, the best first."""
+    rows = iter(compare_losses([one for grid in grids for one in grid], seeds, "valid", dispatcher, record, fidelity))
+    return [sort_by_mean([next(rows) for _ in grid]) for grid in grids]
 
 
 def count_tuning_trainings(entrants: int) -> int:
-    """Return how many trainings `tune_learning_rates` needs for so many entrants.
+    """Return at most how many trainings `tune_learning_rates` needs for so many entrants.
 
     >>> count_tuning_trainings(1)
-    7
+    9
     """
-    return entrants * (len(LEARNING_RATES) + CLOSE * (TUNING_SEEDS - 1))
+    return entrants * (len(LEARNING_RATES) + CLOSE * TUNING_SEEDS)
+
+
+def choose_first_share(task: Task, least: float) -> float:
+    """Return the share of the schedule of first trainings: this one, or more where that has too few steps to tell losses apart."""
+    if not task.shortens:
+        return 1.0
+    steps = task.steps(Training(seed=0))
+    share = max(least, 0.0 if steps is None else LEAST_STEPS / steps)
+    return share if share <= LARGEST_SHARE else 1.0
 
 
 def _join(losses: Mapping[str, str]) -> str:
@@ -106,10 +135,6 @@ def _label(text: str) -> str:
     if len(named) == 1 or not all(name.startswith("baseline/") for name in named):
         return text
     return " + ".join(name.removeprefix("baseline/") for name in named)
-
-
-def _has_one_softmax(branches: Mapping[str, Branch]) -> bool:
-    return len(branches) == 1 and next(iter(branches.values())).has_classes
 
 
 def _has_space(task: Task) -> bool:

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from autoloss.comparison.baselines import LEARNING_RATES, standard_entrant
+from autoloss.comparison.baselines import LEARNING_RATES, choose_first_share, standard_entrant
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record, run_trainings
-from autoloss.evaluation.adapting import LEAST_STEPS
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
-from autoloss.training.training import Training
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
@@ -64,7 +62,7 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     if given is None or budget < LEAST_BUDGET:
         return None
     climb = _Climb(training_seeds(seed, "ladder", SEEDS), budget, dispatcher, record)
-    first = _choose_first_share(task)
+    first = choose_first_share(task, FIRST_SHARE)
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
         climb.run(grid, first)
@@ -137,14 +135,6 @@ class _Climb:
     def finish(self, standard: str) -> Ladder:
         ranked = sorted(self._rungs.values(), key=lambda rung: rung.rank, reverse=True)
         return Ladder(tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked), self.spent, standard)
-
-
-def _choose_first_share(task: Task) -> float:
-    if not task.shortens:
-        return 1.0
-    steps = task.steps(Training(seed=0))
-    share = max(FIRST_SHARE, 0.0 if steps is None else LEAST_STEPS / steps)
-    return share if share <= 0.5 else 1.0
 
 
 def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from autoloss.comparison.baselines import baselines, count_tuning_trainings, tune_learning_rates
+from autoloss.comparison.baselines import MOST_RIVALS, baselines, count_tuning_trainings, tune_learning_rates
 from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record, compare_losses, run_trainings
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
+from autoloss.numbers import figure
 from autoloss.settings import Configuration, FinalSettings
 from autoloss.store.run_settings import Comparison
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
 
 Say = Callable[[str], None]
+WAYS = 2
+"""Ways of training that each loss is tried in: as the recipe says, and as the best of the ladder."""
 
 
 def confirm_and_compare(
@@ -61,7 +65,7 @@ def confirm_and_compare(
         f"{settings.compare_seeds} new training seeds each on the test split."
     )
     seeds = settings.compare_seeds
-    compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder)
+    compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder, say=say)
 
 
 def count_trainings(settings: FinalSettings, best: int, task: Task, rivals: int = 0) -> int:
@@ -76,10 +80,10 @@ def count_trainings(settings: FinalSettings, best: int, task: Task, rivals: int 
     confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
         return confirmed if settings.confirm_seeds else 0
-    entrants = min(settings.compare, best) + len(baselines(task))
-    tuned = count_tuning_trainings(entrants)
-    # The standard loss also takes part at the recipe's own learning rate, where another one is better.
-    compared = tuned + (entrants + 1) * settings.compare_seeds
+    found, known = min(settings.compare, best), len(baselines(task))
+    # Each under the recipe and as the ladder trains. The standard loss takes part as it is given, tuned, and as the ladder's best.
+    tuned = WAYS * count_tuning_trainings(found + known)
+    compared = tuned + (found + min(known, 1 + MOST_RIVALS) + 2) * settings.compare_seeds
     return compared + (confirmed if settings.confirm_seeds else 0)
 
 
@@ -117,33 +121,57 @@ def compare_with_baselines(
     *,
     every: bool = False,
     ladder: Ladder | None = None,
+    say: Say = lambda text: None,
 ) -> list[Row]:
     """Compare losses with the baselines on the test split; the learning rates of all are tuned on the same grid.
+
+    Each takes part as the recipe says or as the ladder's best is trained, whichever is better on the valid split. Of the baselines
+    besides the standard loss only the best there are measured on the test split.
 
     Args:
         store: Keeps the list of entrants.
         record: Keeps every training.
-        every: With all baselines, not only those that end a search.
-        ladder: The expert's; its best rung is a baseline, the others but the standard loss are trained as the candidates are, and
-            candidates also under the step rule of the best.
+        every: With all baselines, not only those that end a search, and all on the test split.
+        ladder: The expert's; its best rung is a baseline, too.
+        say: Called with a sentence on the baselines that are left out.
 
     Returns:
         One row per entrant, the best first.
     """
-    plain = baselines(task, every=every)
+    plain, best_rung = baselines(task, every=every), None if ladder is None else ladder.best
     # The standard loss as the recipe trains it comes first: it is the reference of the others.
-    own, others, rule = plain[:1], plain, None
-    if ladder is not None and ladder.best is not None:
-        own = [*own, *([ladder.best.entrant] if ladder.best is not ladder.given else [])]
-        others = [*plain[:1], *(one.follow(configuration.search) for one in plain[1:])]
-        rule = ladder.best.entrant.step_rule
-    tuned = tune_learning_rates([*best, *others], task, configuration.seed, dispatcher, record, rule=rule)
-    found, rivals = tuned[: len(best)], tuned[len(best) :]
+    own = plain[:1]
+    if ladder is not None and best_rung is not None and best_rung is not ladder.given:
+        own = [*own, best_rung.entrant]
+
+    def vary(one: Entrant) -> list[Entrant]:
+        if best_rung is None or one in plain[:1]:
+            return [one]
+        followed = one if one.number is not None else one.follow(configuration.search)
+        return list(dict.fromkeys([one, replace(followed, step_rule=best_rung.entrant.step_rule)]))
+
+    rows = tune_learning_rates([*best, *plain], task, configuration.seed, dispatcher, record, vary=vary)
+    found, standard = [row.entrant for row in rows[: len(best)]], [row.entrant for row in rows[len(best) :][:1]]
+    others = sort_by_mean(rows[len(best) + 1 :])
+    kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
+    left = ", ".join(_describe_left(row) for row in others if row not in kept)
+    notes = [f"Behind on the valid split, and not measured on the {TEST} split: {left}."] if left else []
+    for note in notes:
+        say(note)
+    rivals = [*standard, *(row.entrant for row in kept)]
+    if task.tunes_threshold:
+        rivals += [replace(one, label=one.loss, tuned_threshold=True).name_factor() for one in standard]
     entrants = [*found, *(one for one in own if one not in rivals), *rivals]
-    comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants])
+    comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
     seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
     return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, record))
+
+
+def _describe_left(row: Row) -> str:
+    if row.mean is None:
+        return f"{row.entrant.label} (no score at any learning rate: {'; '.join(row.reasons)})"
+    return f"{row.entrant.label} ({figure(row.mean)})"
 
 
 def choose_comparison(before: Comparison, now: Comparison) -> Comparison:

@@ -56,7 +56,7 @@ def explain_loss(
     say("Tuning the learning rate of the standard loss under each step rule.")
     rules: list[StepRule] = [rule for rule in OWN_RATE if rule in task.step_rules]
     rates = tune_learning_rates([replace(standard, step_rule=rule) for rule in rules], task, seed, dispatcher, record)
-    tuned = dict(zip(rules, rates, strict=True))
+    tuned = dict(zip(rules, (row.entrant for row in rates), strict=True))
     controls = [*list_steps(trial), *list_items(trial), *list_recipes(trial, tuned), *list_simpler(trial)]
     split = TEST if TEST in task.splits else "valid"
     plan = Plan(seeds, split, entrant, standard, tuple(controls), tuple(_list_notes(task, controls)))
@@ -65,7 +65,7 @@ def explain_loss(
     if cause := found.likely_cause:
         known = list(list_known(trial, cause.name))
         rates = tune_learning_rates([control.entrant for control in known], task, seed, dispatcher, record)
-        controls += [replace(control, entrant=one) for control, one in zip(known, rates, strict=True)]
+        controls += [replace(control, entrant=row.entrant) for control, row in zip(known, rates, strict=True)]
         plan = replace(plan, controls=tuple(controls))
         found = _train(plan, seed, dispatcher, record)
     return found, plan

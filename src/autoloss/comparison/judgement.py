@@ -39,7 +39,7 @@ class Judgement:
         paired: Their differences; its p-value is not corrected.
         p_values: Label of a baseline → p-value of the difference from it: paired over training seeds and examples, two-sided,
             corrected by Holm for the number of baselines.
-        baselines: Their number.
+        baselines: Their number; the same loss trained in several ways is one.
     """
 
     standing: Standing
@@ -93,17 +93,18 @@ def judge_comparison(rows: Sequence[Row], number: int | None) -> Judgement:
     found = next((row for row in rows if number is not None and row.entrant.number == number), None)
     known = [row for row in sort_by_mean(rows) if row.entrant.baseline or row.entrant.known]
     rivals = [row for row in known if row is not found and row.mean is not None]
+    losses = len({row.entrant.loss for row in rivals})
     if found is None:
         return Judgement(Standing.NOT_COMPARED)
     if found.mean is None:
-        return Judgement(Standing.NO_SCORE, found, rivals[0] if rivals else None, baselines=len(rivals))
+        return Judgement(Standing.NO_SCORE, found, rivals[0] if rivals else None, baselines=losses)
     if not rivals:
         return Judgement(Standing.NO_BASELINE, found)
     pairs = {row.entrant.label: compare_paired(found.score, row.score) for row in rivals}
-    p_values = correct_by_holm({label: None if pair is None else pair.p_value for label, pair in pairs.items()})
+    p_values = _correct_by_loss(rivals, {label: pair and pair.p_value for label, pair in pairs.items()})
     paired, p_value = pairs[rivals[0].entrant.label], p_values.get(rivals[0].entrant.label)
     standing = _stand(0.0 if paired is None else paired.value, p_value, len(found.scores))
-    return Judgement(standing, found, rivals[0], paired, p_values, len(rivals))
+    return Judgement(standing, found, rivals[0], paired, p_values, losses)
 
 
 def _stand(difference: float, p_value: float | None, seeds: int) -> Standing:
@@ -115,6 +116,25 @@ def _stand(difference: float, p_value: float | None, seeds: int) -> Standing:
     if difference > 0:
         return Standing.BEATS if significant else Standing.AHEAD
     return Standing.WORSE if significant else Standing.BEHIND
+
+
+def _correct_by_loss(rivals: Sequence[Row], p_values: Mapping[str, float | None]) -> dict[str, float]:
+    """Correct p-values for the number of losses: the same loss at several learning rates or step rules is one hypothesis.
+
+    The best of them stands for the loss beside the others; each of them is corrected as if it did.
+
+    Args:
+        rivals: The best first.
+    """
+    best: dict[str, str] = {}
+    for row in rivals:
+        best.setdefault(row.entrant.loss, row.entrant.label)
+    corrected: dict[str, float] = {}
+    for row in rivals:
+        labels = {**best, row.entrant.loss: row.entrant.label}.values()
+        found = correct_by_holm({label: p_values[label] for label in labels})
+        corrected |= {label: value for label, value in found.items() if label == row.entrant.label}
+    return corrected
 
 
 def correct_by_holm(p_values: Mapping[str, float | None]) -> dict[str, float]:

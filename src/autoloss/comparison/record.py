@@ -56,12 +56,20 @@ def run_trainings(jobs: Iterable[Train], dispatcher: Dispatcher, record: Record)
 
 
 def compare_losses(
-    entrants: Sequence[Entrant], seeds: Sequence[int], split: str, dispatcher: Dispatcher, record: Record
+    entrants: Sequence[Entrant],
+    seeds: Sequence[int],
+    split: str,
+    dispatcher: Dispatcher,
+    record: Record,
+    fidelity: float = 1.0,
 ) -> list[Row]:
     """Train every entrant on the same seeds; the first baseline is the reference of the others.
+
+    Args:
+        fidelity: Share of the schedule.
 
     Returns:
         One row per entrant, in their order.
     """
-    jobs = [entrant.job(seed, split) for seed in seeds for entrant in entrants]
-    return collect_rows(entrants, seeds, split, run_trainings(jobs, dispatcher, record))
+    jobs = [entrant.job(seed, split, fidelity=fidelity) for seed in seeds for entrant in entrants]
+    return collect_rows(entrants, seeds, split, run_trainings(jobs, dispatcher, record), fidelity=fidelity)

@@ -136,11 +136,12 @@ def collect_rows(
     split: str,
     recorded: Mapping[Train, Outcome],
     schedule: str = "proxy",
+    fidelity: float = 1.0,
 ) -> list[Row]:
     """Return the rows of the entrants whose trainings are all recorded; the first baseline is the reference of the others."""
     found: list[Row] = []
     for entrant in entrants:
-        outcomes = [recorded.get(entrant.job(seed, split, schedule)) for seed in seeds]
+        outcomes = [recorded.get(entrant.job(seed, split, schedule, fidelity)) for seed in seeds]
         whole = tuple(outcome for outcome in outcomes if outcome is not None)
         if whole and len(whole) == len(outcomes):
             found.append(Row(entrant, whole))

@@ -117,7 +117,7 @@ def reach_verdict(search: Search, state: State) -> Verdict:
             f"On this task, #{best.id} has the gradient of {readable.identity}. "
             "A factor on a loss acts like a factor on the learning rate."
         )
-    sentences += search.settings.changes
+    sentences += [*search.settings.comparison.notes, *search.settings.changes]
     is_open = state.going or (bool(resume) and judgement.standing is Standing.NOT_COMPARED)
     steps = [*resume, *([] if is_open else _next_steps(search, best, form))]
     return Verdict(headline(judgement, readable.identity, form), form.tone, sentences, steps)

@@ -196,6 +196,7 @@ def compare(
                 Record(store),
                 every=baselines == "all",
                 ladder=found.ladder,
+                say=say or (lambda text: None),
             )
             judged_by = store.settings().comparison.seeds
             if say is not None and judged_by > seeds:

@@ -75,10 +75,12 @@ class Comparison:
     Args:
         seeds: The number of training seeds.
         entrants: Each as the keyword arguments of an entrant.
+        notes: Sentences on what was not compared.
     """
 
     seeds: int = 0
     entrants: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +183,8 @@ def encode_setting(name: str, value: Any) -> str:
     return _CODECS.get(name, _PLAIN)[0](value)
 
 
-def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]]) -> Comparison:
-    return Comparison(seeds, tuple(entrants))
+def _decode_comparison(seeds: int, entrants: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> Comparison:
+    return Comparison(seeds, tuple(entrants), tuple(notes))
 
 
 _PLAIN = (json.dumps, parse_json)

@@ -5,10 +5,10 @@ Formulas are in the prediction `p` (the paper's ŷ, after the activation) and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from autoloss.zoo.entry import Entry
 from autoloss.zoo.shelf import SHELF
@@ -126,6 +126,16 @@ bce | sigmoid | one_hot, or any set of classes | — | binary cross entropy | -(
 mse | none | values | — | squared error | (p - y)**2
     squared error
     the standard loss of regression and of heatmaps (SimpleBaseline, Xiao et al., 2018)
+huber | none | values | — | Huber loss | \
+(1 + abs(p - y) - abs(1 - abs(p - y))) * (3 * abs(p - y) - 1 + abs(1 - abs(p - y))) / 8
+    square where the error is below 1, absolute beyond
+    Huber, 1964, Robust Estimation of a Location Parameter
+quantile_10 | none | values | — | quantile loss, 10 % | abs(p - y) / 2 + 2 * (p - y) / 5
+    quantile loss: the prediction is exceeded by 90 % of the values
+    Koenker & Bassett, 1978, Regression Quantiles
+quantile_90 | none | values | — | quantile loss, 90 % | abs(p - y) / 2 + 2 * (y - p) / 5
+    quantile loss: the prediction is exceeded by 10 % of the values
+    Koenker & Bassett, 1978, Regression Quantiles
 focal | softmax | one_hot | — | focal loss | -(1 - p)**2 * y * log(p)
     focal loss with γ = 2, without class weights
     Lin et al., 2017, Focal Loss for Dense Object Detection, Eq. 4
@@ -202,6 +212,23 @@ def _read_baselines() -> Iterator[Entry]:
         yield replace(known, factory=_defer(loss[1:])) if loss.startswith("@") else replace(known, formula=loss)
 
 
+COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "rows"]]] = {
+    "baseline/dice": ("usual", "any"),
+    "baseline/lovasz": ("usual", "space"),
+    "shelf/tversky": ("usual", "space"),
+    "shelf/dice_bce": ("usual", "space"),
+    "shelf/tversky_bce": ("usual", "space"),
+    "baseline/huber": ("usual", "rows"),
+    "shelf/absolute_error": ("usual", "rows"),
+    "baseline/quantile_10": ("usual", "rows"),
+    "baseline/quantile_90": ("usual", "rows"),
+    "baseline/wce": ("full", "any"),
+    "baseline/dpce": ("full", "space"),
+    "baseline/ssim": ("full", "space"),
+    "baseline/ce_ssim": ("full", "space"),
+}
+"""Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with all
+of them, and of which items: those with space, such as images, single rows, or any."""
 ENTRIES = {
     row.name: row
     for row in (

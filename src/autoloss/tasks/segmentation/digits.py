@@ -6,6 +6,7 @@ import functools
 
 from autoloss.options import Amount, Count, Positive, declare
 from autoloss.space.activated import ActivatedBranch
+from autoloss.space.loss_text import MAIN
 from autoloss.tasks.factory import TaskFactory, make_recipe
 from autoloss.tasks.scenes import SceneOptions
 from autoloss.tasks.segmentation.data.digits import CLASSES, SceneSettings, compose_scenes
@@ -44,7 +45,7 @@ def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
     tolerance = max(1, round(PAPER_TOLERANCE * options.size / PAPER_SIZE))
     # As on VOC, boundary metrics ignore the background.
     six = make_metrics(tolerance=tolerance, left_out=0)
-    return SupervisedTask(
+    task = SupervisedTask(
         functools.partial(SmallSegmenter, CLASSES),
         **options.compose(functools.partial(compose_scenes, scenery=scenery)),
         metric=six[metric],
@@ -53,6 +54,8 @@ def build_task(metric: str, options: DigitsOptions) -> SupervisedTask:
         branch=ActivatedBranch(encoding=SEGMENTATION_METRICS[metric].encoding, tolerance=tolerance),
         name="digits-seg",
     )
+    task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
+    return task
 
 
 digits_seg = TaskFactory(name="digits-seg", options=DigitsOptions, build=build_task)

@@ -18,6 +18,7 @@ from pydantic import Field
 from autoloss.errors import RequestError
 from autoloss.options import Positive, declare
 from autoloss.space.activated import ActivatedBranch
+from autoloss.space.loss_text import MAIN
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.files.inspection import Inspection, inspect_masks
@@ -112,7 +113,7 @@ def build_task(
     tolerance = options.tolerance or max(1, min(TOLERANCE, round(TOLERANCE * proxy.side / PROXY.side)))
     six = make_metrics(tolerance=tolerance, ignore_index=IGNORED, left_out=options.background)
     classes = len(splits.train.classes)
-    return SupervisedTask(
+    task = SupervisedTask(
         proxy.build(classes),
         **_proxy_data(splits, proxy.side),
         metric=six[metric],
@@ -132,6 +133,8 @@ def build_task(
         also=six,
         device=options.find_device(),
     )
+    task.baselines = ({MAIN: f"baseline/asl_{metric}"},)
+    return task
 
 
 def inspect_splits(find_splits: Callable[[Any], ImageSplits], options: SegmentationOptions) -> list[Inspection]:
