@@ -2,7 +2,7 @@
 
 Drivers are killed at random and at every named point, started twice on one run, read by others, and left without disk space;
 files are damaged, or attack; folders are copied, moved and locked under a search; clients of the live page mean harm; nobody reads
-what a search prints, and Python is started in other ways.
+what a search prints, Python is started in other ways, and machines are suspended.
 
 python bench/reliability/faults.py --out results/faults.json        about half an hour on two cores
 python bench/reliability/faults.py --only folders --out results/faults.json        its other rows stay

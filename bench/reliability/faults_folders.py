@@ -141,20 +141,21 @@ def _remove_log(trial: Trial) -> None:
 
 
 def _lock(trial: Trial) -> None:
-    driver = trial.begin(_obey_permissions)
+    driver = trial.begin(obey_permissions)
     os.kill(driver, signal.SIGKILL)
     waited(driver)
     before = {path: path.stat().st_mode for path in (trial.directory, *trial.directory.iterdir())}
     for path in before:
         path.chmod(FOLDERS if path.is_dir() else FILES)
     # A run that was complete has nothing to write.
-    trial.expect(trial.start(trial.directory, _obey_permissions), REFUSED)
+    trial.expect(trial.start(trial.directory, obey_permissions), REFUSED)
     for path, mode in before.items():
         path.chmod(mode)
     trial.complete(trial.directory)
 
 
-def _obey_permissions() -> None:
+def obey_permissions() -> None:
+    """Take away the privileges with which root overrides permissions."""
     libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
     sets[0] &= ~OVERRIDES

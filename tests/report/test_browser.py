@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from autoloss.proposing.records import Outcome, State
 from autoloss.report.page.serving import Live, Server
 from autoloss.report.page.writing import write_report
 from autoloss.store.run_settings import TaskReference
@@ -176,6 +177,30 @@ def test_the_live_page_follows_a_search_and_keeps_scroll_focus_and_order(browser
                 assert page.locator("#best-table th[aria-sort]").get_attribute("aria-sort") == "ascending"
                 assert page.evaluate("scrollY") == before
                 assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+                assert seen.errors == []
+                assert [url for url in seen.requests if not url.startswith((server.address, "data:"))] == []
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_markup_as_names_stays_text_on_the_live_page(browser, tmp_path):
+    hostile = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><h1>"
+    directory = searched(tmp_path / "<h1>run", title=hostile, task=TaskReference(None, {hostile: hostile}))
+    with Server(Live(directory), port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            with Seen(browser, server.address, WIDE) as seen:
+                with Store(directory, write=True) as store:
+                    store.add_training(hostile, KEY, Outcome(state=State.FAILED, reason=hostile), 5)
+                    store.add_candidate(candidate(6, hostile), {("main", 0): (hostile, "NO_GRADIENT")})
+                    store.add_training(hostile, KEY, scored(0.99), 6)
+                seen.page.get_by_text("best so far is #6").wait_for(timeout=60_000)
+                assert "owned" in seen.page.locator("#best-table").inner_text()
+                assert seen.page.locator("h1").count() == 1
+                assert seen.page.title() != "owned"
+                assert seen.page.locator("img[src=x]").count() == 0
                 assert seen.errors == []
                 assert [url for url in seen.requests if not url.startswith((server.address, "data:"))] == []
         finally:

@@ -19,8 +19,10 @@ from autoloss import Recipe
 from autoloss.report.leaderboard import top_table
 from autoloss.report.page.writing import write_report
 from autoloss.report.summary import list_top, summarize
+from autoloss.run import notes
 from autoloss.run.notes import read_recipe
 from autoloss.run.results import open_run
+from autoloss.workers.leases import build
 
 from .quick import SETTINGS
 
@@ -106,6 +108,16 @@ def test_a_metric_that_fails_now_is_told_by_the_tests_of_losses(run: Path):
 
 def test_the_same_task_says_nothing(run: Path):
     assert resume(run, make()) == []
+
+
+def test_a_package_that_was_upgraded_between_is_named(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(notes, "build", lambda: ("Python 3.99", *build()[1:]))
+    said: list[str] = []
+    autoloss.resume(run, make(), evaluations=4, workers=0, final=False, say=said.append)
+    (text,) = [text for text in said if "Python 3.99" in text]
+    assert f"began with {build()[0]}" in text
+    assert "last digits" in text
+    assert any("Python 3.99" in one for one in open_run(run).settings.changes)
 
 
 def test_a_finished_search_does_not_look_at_its_task(run: Path):

@@ -72,6 +72,26 @@ def test_wait_returns_when_its_time_is_up_():
         assert 0.3 <= time.monotonic() - start < 2
 
 
+def test_time_in_which_the_whole_machine_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slot, "PAUSE_SECONDS", 0.5)
+
+    def compute(seconds: float) -> str:
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+        return "done"
+
+    with ProcessWorkers(compute, 1) as workers:
+        assert [outcome.value for outcome in outcomes_of(workers, [0.0])] == ["done"]
+        workers.submit(1, 0.5, deadline_seconds=4)
+        (group,) = workers.groups
+        # Nobody looks meanwhile: driver and worker are suspended.
+        os.killpg(group, signal.SIGSTOP)
+        time.sleep(5)
+        os.killpg(group, signal.SIGCONT)
+        assert [type(outcome) for outcome in workers.wait(None)] == [Finished]
+
+
 def test_prints_and_reads_of_user_code_do_not_reach_the_protocol():
     def chatter(count):
         for _ in range(count):
@@ -134,6 +154,17 @@ def test_a_worker_that_never_gets_ready_is_lost(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(outcome, Lost)
     assert outcome.cause == "exited"
     assert "did not start" in outcome.detail
+
+
+def test_many_workers_on_few_cores_get_longer_to_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slot, "START_SECONDS", 1.0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    # Twelve workers of which each needs a core for its imports.
+    with ProcessWorkers(call(time.sleep, 2.5), 12) as workers:
+        workers.submit(0, None, deadline_seconds=20)
+        (outcome,) = workers.wait(None)
+    assert isinstance(outcome, Raised)
+    assert "not callable" in outcome.message
 
 
 def test_a_payload_that_cannot_be_loaded_is_the_jobs_fault_alone():

@@ -30,6 +30,7 @@ from autoloss.store.run_settings import RunSettings, TaskReference
 from autoloss.store.store import Store
 from autoloss.tasks.catalogue import find_factory
 from autoloss.tasks.task import Task
+from autoloss.workers.leases import build
 
 LONGER = 3
 """Factor on the length of trainings that is advised where nothing learns."""
@@ -52,6 +53,7 @@ def write_start(
             title=task.name,
             branches=branch_forms(task, evaluator.samples),
             release=__version__,
+            build=build(),
             samples_digest=sample_files.find_digest(directory),
             recipe=read_recipe(task),
             also=request.also,

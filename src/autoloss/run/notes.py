@@ -22,6 +22,7 @@ from autoloss.space.branch import Sample
 from autoloss.store.run_settings import RunSettings, StartVerdict
 from autoloss.store.store import Store
 from autoloss.tasks.task import Task
+from autoloss.workers.leases import build
 
 FEW_LOSSES = 100
 """Losses after which a search says that none is ahead of the standard one."""
@@ -196,11 +197,24 @@ def describe_changes(evaluator: Evaluator, settings: RunSettings) -> list[str]:
         # As text, a NaN is the same NaN.
         if json.dumps(recipe[name], sort_keys=True) != json.dumps(settings.recipe[name], sort_keys=True)
     ]
-    if not found:
-        return []
-    return [
+    return [*_describe_upgrade(settings.build), *([_advise_changed(found)] if found else [])]
+
+
+def _advise_changed(found: Sequence[str]) -> str:
+    return (
         f"The task is not the one that the run began with: {'; '.join(found)}. Scores from before and after do not compare. "
         "Restore the task, or begin a new run with another --out; if the data are split at random, give the split a seed."
+    )
+
+
+def _describe_upgrade(before: Sequence[str]) -> list[str]:
+    pairs = [(old, new) for old, new in zip(before, build(), strict=False) if old != new]
+    if not pairs:
+        return []
+    old, new = (", ".join(one) for one in zip(*pairs, strict=True))
+    return [
+        f"The run began with {old} and goes on with {new}: results may differ in the last digits, so that an undisturbed search "
+        "and `autoloss replay --full` may come to another history."
     ]
 
 

@@ -91,6 +91,7 @@ class RunSettings:
         title: Name of the task, for people.
         branches: Branch → form, so that its losses are read without the task.
         release: That started the run.
+        build: Releases that decide the last digits of its results.
         samples_digest: Digest of the file of samples.
         untrained: Score of the network with which the trainings begin, where the task tells it.
         standard: Score of the standard loss at the first of several rungs.
@@ -115,6 +116,7 @@ class RunSettings:
     title: str
     branches: Mapping[str, BranchForm]
     release: str
+    build: Sequence[str] = ()
     samples_digest: str = ""
     untrained: float | None = None
     standard: float | None = None

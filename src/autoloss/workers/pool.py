@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from abc import ABC, abstractmethod
@@ -253,8 +254,9 @@ class ProcessWorkers(PolledWorkers):
             raise ValueError(f"There are {len(gpus)} GPUs for {slots} slots; each slot needs one.")
         body = encode_function(function)
         self._selector = selectors.DefaultSelector()
+        crowd = slots / (os.cpu_count() or 1)
         self._slots = [
-            Slot(partial(WorkerProcess, self._selector, body, gpu, libraries), memory_limit_bytes)
+            Slot(partial(WorkerProcess, self._selector, body, gpu, libraries), memory_limit_bytes, crowd)
             for gpu in gpus or [None] * slots
         ]
         self._memory_limit_bytes = memory_limit_bytes

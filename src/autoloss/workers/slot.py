@@ -11,7 +11,9 @@ from autoloss.workers.messages import START, Cause, Finished, JobOutcome, Lost, 
 from autoloss.workers.process import WorkerProcess
 
 START_SECONDS = 120.0
-"""Limit for the start of a worker, which includes importing all that the function needs."""
+"""Limit for the start of a worker on a core of its own, which includes importing all that the function needs."""
+PAUSE_SECONDS = 5.0
+"""Time between two looks at a worker that counts at most: if it is longer, the machine or the driver was suspended."""
 
 
 @dataclass(slots=True)
@@ -38,16 +40,22 @@ class Slot:
     Args:
         start: Starts a worker.
         memory_limit_bytes: Resident memory allowed for the worker's process group.
+        workers_per_core: That start at once, and slow each other.
     """
 
-    def __init__(self, start: Callable[[], WorkerProcess], memory_limit_bytes: int | None) -> None:
+    def __init__(
+        self, start: Callable[[], WorkerProcess], memory_limit_bytes: int | None, workers_per_core: float = 1.0
+    ) -> None:
         self._start = start
+        self._start_seconds = START_SECONDS * max(1.0, workers_per_core)
         self._memory_limit_bytes = memory_limit_bytes
         self.worker: WorkerProcess | None = None
         self.job: RunningJob | None = None
+        self._looked = time.monotonic()
 
     def submit(self, number: int, body: bytes, deadline_seconds: float) -> None:
         """Send a job to the worker, which is started if there is none."""
+        self._skip_pause()
         if self.worker is not None and self.worker.has_ended:
             self.clear()
         if self.worker is None:
@@ -68,6 +76,7 @@ class Slot:
         worker = self.worker
         if worker is None:
             return None
+        self._skip_pause()
         try:
             answers = worker.exchange()
         except StrayBytesError as error:
@@ -83,6 +92,18 @@ class Slot:
         """End the worker and drop its job."""
         self._discard()
         self.job = None
+
+    def _skip_pause(self) -> None:
+        """Count no time towards a limit in which nobody looked: worker and driver may have been suspended."""
+        now = time.monotonic()
+        pause = now - self._looked - PAUSE_SECONDS
+        self._looked = now
+        if pause <= 0:
+            return
+        if self.worker is not None:
+            self.worker.started += pause
+        if self.job is not None and self.job.started is not None:
+            self.job.started += pause
 
     def _read(self, worker: WorkerProcess, answers: Sequence[tuple[int, bytes]]) -> JobOutcome | None:
         for job, body in answers:
@@ -122,8 +143,8 @@ class Slot:
         used, limit = memory.get(worker.reaper, 0), self._memory_limit_bytes
         if limit is not None and used > limit:
             return self._lose(worker, "memory", f"The worker's processes held {used} bytes; the limit is {limit}.")
-        if not worker.ready and time.monotonic() - worker.started > START_SECONDS:
-            return self._lose(worker, "exited", f"The worker did not start within {START_SECONDS:g} s.")
+        if not worker.ready and time.monotonic() - worker.started > self._start_seconds:
+            return self._lose(worker, "exited", f"The worker did not start within {self._start_seconds:g} s.")
         if self.job is not None and self.job.seconds >= self.job.deadline_seconds:
             text = f"The job was still running after {self.job.deadline_seconds:g} s."
             return self._lose(worker, "deadline", text)
