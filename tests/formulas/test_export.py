@@ -498,7 +498,7 @@ def test_a_form_says_when_the_branch_is_no_activated_one():
         {"ignore_index": "255; import os"},
         {"tolerance": 1.5},
         {"weight": float("nan")},
-        {"weight": "1"},
+        {"weight": "heavy"},
         {"activation": "relu"},
         {"encoding": "x"},
         {"colour": 1},

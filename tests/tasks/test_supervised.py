@@ -286,7 +286,7 @@ def test_images_are_samples_of_their_own():
         ({"build": lambda: nn.LSTM(4, 2)}, "returns a tuple"),
         ({"metric": 3}, "metric.*int"),
         ({"activation": "softmaks"}, "Did you mean 'softmax'"),
-        ({"activation": None}, "no activation named"),
+        ({"activation": None}, "activation is None"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )

@@ -18,7 +18,7 @@ from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample
 from autoloss.space.form import BranchForm
 from autoloss.space.operators import upcast
-from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel, check_options
+from autoloss.space.options import PROBABILITIES, Activation, Divisor, Encoding, Kernel
 from autoloss.space.ranges import UNIT, Range
 
 SURE = 20.0
@@ -63,7 +63,7 @@ class ActivatedBranch(Branch):
     )
 
     def __post_init__(self) -> None:
-        check_options(self.activation, self.encoding, self.divide_by)
+        BranchForm(activation=self.activation, encoding=self.encoding, divide_by=self.divide_by)
 
     @property
     def ranges(self) -> Mapping[str, Range]:

@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from autoloss.errors import RequestError, unknown
-from autoloss.space.options import (
-    AREA_UNITS,
-    TARGET_KINDS,
-    Activation,
-    AreaUnit,
-    Divisor,
-    Encoding,
-    PairWeight,
-    TargetKind,
-    check_options,
-    check_pair_options,
-)
+from pydantic import Field
+from pydantic_core import to_jsonable_python
+
+from autoloss.errors import RequestError
+from autoloss.options import Count, Natural, check, declare
+from autoloss.space.options import Activation, AreaUnit, Divisor, Encoding, PairColumn, PairWeight, TargetKind
 
 Kind = Literal["classes", "labels", "values", "areas", "pairs", "differences"]
 KINDS: Mapping[Activation, Kind] = {"softmax": "classes", "sigmoid": "labels", "none": "values"}
-Bound = tuple[str, float | None, float | None, bool]
+Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
+Bound = tuple[Identifier, float | None, float | None, bool]
 """A leaf, its least and largest value (None if unbounded), and whether nothing lies between 0 and 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@declare(kind="option of pairs")
 class PairForm:
-    """What the pairs of a `PairBranch` are; its fields are those of the branch."""
+    """What the pairs of a `PairBranch` are; its fields are those of the branch.
 
-    columns: tuple[str, ...] = ("value",)
+    Raises:
+        RequestError: A column is missing, or one is given twice.
+    """
+
+    columns: tuple[PairColumn, ...] = ("value",)
     weigh: PairWeight = "none"
-    limit: int = 1
-    seed: int = 0
+    limit: Count = 1
+    seed: Natural = 0
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PairForm:
-        """Read plain values.
-
-        Raises:
-            RequestError: A field is missing or unknown.
-        """
-        if set(values) != {field.name for field in fields(cls)}:
-            raise RequestError(
-                f"The pairs of a branch are described by {', '.join(values)}; expected columns, weigh, limit and seed."
-            )
-        plain: dict[str, Any] = {**values, "columns": tuple(values["columns"])}
-        return cls(**plain)
+    def __post_init__(self) -> None:
+        needed = {"value", *["weight"] * (self.weigh == "item")}
+        known = len(set(self.columns)) == len(self.columns) and needed <= set(self.columns)
+        check(self, {"columns": (known, f"each column once, and {' and '.join(sorted(needed))} among them")})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declare(kind="field of a branch's form")
 class BranchForm:
     """The settings of a branch that the export of its tree needs.
 
@@ -69,7 +57,7 @@ class BranchForm:
         RequestError: A value is invalid; valid ones cannot inject code into an exported file.
     """
 
-    leaves: tuple[str, ...] = ("y", "p")
+    leaves: Annotated[tuple[Identifier, ...], Field(min_length=1)] = ("y", "p")
     from_prediction: bool = True
     activation: Activation = "softmax"
     encoding: Encoding = "one_hot"
@@ -84,22 +72,8 @@ class BranchForm:
     pairs: PairForm | None = None
 
     def __post_init__(self) -> None:
-        strange = [name for name in self.leaves if not _is_name(name)]
-        whole = [self.tolerance] if self.ignore_index is None else [self.tolerance, self.ignore_index]
-        if strange or not self.leaves:
-            raise RequestError(f"The leaves of a branch need names that are Python identifiers; found {self.leaves!r}.")
-        if any(type(number) is not int for number in whole) or not _is_number(self.weight):
-            raise RequestError(f"tolerance and ignore_index must be integers, weight a finite number; found {self}.")
-        if self.target_kind not in (None, *TARGET_KINDS):
-            raise unknown("kind of target", str(self.target_kind), TARGET_KINDS)
-        if self.unit not in (None, *AREA_UNITS):
-            raise unknown("unit of areas", str(self.unit), AREA_UNITS)
-        if not all(map(_is_bound, self.bounds)):
-            raise RequestError(f"The bounds of leaves are (name, least, largest, binary); found {self.bounds!r}.")
-        if self.from_prediction:
-            check_options(self.activation, self.encoding, self.divide_by)
-        if self.pairs is not None:
-            check_pair_options(self.pairs.columns, self.activation, self.pairs.weigh, self.pairs.limit, self.pairs.seed)
+        if self.pairs is not None and self.activation == "softmax":
+            raise RequestError("activation is 'softmax'; expected 'sigmoid' or 'none', since the leaves are of pairs.")
 
     @property
     def kind(self) -> Kind | None:
@@ -116,16 +90,8 @@ class BranchForm:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can represent."""
-        values: dict[str, Any] = {
-            **asdict(self),
-            "leaves": list(self.leaves),
-            "bounds": [list(bound) for bound in self.bounds],
-        }
-        if self.pairs is None:
-            del values["pairs"]
-        else:
-            values["pairs"]["columns"] = list(self.pairs.columns)
-        return values
+        values: dict[str, Any] = to_jsonable_python(self)
+        return values if self.pairs is not None else {name: value for name, value in values.items() if name != "pairs"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BranchForm:
@@ -134,29 +100,4 @@ class BranchForm:
         Raises:
             RequestError: A field is unknown, or a value is invalid.
         """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown("field of a branch's form", name, known)
-        bounds: list[list[Any]] = list(values.get("bounds", ()))
-        plain: dict[str, Any] = {
-            **values,
-            "leaves": tuple(values.get("leaves", ("y", "p"))),
-            "bounds": tuple(tuple(bound) for bound in bounds),
-        }
-        if values.get("pairs") is not None:
-            plain["pairs"] = PairForm.from_dict(values["pairs"])
-        return cls(**plain)
-
-
-def _is_name(leaf: object) -> bool:
-    return isinstance(leaf, str) and leaf.isidentifier()
-
-
-def _is_bound(found: Sequence[object]) -> bool:
-    ends = all(end is None or _is_number(end) for end in found[1:3])
-    return ends and len(found) == 4 and _is_name(found[0]) and isinstance(found[3], bool)
-
-
-def _is_number(weight: object) -> bool:
-    return isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight)
+        return cls(**values)

@@ -21,7 +21,7 @@ from autoloss.errors import RequestError
 from autoloss.space.branch import Branch, Role, Sample
 from autoloss.space.form import BranchForm, PairForm
 from autoloss.space.operators import upcast
-from autoloss.space.options import PAIR_KERNELS, Kernel, PairActivation, PairWeight, check_pair_options
+from autoloss.space.options import PAIR_KERNELS, Kernel, PairActivation, PairColumn, PairWeight
 from autoloss.space.pair_lists import find_pairs, number_groups, weigh_by_ndcg
 from autoloss.space.ranges import BINARY, POSITIVE, UNIT, Range
 
@@ -67,7 +67,7 @@ class PairBranch(Branch):
     [0.5, 0.5]
     """
 
-    columns: tuple[str, ...] = ("value",)
+    columns: tuple[PairColumn, ...] = ("value",)
     activation: PairActivation = "sigmoid"
     weigh: PairWeight = "none"
     limit: int = MOST_PAIRS
@@ -77,9 +77,9 @@ class PairBranch(Branch):
     leaves_and_roles: Mapping[str, Role] = field(default_factory=dict[str, Role], init=False)
 
     def __post_init__(self) -> None:
-        check_pair_options(self.columns, self.activation, self.weigh, self.limit, self.seed)
         leaves = {"y": Role.TARGET, "p": Role.BOTH} | ({} if self.weigh == "none" else {"w": Role.TARGET})
         object.__setattr__(self, "leaves_and_roles", leaves)
+        self.form()
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -111,7 +111,7 @@ class PairBranch(Branch):
             target_kind="binary" if self.weigh == "none" else "values",
             bounds=tuple((name, *found.to_bounds()) for name, found in self.ranges.items()),
             is_single=True,
-            pairs=PairForm(self.columns, self.weigh, self.limit, self.seed),
+            pairs=PairForm(columns=self.columns, weigh=self.weigh, limit=self.limit, seed=self.seed),
         )
 
     def get_column(self, target: Tensor, name: str) -> Tensor | None:
