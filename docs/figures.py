@@ -1,4 +1,6 @@
-"""Draw the pictures of the README and of the pages, light and dark, from the files under bench/results/.
+"""Draw the pictures of the README and of the pages, light and dark, and write what the cards of losses say of measurements.
+
+Everything comes from the files under bench/results/.
 
 python docs/figures.py            (needs matplotlib, which the extra `bench` installs)
 """
@@ -17,6 +19,7 @@ from matplotlib.colors import ListedColormap
 
 HERE = Path(__file__).parent
 RESULTS, IMAGES = HERE.parent / "bench" / "results", HERE / "images"
+EVIDENCE = HERE.parent / "src" / "autoloss" / "zoo" / "evidence.json"
 THEMES = {"light": ("#ffffff", "#1c2024"), "dark": ("#0d1117", "#d8dee4")}
 """Name → background and foreground."""
 CLASSES = ListedColormap(
@@ -35,11 +38,12 @@ CLASSES = ListedColormap(
     ]
 )
 BLUE, ORANGE, GREY = "#4e9ff0", "#f28e2b", "#8b949e"
-METRICS = {"miou": "mean IoU", "bf1": "boundary F1"}
+METRICS = {"miou": "mIoU", "fwiou": "FWIoU", "gacc": "gAcc", "macc": "mAcc", "biou": "BIoU", "bf1": "BF1"}
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
+    EVIDENCE.write_text(json.dumps(collect_evidence(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     figures: Mapping[str, Callable[[str], Any]] = {
         "scenes": draw_scenes,
         "ladder": draw_ladder,
@@ -137,6 +141,93 @@ def draw_boosting(foreground: str) -> None:
     axis.set_xlabel(
         "held-out metric: losses − built-in objectives (95 % interval)\norange: the loss that is best in hindsight"
     )
+
+
+AUDITED = {
+    "digits-seg:miou": ("digits-seg", "found/miou", 1, "mIoU"),
+    "tabular:f1:data=breast_cancer_hard": ("breast_cancer_hard", "found/f1", 0, "F1"),
+}
+"""Task of the audit → its name, the loss that a search found there, the seed of that search, and the metric."""
+AWAY = {"specks": "found/iou", "digits-worst": "found/worst_recall", "visits": "found/quantile"}
+"""Task away from home → the loss that a search found there."""
+EXPERT = "the standard loss, tuned"
+
+
+def collect_evidence() -> dict[str, list[dict[str, Any]]]:
+    """Return name of a loss → what was measured with it beside a rival on the same task, from all files."""
+    found: dict[str, list[dict[str, Any]]] = {}
+
+    def add(
+        loss: str, task: str, metric: str, score: float, interval: float | None, rival: tuple[str, float], file: str
+    ) -> None:
+        row = {
+            "task": task,
+            "metric": METRICS.get(metric, metric),
+            "score": score,
+            "interval": interval,
+            "rival": rival[0],
+        }
+        found.setdefault(loss, []).append({**row, "rival_score": rival[1], "file": f"bench/results/{file}.json"})
+
+    _collect_audit(add)
+    for file, task in (("segmentation", "digits-seg"), ("scenes_voc", "drawn scenes")):
+        rows = _read(file)["rows"]
+        ce = {row["metric"]: row["score"] for row in rows if row["loss"] == "baseline/ce"}
+        ce |= next(row.get("also", {}) for row in rows if row["loss"] == "baseline/ce")
+        for row in rows:
+            if row["loss"] != "baseline/ce":
+                add(row["loss"], task, row["metric"], row["score"], None, ("baseline/ce", ce[row["metric"]]), file)
+    search = _read("digits_bf1")["searches"][0]
+    means = {row["loss"]: (row["mean"], row["interval"]) for row in search["comparison"]}
+    for loss, key in (("found/bf1", search["winner"]), ("baseline/dice", "baseline/dice")):
+        for rival in ("baseline/ce", "baseline/dice"):
+            if loss != rival:
+                add(loss, "digits-seg", "BF1", *means[key], (rival, means[rival][0]), "digits_bf1")
+    away = _read("away")
+    for row in away["gate"]:
+        loss = row["shelf_loss"].partition(" ")[0]
+        add(loss, row["task"], row["metric"], row["shelf"], None, (EXPERT, max(row["standard"], row["ladder"])), "away")
+    metrics = {row["task"]: row["metric"] for row in away["gate"]}
+    for row in away["rows"]:
+        best = row["arm"].endswith("best found") or row["origin"] == "found"
+        if (
+            row["task"] in AWAY
+            and best
+            and not any(one["task"] == row["task"] for one in found.get(AWAY[row["task"]], ()))
+        ):
+            for rival, score in (
+                (EXPERT, max(row["standard"], row["ladder"])),
+                ("the best of the shelf", row["shelf"]),
+            ):
+                add(AWAY[row["task"]], row["task"], metrics[row["task"]], row["audit"], None, (rival, score), "away")
+    return dict(sorted(found.items()))
+
+
+def find_formulas() -> dict[str, str]:
+    """Return name of a loss that was found → its formula in the run."""
+    found = {"found/bf1": _read("digits_bf1")["searches"][0]["winner"]}
+    for row in _read("audit")["rows"]:
+        _, name, seed, _ = AUDITED[row["task"]]
+        if (row["method"], row["search_seed"]) == ("evolution", seed):
+            found[name] = row["loss"]
+    for row in _read("away")["rows"]:
+        if row["task"] in AWAY and (row["arm"].endswith("best found") or row["origin"] == "found"):
+            found.setdefault(AWAY[row["task"]], row["loss"])
+    return found
+
+
+def _collect_audit(add: Callable[..., None]) -> None:
+    rows = _read("audit")["rows"]
+    for audited, (task, name, seed, metric) in AUDITED.items():
+        own = [row for row in rows if row["task"] == audited]
+        plain = {row["loss"]: row for row in own if row["loss"].startswith("baseline/")}
+        best = max((row for row in plain.values()), key=lambda row: row["mean"])
+        ce = plain.pop("baseline/ce")
+        winner = next(row for row in own if (row["method"], row["search_seed"]) == ("evolution", seed))
+        for rival in (best, ce):
+            add(name, task, metric, winner["mean"], winner["interval"], (rival["loss"], rival["mean"]), "audit")
+        for loss, row in plain.items():
+            add(loss, task, metric, row["mean"], row["interval"], ("baseline/ce", ce["mean"]), "audit")
 
 
 def _score_of(search: Mapping[str, Any], name: str) -> float:

@@ -148,12 +148,15 @@ def test_simplify_takes_losses_of_the_zoo_and_of_several_branches(capsys):
 
 
 def test_one_loss_of_the_zoo_is_shown_with_its_shorter_form(capsys):
-    assert run("zoo", "seg/biou") == 0
-    assert "−log(y·p³·√(max₃ₓ₃(p))·exp((p·exp(p))²))" in capsys.readouterr().out.splitlines()
+    for words in (["zoo", "seg/biou"], ["zoo", "show", "seg/biou"]):
+        assert run(*words) == 0
+        assert "  −log(y·p³·√(max₃ₓ₃(p))·exp((p·exp(p))²))" in capsys.readouterr().out.splitlines()
     assert run("zoo", "ins/mask", "--json") == 0
     assert json.loads(capsys.readouterr().out)["simplified"] == {"main": "−log(p·y)"}
     assert run("zoo", "baseline/dice") == 0
-    assert "(hand-written)" in capsys.readouterr().out
+    assert "written by hand" in capsys.readouterr().out
+    assert run("zoo", "show") == 2
+    assert "autoloss zoo show baseline/ce" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["tasks", "zoo"])

@@ -35,6 +35,7 @@ FAMILIES = {
     "ins": "Published for instance segmentation",
     "baseline": "Baselines",
     "shelf": "The shelf: known losses as formulas",
+    "found": "Found by searches of this project",
 }
 
 

@@ -33,28 +33,44 @@ def tasks(as_json: arguments.AsJson = False) -> None:
 
 @app.command()
 def zoo(
-    name: Annotated[str | None, typer.Argument(help="Show this loss in full.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[show] NAME", help="Show the card of this loss.", show_default=False)
+    ] = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """List the published losses and the baselines, or show one."""
+    """List the published losses, the baselines and those found, or show the card of one."""
     from autoloss.report.leaderboard import table
     from autoloss.zoo import ENTRIES, get_entry
 
+    name = _get_name(words or [])
     entries = [get_entry(name)] if name else list(ENTRIES.values())
     facts = ("name", "description", "source", "metric")
     rows = [{**{fact: getattr(one, fact) for fact in facts}, "formula": dict(one.formulas)} for one in entries]
-    if name and rows[0]["formula"]:
-        # For one loss only: the list needs no torch, which takes long to load.
-        rows[0]["simplified"] = {branch: term.unicode for branch, term in _simplify(name).items()}
-    if as_json:
-        print_json(rows[0] if name else rows)
+    if name is None:
+        shown = [(row["name"], _join(row["formula"]), row["description"]) for row in rows]
+        print_json(rows) if as_json else console_of().print(table("Zoo", ["name", "formula", "description"], shown))
         return
-    shown = [(row["name"], _join(row["formula"]), row["description"]) for row in rows]
-    if name:
-        simplified = [_join(rows[0]["simplified"])] if "simplified" in rows[0] else []
-        print_lines(*shown[0][:2], *simplified, shown[0][2], rows[0]["source"])
+    # For one loss only: the list needs no torch, which takes long to load.
+    from autoloss.report.card import make_card
+
+    card = make_card(name)
+    simplified = (
+        {"simplified": {branch: term.unicode for branch, term in _simplify(name).items()}} if card.terms else {}
+    )
+    if as_json:
+        print_json({**rows[0], **simplified, **card.to_dict()})
     else:
-        console_of().print(table("Zoo", ["name", "formula", "description"], shown))
+        print_lines(*card.lines())
+
+
+def _get_name(words: list[str]) -> str | None:
+    """Return the loss of `zoo show NAME`, or of `zoo NAME`."""
+    names = words[1:] if words[:1] == ["show"] else words
+    if len(names) > 1 or (words and not names):
+        raise RequestError(
+            f"Give the name of one loss: autoloss zoo show baseline/ce; found {len(names)} names. `autoloss zoo` lists them."
+        )
+    return names[0] if names else None
 
 
 def _join(formulas: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from autoloss.zoo.entry import Entry
+from autoloss.zoo.found import FOUND
 from autoloss.zoo.shelf import SHELF
 
 if TYPE_CHECKING:
@@ -237,5 +238,6 @@ ENTRIES = {
         _combine("ins", "all five branches"),
         *_read_baselines(),
         *SHELF,
+        *FOUND,
     )
 }

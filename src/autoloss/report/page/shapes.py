@@ -103,15 +103,20 @@ class Shape:
     notes: tuple[str, ...] = ()
 
 
-@functools.lru_cache(maxsize=64)
 def draw_shape(tree: Expression, form: BranchForm, branch: str, label: str, standard: str = "") -> Shape | None:
-    """Draw the tree of a branch; None if its leaves cannot be probed.
+    """Draw the tree of a branch; None if its leaves cannot be probed. Arguments as for `draw_kind`."""
+    return draw_kind(tree, form.kind, branch, label, standard)
+
+
+@functools.lru_cache(maxsize=64)
+def draw_kind(tree: Expression, kind: Kind | None, branch: str, label: str, standard: str = "") -> Shape | None:
+    """Draw a tree; None if its leaves cannot be probed.
 
     Args:
         label: Name of the loss in the legend.
         standard: Formula or zoo name of the task's standard loss, which is drawn as the reference.
     """
-    probe = _PROBES.get(form.kind)
+    probe = _PROBES.get(kind)
     if probe is None:
         return None
     known, known_name = _find_reference(standard, probe)
@@ -160,6 +165,31 @@ def _probe_tree(tree: Expression, probe: Probe) -> Mapping[str, Drawn]:
             found[side][0].append((x, value))
             found[side][1].append((x, gradient))
     return {side: (sorted(values), sorted(slopes)) for side, (values, slopes) in found.items()}
+
+
+_ORDERS = {"ties": 0.0, "pairs in order by 2": 2.0, "pairs in the wrong order by 2": -2.0}
+STATES: Mapping[Kind, Mapping[str, float]] = {
+    "values": {"error 1": 0.0, "error 0.1": 0.9, "error 3": -2.0},
+    "areas": {
+        "boxes that half overlap (0.5)": 1 / 3,
+        "boxes that overlap well (0.9)": 1 / 19,
+        "boxes that hardly overlap (0.1)": 9 / 11,
+    },
+    "pairs": _ORDERS,
+    "differences": _ORDERS,
+}
+"""Kind of a branch → state of an example → where it is on the axis of the charts."""
+
+
+def probe_gradients(tree: Expression, kind: Kind) -> dict[str, float]:
+    """Return state of an example → size of the gradient there; empty for classes and labels."""
+    found = {}
+    for state, place in STATES.get(kind, {}).items():
+        at, leaves = _make_leaves(_PROBES[kind], torch.tensor(place, dtype=torch.float64))
+        output = tree.evaluate(leaves)
+        slope = torch.autograd.grad(output.sum(), at)[0] if output.requires_grad else torch.zeros_like(at)
+        found[state] = abs(float(slope.flatten()[0]))
+    return found
 
 
 def _make_leaves(probe: Probe, place: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
