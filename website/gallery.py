@@ -13,8 +13,8 @@ from website.losses import FAMILIES
 INTRODUCTION = """\
 # Gallery
 
-A card for each loss that has a name: its formula, its value and its gradient beside those of the standard loss of its kind (dashed),
-how much gradient an example gets in each state, where it was ahead and where not, and the code to use it. `autoloss zoo show NAME`
+A card for each loss that has a name: its formula, its value and its gradient beside those of the standard loss of its kind
+(dashed), how much gradient an example gets in each state, where it was ahead and where not, and the code to use it. `autoloss zoo show NAME`
 prints the same card, from the same source.
 
 The bars compare the gradient with the standard loss's in the same state; the first state is 1. For losses of classes they are
