@@ -13,6 +13,7 @@ from autoloss.comparison.climbing import climb_ladder
 from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record
+from autoloss.comparison.table import Measurements, find_simplest
 from autoloss.errors import RequestError
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
@@ -23,6 +24,7 @@ from autoloss.settings import Configuration
 from autoloss.store.store import Store
 from autoloss.tasks.supervised import SupervisedTask
 from autoloss.training.recipe import Recipe
+from autoloss.training.training import Replicates
 
 
 def rows(seed: int, count: int = 192) -> tuple[Tensor, Tensor]:
@@ -169,3 +171,22 @@ def test_it_goes_on_beyond_the_grid_while_the_best_rate_is_at_its_end():
     assert ladder is not None
     assert {30.0, 90.0} <= {rung.entrant.learning_rate for rung in ladder.rungs}
     assert ladder.best.mean > 0.4
+
+
+def test_class_weights_that_noise_cannot_tell_from_none_give_way():
+    plain, weighted = ([0.70, 0.74, 0.69], [0.71, 0.72, 0.73])
+    scores = {"plain": Measurements(tuple(plain)), "weighted": Measurements(tuple(weighted))}
+    assert find_simplest(["weighted", "plain"], scores.__getitem__, len) == "plain"
+    clear = {"plain": Measurements((0.60, 0.62)), "weighted": Measurements((0.70, 0.73))}
+    assert find_simplest(["weighted", "plain"], clear.__getitem__, len) == "weighted"
+
+
+def test_one_seed_is_judged_by_the_noise_of_its_examples():
+    def resampled(level: float, spread: float) -> Measurements:
+        scores = tuple(level + spread * ((-1) ** at) for at in range(20))
+        return Measurements((level,), (Replicates(50, scores),))
+
+    near = {"plain": resampled(0.7, 0.0), "weighted": resampled(0.72, 0.05)}
+    assert find_simplest(["weighted", "plain"], near.__getitem__, len) == "plain"
+    clear = {"plain": resampled(0.7, 0.0), "weighted": resampled(0.72, 0.001)}
+    assert find_simplest(["weighted", "plain"], clear.__getitem__, len) == "weighted"

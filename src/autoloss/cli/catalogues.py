@@ -89,7 +89,7 @@ def check(
         bool | None,
         typer.Option(
             "--rates/--no-rates",
-            help="Also train the standard loss at a grid of learning rates [default: if it takes seconds].",
+            help="Also try rates, step rules and weights with the standard loss [default: if a training takes seconds].",
         ),
     ] = None,
     assignments: arguments.Assignments = None,

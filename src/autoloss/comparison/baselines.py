@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from autoloss.comparison.entrant import Entrant, training_seeds
+from autoloss.comparison.entrant import TUNING, TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.record import Record, compare_losses
 from autoloss.comparison.table import Row, sort_by_mean
 from autoloss.evaluation.adapting import LARGEST_SHARE, LEAST_STEPS
@@ -22,7 +22,6 @@ from autoloss.zoo.entries import COMPARED, ENTRIES
 
 LEARNING_RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The grid of factors on the recipe's learning rate on which found losses and baselines are tuned."""
-TUNING_SEEDS = 2
 CLOSE = 2
 """Number of learning rates, the best at first, that are trained whole on all seeds."""
 TUNING_SHARE = 1 / 4
@@ -87,7 +86,7 @@ def tune_learning_rates(
         vary: Returns the ways of training an entrant that are tried.
     """
     setting, short = ("learning_rate", "lr") if task.tunes_learning_rate else ("scale", "scale")
-    seeds = training_seeds(seed, "tuning", TUNING_SEEDS)
+    seeds = training_seeds(seed, TUNING, TUNING_SEEDS)
     factors = sorted(LEARNING_RATES, key=lambda factor: abs(math.log(factor)))
     grids = [[replace(way, **{setting: factor}) for way in vary(one) for factor in factors] for one in entrants]
     first = _tune(grids, seeds[:1], choose_first_share(task, TUNING_SHARE), dispatcher, record)

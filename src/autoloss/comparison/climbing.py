@@ -2,7 +2,8 @@
 
 The rate of the steps and their rule are tried on short trainings first, the best of them longer; then, on the best, weights of the
 classes and of the branches, a tuned threshold and a longer schedule; at last those that lead whole, on several seeds, beside the
-recipe as it was given.
+recipe as it was given. A choice that noise cannot tell from a simpler one gives way to it: steps as the recipe takes them, no
+weights and no threshold, at any rate.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from statistics import mean
 
 from autoloss.comparison.baselines import LEARNING_RATES, choose_first_share, standard_entrant
 from autoloss.comparison.entrant import Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder, Rung
 from autoloss.comparison.record import Record, run_trainings
+from autoloss.comparison.table import Measurements, find_simplest
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.settings import StepRule
 from autoloss.tasks.task import Task
+from autoloss.training.training import THRESHOLD
 
 LEAST_BUDGET = 2.0
 """Training equivalents below which nothing is tried."""
@@ -44,6 +48,7 @@ CLASS_WEIGHTS: Mapping[str, Sequence[str]] = {
     "baseline/bce": ("shelf/root_balanced_bce", "shelf/effective_bce", "shelf/balanced_bce"),
 }
 """Standard loss → the same with weights of the classes: the root of the share, the effective number, the inverse."""
+_WEIGHTED = {name for names in CLASS_WEIGHTS.values() for name in names}
 
 
 def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, record: Record) -> Ladder | None:
@@ -61,7 +66,7 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     given = standard_entrant(task)
     if given is None or budget < LEAST_BUDGET:
         return None
-    climb = _Climb(training_seeds(seed, "ladder", SEEDS), budget, dispatcher, record)
+    climb = _Climb(given.loss, training_seeds(seed, "ladder", SEEDS), budget, dispatcher, record)
     first = choose_first_share(task, FIRST_SHARE)
     grid = _choose_grid(task, given, budget / (2 * first))
     if len(grid) > 1:
@@ -75,23 +80,29 @@ def climb_ladder(task: Task, seed: int, budget: float, dispatcher: Dispatcher, r
     left = budget - climb.spent - RESERVE
     second = next((share for share in (1.0, 0.5, 0.25) if first <= share and (LONGER + extras) * share <= left), first)
     climb.run([given, *chosen], second)
-    if ranked := climb.ranked(chosen):
-        climb.run(_vary(task, ranked[0]), second)
-        climb.run(_combine(climb.ranked([ranked[0], *_vary(task, ranked[0])]), ranked[0]), second)
-    leaders = climb.ranked([one for one in climb.tried if one.length == 1])[:2]
+    for best in climb.choose(chosen):
+        varied = _vary(task, best)
+        climb.run(varied, second)
+        climb.run(_combine([one for one in varied if climb.choose([best, one]) == [one]]), second)
+    own = [one for one in climb.tried if one.length == 1]
+    leaders = list(dict.fromkeys([*climb.choose(own), *climb.ranked(own)]))[:2]
     longer = [one for one in climb.ranked(climb.tried)[:1] if one.length > 1]
     last = list(dict.fromkeys([given, *leaders, *longer]))
     affordable = int((budget - climb.spent) / sum(one.length for one in last))
     climb.run(last, 1.0, seeds=min(SEEDS, max(1, affordable)), reserve=0.0)
-    return climb.finish(given.loss)
+    return climb.finish()
 
 
 class _Climb:
     """The trainings of a ladder so far."""
 
-    def __init__(self, seeds: Sequence[int], budget: float, dispatcher: Dispatcher, record: Record) -> None:
-        self._seeds, self._budget, self._dispatcher, self._record = seeds, budget, dispatcher, record
+    def __init__(
+        self, standard: str, seeds: Sequence[int], budget: float, dispatcher: Dispatcher, record: Record
+    ) -> None:
+        self._standard, self._seeds, self._budget = standard, seeds, budget
+        self._dispatcher, self._record = dispatcher, record
         self._rungs: dict[Entrant, Rung] = {}
+        self._measured: dict[Entrant, Measurements] = {}
         self._trained: dict[tuple[Entrant, float, int], float] = {}
 
     @property
@@ -118,7 +129,10 @@ class _Climb:
         jobs = {one: [one.job(seed, "valid", fidelity=fidelity) for seed in self._seeds[:seeds]] for one in chosen}
         recorded = run_trainings([job for turn in jobs.values() for job in turn], self._dispatcher, self._record)
         for one, turn in jobs.items():
-            self._rungs[one] = Rung(one, fidelity, tuple(recorded[job].score for job in turn))
+            outcomes = [recorded[job] for job in turn]
+            thresholds = [outcome.also[THRESHOLD] for outcome in outcomes if THRESHOLD in outcome.also]
+            self._measured[one] = Measurements.of(outcomes)
+            self._rungs[one] = Rung(one, fidelity, self._measured[one].values, mean(thresholds) if thresholds else None)
             for job in turn:
                 self._trained[one, fidelity, job.training.seed] = fidelity * one.length
 
@@ -127,14 +141,27 @@ class _Climb:
         found = [self._rungs[one] for one in entrants if one in self._rungs and self._rungs[one].mean is not None]
         return [rung.entrant for rung in sorted(found, key=lambda rung: rung.rank, reverse=True)]
 
+    def choose(self, entrants: Sequence[Entrant]) -> list[Entrant]:
+        """Return the simplest of those that noise cannot tell from the best, among the longest trainings; none without a score."""
+        ranked = self.ranked(entrants)
+        whole = [one for one in ranked if self._rungs[one].rank[:2] == self._rungs[ranked[0]].rank[:2]]
+        return [find_simplest(whole, self._measured.__getitem__, self._count_changes)] if whole else []
+
+    def _count_changes(self, entrant: Entrant) -> int:
+        """Count what differs from the recipe; another rate is no more complicated than the one that was given."""
+        others = entrant.loss != self._standard, entrant.tuned_threshold, bool(entrant.weights)
+        return sum((entrant.step_rule != "recipe", *others))
+
     def score(self, entrant: Entrant) -> float:
         """Return the mean score of one that has been trained and has a score."""
         found = self._rungs[entrant].mean
         return -math.inf if found is None else found
 
-    def finish(self, standard: str) -> Ladder:
-        ranked = sorted(self._rungs.values(), key=lambda rung: rung.rank, reverse=True)
-        return Ladder(tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked), self.spent, standard)
+    def finish(self) -> Ladder:
+        first = self.choose([one for one in self._rungs if one.length == 1])
+        ranked = sorted(self._rungs.values(), key=lambda rung: (rung.entrant in first, rung.rank), reverse=True)
+        rungs = tuple(replace(rung, entrant=rung.entrant.name_factor()) for rung in ranked)
+        return Ladder(rungs, self.spent, self._standard)
 
 
 def _choose_grid(task: Task, given: Entrant, most: float) -> list[Entrant]:
@@ -191,10 +218,11 @@ def _vary(task: Task, best: Entrant) -> list[Entrant]:
     return found
 
 
-def _combine(ranked: Sequence[Entrant], best: Entrant) -> list[Entrant]:
-    """Return the best with class weights and with a tuned threshold at once, where each alone is ahead of it."""
-    ahead = ranked[: ranked.index(best)] if best in ranked else []
-    weighted = next((one for one in ahead if one.loss != best.loss), None)
-    if weighted is None or not any(one.tuned_threshold for one in ahead):
-        return []
-    return [replace(weighted, tuned_threshold=True)]
+def _combine(ahead: Sequence[Entrant]) -> list[Entrant]:
+    """Return class weights and a tuned threshold at once, where each alone is ahead."""
+    weighted = next((one for one in ahead if one.loss in _WEIGHTED), None)
+    return (
+        []
+        if weighted is None or not any(one.tuned_threshold for one in ahead)
+        else [replace(weighted, tuned_threshold=True)]
+    )

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autoloss.comparison.baselines import MOST_RIVALS, baselines, count_tuning_trainings, tune_learning_rates
-from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, Entrant, training_seeds
+from autoloss.comparison.entrant import COMPARISON, CONFIRMATION, TEST, TUNING, TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.record import Record, compare_losses, run_trainings
-from autoloss.comparison.table import Row, sort_by_mean
+from autoloss.comparison.table import Row, read_comparison, sort_by_mean
 from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.numbers import figure
 from autoloss.settings import Configuration, FinalSettings
@@ -47,7 +47,7 @@ def confirm_and_compare(
     settings, seed = configuration.final, configuration.seed
     if not best:
         return
-    record = Record(store, count_trainings(settings, len(best), task, len(rivals)), observe)
+    record = Record(store, count_trainings(settings, task, len(rivals), len(best)), observe)
     if settings.confirm_seeds:
         ranked = _confirm([*best, *rivals], seed, settings, dispatcher, record, say)
         best = [one for one in ranked if one.number is not None]
@@ -68,14 +68,14 @@ def confirm_and_compare(
     compare_with_baselines(best, task, configuration, seeds, store, dispatcher, record, ladder=ladder, say=say)
 
 
-def count_trainings(settings: FinalSettings, best: int, task: Task, rivals: int = 0) -> int:
+def count_trainings(settings: FinalSettings, task: Task, rivals: int, best: int | None = None) -> int:
     """Return about how many trainings follow a search, at most: confirmations, learning rates, the comparison.
 
     Args:
-        best: Number of the best candidates.
-        rivals: Number of further losses that are confirmed with them.
+        rivals: Number of losses that are confirmed with the best candidates.
+        best: Number of these, where it is not `final.confirm`.
     """
-    best = min(best, settings.confirm)
+    best = settings.confirm if best is None else best
     raced = best + rivals
     confirmed = raced * settings.confirm_seeds + min(settings.finalists, raced) * settings.finalist_seeds
     if not settings.compare or not settings.compare_seeds or TEST not in task.splits:
@@ -164,8 +164,10 @@ def compare_with_baselines(
     entrants = [*found, *(one for one in own if one not in rivals), *rivals]
     comparison = Comparison(seed_count, [dataclasses.asdict(entrant) for entrant in entrants], notes)
     store.change_setting("comparison", choose_comparison(store.settings().comparison, comparison))
-    seeds = training_seeds(configuration.seed, COMPARISON, seed_count)
-    return sort_by_mean(compare_losses(entrants, seeds, TEST, dispatcher, record))
+    # The ladder's best was trained with other seeds on the valid split.
+    compare_losses(entrants, training_seeds(configuration.seed, TUNING, TUNING_SEEDS), "valid", dispatcher, record)
+    compare_losses(entrants, training_seeds(configuration.seed, COMPARISON, seed_count), TEST, dispatcher, record)
+    return read_comparison(comparison, configuration.seed, record.outcomes)
 
 
 def _describe_left(row: Row) -> str:

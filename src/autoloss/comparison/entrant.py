@@ -15,6 +15,8 @@ from autoloss.training.training import ItemWeights, Training
 CONFIRMATION = "confirmation"
 COMPARISON = "comparison"
 """Purposes of training seeds: the best again on the valid split, and beside the baselines on the test split."""
+TUNING, TUNING_SEEDS = "tuning", 2
+"""Likewise of the choice of learning rates on the valid split, and their number."""
 TEST = "test"
 """The split of final figures; no search looks at it."""
 STEP_RULES: Mapping[StepRule, tuple[str, str]] = {
@@ -121,7 +123,7 @@ class Entrant:
             step_rule=self.step_rule,
             length=self.length,
             tuned_threshold=self.tuned_threshold,
-            resampled=fidelity == 1,
+            resampled=True,
             paced_by=self.paced_by,
             item_weights=self.item_weights,
         )

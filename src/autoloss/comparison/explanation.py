@@ -20,6 +20,7 @@ from autoloss.comparison.table import Row, collect_rows, compare_paired
 from autoloss.numbers import figure, signed
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.training.training import THRESHOLD
 
 Kind = Literal["steps", "items", "reverse", "recipe", "known", "simpler"]
 """What a control changes: the standard loss takes the loss's steps, or also its weights of items; the loss takes the steps of the
@@ -192,7 +193,7 @@ class Explanation:
             f"It is plainer than {self.loss.entrant.label} and as good: {figure(row.mean)} and {figure(self.loss.mean)} on the "
             f"{self.split} split over {len(row.scores)} training seeds (autoloss explain)."
         )
-        return make_recommendation(control.entrant, ORIGINS[control.kind], reason)
+        return make_recommendation(control.entrant, ORIGINS[control.kind], reason, row.also.get(THRESHOLD))
 
     def describe(self) -> Iterator[str]:
         """Say in sentences what the gain is owed to, and what does the same."""

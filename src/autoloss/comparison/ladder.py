@@ -20,11 +20,13 @@ class Rung:
     Args:
         fidelity: Share of the schedule that was trained.
         scores: One for each training seed; None for a training without one.
+        threshold: The mean of the tuned thresholds; None where none was tuned.
     """
 
     entrant: Entrant
     fidelity: float
     scores: tuple[float | None, ...]
+    threshold: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -55,13 +57,14 @@ class Rung:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `from_dict` makes it again."""
-        return {**asdict(self.entrant), "fidelity": self.fidelity, "scores": self.scores}
+        own = {"fidelity": self.fidelity, "scores": self.scores, "threshold": self.threshold}
+        return {**asdict(self.entrant), **own}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rung:
         """Make a rung of what `to_dict` returned."""
-        others = {name: value for name, value in values.items() if name not in ("fidelity", "scores")}
-        return cls(Entrant(**others), values["fidelity"], tuple(values["scores"]))
+        others = {name: value for name, value in values.items() if name not in ("fidelity", "scores", "threshold")}
+        return cls(Entrant(**others), values["fidelity"], tuple(values["scores"]), values["threshold"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Ladder:
     """The ways of training with the standard loss that were tried.
 
     Args:
-        rungs: Each as far as it was trained, the best first.
+        rungs: Each as far as it was trained: first the one that is chosen, the simplest of those that noise cannot tell from the
+            best; then the best first.
         spent: Training equivalents of all trainings.
         standard: The standard loss.
     """
@@ -85,7 +89,7 @@ class Ladder:
 
     @property
     def best(self) -> Rung | None:
-        """The best of the recipe's length; None where no training has a score. Of equal ones, the recipe as it was given."""
+        """The one that is chosen of the recipe's length; None where no training has a score."""
         return self._find_best(lambda entrant: entrant.length == 1)
 
     @property
@@ -141,8 +145,7 @@ class Ladder:
             yield f"Trained longer it gains more: {longer.entrant.describe_training()}: {longer.write_score()}."
 
     def _find_best(self, fits: Callable[[Entrant], bool]) -> Rung | None:
-        found = [rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)]
-        return max(found, key=lambda rung: (*rung.rank, self._is_given(rung.entrant)), default=None)
+        return next((rung for rung in self.rungs if rung.mean is not None and fits(rung.entrant)), None)
 
     def _is_given(self, entrant: Entrant) -> bool:
         as_is = (entrant.step_rule, entrant.learning_rate, entrant.length) == ("recipe", 1.0, 1.0)

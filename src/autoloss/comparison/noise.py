@@ -54,6 +54,11 @@ class Estimate:
         return error if error > 1e-12 else None
 
     @property
+    def least_error(self) -> float:
+        """The standard error as far as it is known: of one seed, that over the examples; 0 where nothing is."""
+        return math.hypot(self.seeds_error or 0.0, self.examples_error or 0.0)
+
+    @property
     def freedom(self) -> float:
         """The degrees of freedom of `error`; at least those of the seeds."""
         squares = [(self.seeds_error or 0.0, self.seeds - 1), (self.examples_error or 0.0, self.examples_freedom)]

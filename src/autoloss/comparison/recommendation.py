@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from autoloss.comparison.entrant import Entrant
@@ -12,6 +12,7 @@ from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.noise import Estimate
 from autoloss.comparison.table import Row, compare_paired, sort_by_mean
 from autoloss.numbers import figure, signed
+from autoloss.training.training import THRESHOLD
 
 Origin = Literal["found", "shelf", "standard"]
 
@@ -25,8 +26,8 @@ class Recommendation:
         learning_rate: Factor on the recipe's, or with `adamw` on Adam's usual one.
         origin: `found` by the search, on the `shelf` of known losses, or the task's `standard` loss.
         reason: Why, in a sentence.
-        recipe: What to change in the recipe besides its rate: `step_rule`, `length`, `tuned_threshold` and the weights of
-            branches, where they are not as the recipe says.
+        recipe: What to change in the recipe besides its rate: `step_rule`, `length`, the weights of branches, and
+            `tuned_threshold` with the `threshold` itself, where they are not as the recipe says.
     """
 
     loss: str
@@ -52,13 +53,12 @@ class Recommendation:
 
 
 def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, standard: str) -> Recommendation | None:
-    """Recommend a loss, by a comparison on held-out data over the same training seeds.
+    """Recommend a loss, by a comparison over the same training seeds.
 
-    The first choice is the standard loss as it does best there: as the recipe says, at its best learning rate, or as the best of
-    the ladder, which was chosen on few trainings. A known loss takes its place only where it is significantly better
-    (paired over training seeds and examples, corrected by Bonferroni for the number of known losses), and the loss found
-    theirs only where it is significantly better than the first choice and than the best of the known ones: what is new needs more
-    evidence than what others have used. A difference is significant where p < 0.05 over training seeds and examples together.
+    The first choice is the standard loss at its best learning rate. Its recipe as given, the best of the ladder, which was chosen
+    on few trainings, or a known loss takes its place where it is ahead by more than a standard error on the valid and the test
+    split together. The loss found takes theirs only where it is significantly ahead of all of these on the test split, which did
+    not choose it (p < 0.05 over training seeds and examples): what is new needs more evidence than what others have used.
 
     Args:
         rows: Of the comparison on the test split; empty where there is none.
@@ -70,65 +70,82 @@ def recommend(rows: Sequence[Row], number: int | None, ladder: Ladder | None, st
         None where the task has no standard loss and nothing was compared.
     """
     whole = [row for row in rows if row.mean is not None]
-    first = _find_standard(whole, ladder, standard)
-    if first is None:
-        best = None if ladder is None else ladder.best
-        if best is None:
-            return None
-        return make_recommendation(best.entrant, "standard", "No loss was compared with it on held-out data yet.")
+    rungs = [] if ladder is None or ladder.best is None else [ladder.best]
+    own = [row for row in whole if row.entrant.baseline and row.entrant.loss == standard]
+    own += [row for row in whole if row not in own and row.entrant.label in [rung.entrant.label for rung in rungs]]
+    if not own:
+        reason = "No loss was compared with it on held-out data yet."
+        return make_recommendation(rungs[0].entrant, "standard", reason, rungs[0].threshold) if rungs else None
+    first = max(own, key=_is_tuned)
     known = [row for row in whole if row.entrant.number is None or row.entrant.known]
+    chosen, origin, most = first, "standard", 0.0
+    reason = "Nothing else that was known before is ahead of it by more than a standard error."
+    for row in known:
+        lead, error = weigh_lead(row, first)
+        if lead > max(error, most):
+            chosen, origin, most = row, "standard" if row in own else "shelf", lead
+            reason = _describe(row, first)
     found = next((row for row in whole if row.entrant.number == number and not row.entrant.known), None)
-    chosen, origin, reason = first, "standard", "No other loss is significantly better than it on held-out data."
-    if better := _find_better(known, first):
-        chosen, origin, reason = better[0], "shelf", _describe(better[0], first, better[1])
-    if found is None:
-        return make_recommendation(chosen.entrant, origin, reason)
-    rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
-    leads = [(row, pair) for row in rivals if (pair := compare_paired(found.score, row.score)) is not None]
-    closest, lead = min(leads, key=lambda one: one[1].value)
-    if all(_is_better(pair) for _, pair in leads):
-        return make_recommendation(found.entrant, "found", _describe(found, closest, lead))
-    if lead.value > 0:
-        reason = f"{reason} {_describe(found, closest, lead)} That may be chance."
-    return make_recommendation(chosen.entrant, origin, reason)
+    if found is not None:
+        rivals = {id(row): row for row in (first, chosen, *sort_by_mean(known)[:1])}.values()
+        closest = min(rivals, key=lambda row: _subtract(found, row).value)
+        if all(_is_better(_subtract(found, row)) for row in rivals):
+            chosen, origin, reason = found, "found", _describe(found, closest)
+        elif _subtract(found, closest).value > 0:
+            reason = f"{reason} {_describe(found, closest)} That may be chance."
+    return make_recommendation(chosen.entrant, origin, reason, chosen.also.get(THRESHOLD))
 
 
-def _find_standard(rows: Sequence[Row], ladder: Ladder | None, standard: str) -> Row | None:
-    best = None if ladder is None or ladder.best is None else ladder.best.entrant.label
-    own = [row for row in rows if row.entrant.baseline and (row.entrant.loss == standard or row.entrant.label == best)]
-    return next(iter(sort_by_mean(own)), None)
+def _is_tuned(row: Row) -> int:
+    """Sort key: the standard loss whose rate alone was chosen, then as the recipe says, then with anything else changed."""
+    others = replace(row.entrant, label="", loss="", learning_rate=1.0, scale=1.0, baseline=False) != Entrant("", "")
+    return 0 if others else 1 + ((row.entrant.learning_rate, row.entrant.scale) != (1.0, 1.0))
 
 
-def _find_better(rows: Sequence[Row], than: Row) -> tuple[Row, Estimate] | None:
-    """Return the best of the rows that are significantly better than another, with the difference."""
-    rivals = [row for row in sort_by_mean(list(rows)) if row is not than]
-    for row in rivals:
-        pair = compare_paired(row.score, than.score)
-        if pair is not None and _is_better(pair, len(rivals)):
-            return row, pair
-    return None
+def weigh_lead(row: Row, than: Row) -> tuple[float, float]:
+    """Return how far a row is ahead of another on the valid and the test split together, and the standard error of that.
+
+    The two differences are weighted by the inverse of their variances; a choice between known losses may look at both splits.
+    """
+    lead, valid = _subtract(row, than), compare_paired(row.valid, than.valid)
+    noisy = [pair for pair in (lead, valid) if pair is not None and pair.least_error]
+    if not noisy:
+        return lead.value, 0.0
+    weight = sum(pair.least_error**-2 for pair in noisy)
+    return sum(pair.value / pair.least_error**2 for pair in noisy) / weight, weight**-0.5
 
 
-def _is_better(pair: Estimate, tests: int = 1) -> bool:
-    """Return True if a difference is significantly above 0 among so many tests (Bonferroni)."""
-    return pair.value > 0 and pair.p_value is not None and pair.p_value * tests < SIGNIFICANT
+def _subtract(row: Row, than: Row) -> Estimate:
+    """Return the difference of two rows on the test split."""
+    found = compare_paired(row.score, than.score)
+    assert found is not None, "only rows with a mean are compared"
+    return found
 
 
-def _describe(row: Row, than: Row, paired: Estimate) -> str:
-    interval = "" if paired.half_width is None else f" ± {figure(paired.half_width)}"
+def _is_better(lead: Estimate) -> bool:
+    return lead.value > 0 and lead.p_value is not None and lead.p_value < SIGNIFICANT
+
+
+def _describe(row: Row, than: Row) -> str:
+    lead = _subtract(row, than)
+    interval = "" if lead.half_width is None else f" ± {figure(lead.half_width)}"
     return (
-        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(paired.value)}{interval} (95 % "
-        f"confidence interval over {describe_noise(paired)})."
+        f"On held-out data {row.entrant.label} is ahead of {than.entrant.label} by {signed(lead.value)}{interval} (95 % "
+        f"confidence interval over {describe_noise(lead)})."
     )
 
 
-def make_recommendation(entrant: Entrant, origin: Origin, reason: str) -> Recommendation:
-    """Return the recommendation of a loss, as an entrant trains it."""
+def make_recommendation(
+    entrant: Entrant, origin: Origin, reason: str, threshold: float | None = None
+) -> Recommendation:
+    """Return the recommendation of a loss, as an entrant trains it; `threshold`: the mean of those that its trainings chose."""
     plain = Entrant("", "")
     names = ("step_rule", "length", "tuned_threshold", "scale")
     recipe: dict[str, Any] = {
         name: getattr(entrant, name) for name in names if getattr(entrant, name) != getattr(plain, name)
     }
+    if threshold is not None:
+        recipe["threshold"] = round(threshold, 3)
     if entrant.weights:
         recipe["weights"] = dict(entrant.weights)
     return Recommendation(entrant.loss, entrant.learning_rate, origin, reason, recipe)

@@ -51,14 +51,15 @@ class Resolution:
 
 
 def measure_resolution(outcomes: Iterable[Outcome]) -> Resolution | None:
-    """Return what a split can tell, from trainings that were measured on resamples of it.
+    """Return what a split can tell, from whole trainings that were measured on resamples of it.
 
     Two losses that are equally good differ as the best of these do: the median over pairs of the four best.
 
     Returns:
-        None where fewer than two trainings were measured on resamples.
+        None where fewer than two whole trainings were measured on resamples.
     """
-    found = [one for one in outcomes if one.score is not None and one.replicates is not None]
+    whole = [one for one in outcomes if one.fidelity == 1]
+    found = [one for one in whole if one.score is not None and one.replicates is not None]
     found = sorted(found, key=lambda one: one.score or 0.0, reverse=True)[:BEST]
     estimates = [
         estimate_difference([a.score or 0.0], [b.score or 0.0], ([a.replicates], [b.replicates]))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
+from typing import TypeVar
 
-from autoloss.comparison.entrant import Entrant
+from autoloss.comparison.entrant import COMPARISON, TEST, TUNING, TUNING_SEEDS, Entrant, training_seeds
 from autoloss.comparison.noise import Estimate, estimate_difference, estimate_mean, subtract_replicates
 from autoloss.proposing.jobs import Train
 from autoloss.proposing.records import Outcome
+from autoloss.store.run_settings import Comparison
 from autoloss.training.training import Replicates
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,11 @@ class Measurements:
 
     values: tuple[float | None, ...]
     replicates: tuple[Replicates | None, ...] = ()
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> Measurements:
+        """Return the scores of trainings."""
+        return cls(tuple(one.score for one in outcomes), tuple(one.replicates for one in outcomes))
 
     @property
     def finite(self) -> list[float]:
@@ -64,17 +73,18 @@ class Row:
     Args:
         outcomes: One per seed.
         reference: The scores of the standard loss over the same seeds; None for that loss itself.
+        valid: The scores on the valid split by which its learning rate was chosen; without values where there are none.
     """
 
     entrant: Entrant
     outcomes: tuple[Outcome, ...]
     reference: Measurements | None = None
+    valid: Measurements = Measurements(())
 
     @property
     def score(self) -> Measurements:
         """The task's metric."""
-        replicates = tuple(outcome.replicates for outcome in self.outcomes)
-        return Measurements(tuple(outcome.score for outcome in self.outcomes), replicates)
+        return Measurements.of(self.outcomes)
 
     def figure(self, name: str) -> Measurements:
         """Return a further metric by its name."""
@@ -130,6 +140,33 @@ def compare_paired(first: Measurements, second: Measurements) -> Estimate | None
     return estimate_difference(first.finite, second.finite, (first.replicates, second.replicates))
 
 
+def find_simplest(ranked: Sequence[Item], measure: Callable[[Item], Measurements], cost: Callable[[Item], int]) -> Item:
+    """Return the simplest of those that are not behind the first by more than the standard error of the difference.
+
+    What seeds and examples cannot tell apart, the simpler or better known one wins.
+
+    Args:
+        ranked: At least one, the best first, all with a mean.
+        cost: How complicated one is; of equal ones the better stays.
+
+    Source: Breiman et al., 1984, Classification and Regression Trees (the rule of one standard error).
+
+    >>> scores = {"plain": Measurements((0.5, 0.7)), "weighted": Measurements((0.6, 0.61)), "new": Measurements((0.9, 0.91))}
+    >>> find_simplest(["weighted", "plain"], scores.__getitem__, len), find_simplest(["new", "plain"], scores.__getitem__, len)
+    ('plain', 'new')
+    """
+    best = measure(ranked[0])
+
+    def is_near(one: Item) -> bool:
+        mine = measure(one)
+        common = min(len(best.values), len(mine.values))
+        first, second = (Measurements(found.values[:common], found.replicates[:common]) for found in (best, mine))
+        lead = compare_paired(first, second)
+        return lead is not None and lead.value <= lead.least_error
+
+    return min((one for at, one in enumerate(ranked) if not at or is_near(one)), key=cost)
+
+
 def collect_rows(
     entrants: Sequence[Entrant],
     seeds: Sequence[int],
@@ -154,3 +191,16 @@ def collect_rows(
 def sort_by_mean(rows: Sequence[Row]) -> list[Row]:
     """Sort rows by their mean, the best first, those without one last."""
     return sorted(rows, key=lambda row: -math.inf if row.mean is None else row.mean, reverse=True)
+
+
+def read_comparison(compared: Comparison, seed: int, recorded: Mapping[Train, Outcome]) -> list[Row]:
+    """Return the rows of a comparison on the test split as far as it is, the best first, with their scores on the valid split.
+
+    Args:
+        seed: The run's.
+    """
+    entrants = [Entrant(**entrant) for entrant in compared.entrants]
+    valid = collect_rows(entrants, training_seeds(seed, TUNING, TUNING_SEEDS), "valid", recorded)
+    scores = {row.entrant: row.score for row in valid}
+    rows = collect_rows(entrants, training_seeds(seed, COMPARISON, compared.seeds), TEST, recorded)
+    return sort_by_mean([replace(row, valid=scores.get(row.entrant, row.valid)) for row in rows])

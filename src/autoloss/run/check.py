@@ -11,19 +11,22 @@ from statistics import mean
 from typing import Any
 
 from autoloss import tasks
-from autoloss.comparison.baselines import LEARNING_RATES, count_tuning_trainings
+from autoloss.comparison.climbing import climb_ladder
+from autoloss.comparison.confirm import count_trainings
+from autoloss.comparison.ladder import Ladder
+from autoloss.comparison.record import Record
 from autoloss.comparison.resolution import Resolution, measure_resolution
 from autoloss.evaluation.adapting import adapt
+from autoloss.evaluation.dispatch import Dispatcher
 from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.learning import Floor, measure_floor
-from autoloss.evaluation.machines import Machines, gpus_of_workers
+from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.numbers import duration
 from autoloss.proposing.initialization import initial_expression
-from autoloss.proposing.records import Outcome
 from autoloss.run.request import make_request, prepare
 from autoloss.run.resolving import refer_to_task
 from autoloss.run.user_files import importable_files
-from autoloss.settings import Configuration, FinalSettings
+from autoloss.settings import Configuration
 from autoloss.space.expression import Expression
 from autoloss.tasks.task import Task
 from autoloss.training.training import Training
@@ -40,6 +43,12 @@ LEAST_STEPS = 2
 TRAINING_SECONDS = 10.0
 """A training that takes longer is cut off after `LEAST_STEPS`, unless it ends within `PATIENCE_SECONDS`."""
 PATIENCE_SECONDS = 20.0
+RIVALS = 2
+"""Losses that are confirmed beside the best candidates: the ladder's best, and the best known one."""
+LADDER_TRAININGS = 8.0
+"""Training equivalents of the ladder: as many as before a search of 40 trainings."""
+UNTRAINED = 5
+"""Untrained networks, of which the best has to be beaten where several ways of training were tried."""
 LEAST_SHARE = 0.05
 """Smallest share of the schedule at which a training that was cut off is tried again for its score."""
 TIMED_CANDIDATES = 10
@@ -82,11 +91,10 @@ class TaskCheck:
         seconds_per_candidate: Of testing one candidate, a tree for each branch.
         search_seconds: Estimated time of a search with this budget and number of workers.
         final_seconds: Likewise, of confirming the best candidates and comparing them with the baselines.
-        rates: Score of the standard loss by the factor on the learning rate; empty where it was not tried.
+        ladder: What an expert would try with the standard loss; None where it was not climbed.
         resolution: What the valid split can tell, by these trainings; None where the metric was not measured on resamples.
-        floor: The scores of a network that has learned nothing: of untrained ones, as many as rates, and of a constant prediction.
+        floor: The scores of a network that has learned nothing: of untrained ones, and of a constant prediction.
         rungs: Shares of the schedule that candidates are trained at.
-        learning_rate: Factor on the recipe's at which they are.
         notes: Settings that a search would change, since the task cannot follow them, and how its workers share GPUs.
         doubts: Faults that data or network seem to have.
         choices: What the task chose since it was not given, such as the number of epochs.
@@ -102,18 +110,17 @@ class TaskCheck:
     evaluations: int
     threshold: float
     unit: str
-    rates: Mapping[float, float | None] = field(default_factory=dict)
+    ladder: Ladder | None = None
     resolution: Resolution | None = None
     floor: Floor = field(default_factory=lambda: Floor(None, None))
     rungs: tuple[float, ...] = (1.0,)
-    learning_rate: float = 1.0
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        return asdict(self)
+        return {**asdict(self), "ladder": None if self.ladder is None else self.ladder.to_dict()}
 
     def lines(self) -> Iterator[str]:
         """Describe the result in lines for a terminal."""
@@ -135,10 +142,10 @@ class TaskCheck:
         yield f"  one training with the standard loss: {whole}, {self.outcome}"
         if self.floor.score is not None:
             yield f"  without learning: {self.floor.describe()}"
-        yield from self._describe_rates()
+        yield from self._describe_ladder()
         if self.resolution is not None:
-            best = max(map(_worth, self.rates.values()))
-            yield f"  {self.resolution.describe(None if self.floor.untrained is None else best - self.floor.untrained)}"
+            best, untrained = self.ladder and self.ladder.highest, self.floor.untrained
+            yield f"  {self.resolution.describe(None if best is None or untrained is None else best - untrained)}"
         if self.final_seconds is not None:
             yield f"  confirming the best and comparing them with the baselines: about {duration(self.final_seconds)}"
         yield f"  one candidate through the protocol: {self.seconds_per_candidate:.3f} s"
@@ -149,42 +156,25 @@ class TaskCheck:
         for note in self.notes:
             yield f"  {note}"
 
-    def _describe_rates(self) -> Iterator[str]:
-        if not self.rates:
+    def _describe_ladder(self) -> Iterator[str]:
+        if self.ladder is None:
             if self.training_seconds is not None and self.training_seconds > TRAINING_SECONDS:
-                yield f"    Other learning rates were not tried: a training takes over {TRAINING_SECONDS:g} s. --rates tries them."
+                yield (
+                    f"    Other rates and step rules were not tried: a training takes over {TRAINING_SECONDS:g} s. --rates or "
+                    "`autoloss tune` tries them; a search does it first by itself."
+                )
             return
-        scores = ", ".join(
-            f"× {rate:g}: {'–' if score is None else f'{score:.4f}'}" for rate, score in self.rates.items()
-        )
-        yield f"  the standard loss at factors on the learning rate, one seed: {scores}"
-        best = max(self.rates, key=lambda rate: (_worth(self.rates[rate]), -abs(math.log(rate))))
-        if all(score is None for score in self.rates.values()):
-            yield "    No training had a score at any of these. First try lower learning rates in the recipe."
-        elif self._learns_little(self.rates[best]):
+        yield f"  {len(self.ladder.rungs)} ways to train with the standard loss were tried; a search does the same first:"
+        yield from (f"    {text}" for text in self.ladder.describe())
+        if self.ladder.highest is not None and self._learns_little(self.ladder.highest):
             yield (
-                f"    The network learns next to nothing at any of these: {self.floor.describe()}. A search could hardly tell "
-                "losses apart. First try learning rates beyond these, or more steps, in the recipe."
-            )
-        elif best != self.learning_rate and _worth(self.rates[best]) > _worth(self.rates.get(self.learning_rate)):
-            mine = (
-                "The recipe's learning rate"
-                if self.learning_rate == 1
-                else f"{self.learning_rate:g} times the recipe's"
-            )
-            beyond = "" if min(self.rates) < best < max(self.rates) else ", at the end of the grid"
-            yield (
-                f"    {mine} is not the best of these; a small difference may be chance. To search at {best:g} times the "
-                f"recipe's{beyond}: --set search.learning_rate={best:g}"
+                f"    The network learns next to nothing in any of these: {self.floor.describe()}. A search could hardly tell "
+                "losses apart. First try more steps in the recipe, and look at inputs and targets."
             )
 
     def _learns_little(self, best: float | None) -> bool:
         """Say so where the ideal score is known: of one branch, whose samples have the metric of the task."""
         return len(self.branches) == 1 and not self.floor.is_beaten(best, self.branches[0].best)
-
-
-def _worth(score: float | None) -> float:
-    return -math.inf if score is None else score
 
 
 @importable_files()
@@ -206,7 +196,8 @@ def check(
         evaluations: The budget whose time is estimated.
         workers: Their number, for the estimate.
         seed: Decides the samples.
-        rates: Train the standard loss at each learning rate of a small grid as well; None does so where a training takes seconds.
+        rates: Also climb the expert's ladder: rates, step rules and weights with the standard loss; None does so where a training
+            takes seconds.
 
     Returns:
         What was found, with the estimated time of a search; `lines()` describes it.
@@ -235,8 +226,7 @@ def check(
     times = [_time_candidates(name, evaluator) for name in loaded.branches]
     outcome, training = _try_training(evaluator)
     tried = rates or (rates is None and training is not None and training <= TRAINING_SECONDS)
-    rates_tried = _try_rates(evaluator) if tried else {}
-    scores = {rate: found.score for rate, found in rates_tried.items()}
+    ladder, resolution = _climb(evaluator, seed) if tried else (None, None)
     per_candidate = sum(usual for usual, _ in times)
     # The one that passes runs all steps.
     accepted = per_candidate * SIMULATED_SHARE / PASSING_SHARE + sum(full for _, full in times)
@@ -247,16 +237,15 @@ def check(
         training_seconds=training,
         seconds_per_candidate=per_candidate,
         search_seconds=training and _estimate_search(configuration, accepted, training, workers),
-        final_seconds=training and _count_final_trainings(configuration.final) * training / max(1, workers),
+        final_seconds=training and count_trainings(configuration.final, loaded, RIVALS) * training / max(1, workers),
         evaluations=evaluations,
         threshold=configuration.rejection.threshold,
         unit=configuration.rejection.unit,
-        rates=scores,
-        resolution=measure_resolution(rates_tried.values()),
-        # The best of as many trainings needs to be better than the best of as many untrained networks.
-        floor=measure_floor(evaluator, range(max(1, len(scores)))),
+        ladder=ladder,
+        resolution=resolution,
+        # The best of several trainings needs to be better than the best of several untrained networks.
+        floor=measure_floor(evaluator, range(1 if ladder is None else UNTRAINED)),
         rungs=configuration.search.rungs,
-        learning_rate=configuration.search.learning_rate,
         notes=tuple(notes),
         doubts=tuple(doubts),
         choices=tuple(loaded.choices()),
@@ -275,18 +264,6 @@ def _estimate_search(configuration: Configuration, accepted: float, training: fl
     candidates = configuration.evaluations / share_of_candidate
     busy = max(1, min(workers, configuration.evolution.lag))
     return (candidates * accepted + configuration.evaluations * training) / busy
-
-
-def _count_final_trainings(settings: FinalSettings) -> int:
-    """Return at most about how many trainings follow a search: confirmations, learning rates, the comparison.
-
-    >>> _count_final_trainings(FinalSettings(confirm=10, confirm_seeds=2, finalists=0, compare=0))
-    20
-    """
-    tuning = count_tuning_trainings(settings.compare + 2)
-    entrants = settings.compare + 3
-    compared = tuning + entrants * settings.compare_seeds if settings.compare and settings.compare_seeds else 0
-    return settings.confirm * settings.confirm_seeds + settings.finalists * settings.finalist_seeds + compared
 
 
 def _advise(branch: BranchCheck, unit: str) -> str:
@@ -382,9 +359,10 @@ def _score_shortly(evaluator: Evaluator, training: Training, seconds: float | No
     return f"; at {share:g} of the schedule {'no score' if score is None else f'score {score:.4f}'}"
 
 
-def _try_rates(evaluator: Evaluator) -> dict[float, Outcome]:
-    """Train with the standard loss at each learning rate of the grid, and at that of the search."""
-    if not evaluator.has_standard or not evaluator.task.tunes_learning_rate:
-        return {}
-    rates = sorted({*LEARNING_RATES, evaluator.configuration.search.learning_rate})
-    return {rate: evaluator.train_standard(Training(seed=0, learning_rate=rate, resampled=True)) for rate in rates}
+def _climb(evaluator: Evaluator, seed: int) -> tuple[Ladder | None, Resolution | None]:
+    """Climb the ladder as a short search does; return it with what the valid split can tell."""
+    record = Record()
+    with start_workers(evaluator, Machines(workers=0)) as pool:
+        dispatcher = Dispatcher(pool, evaluator.configuration.limits)
+        ladder = climb_ladder(evaluator.task, seed, LADDER_TRAININGS, dispatcher, record)
+    return ladder, measure_resolution(record.outcomes.values())

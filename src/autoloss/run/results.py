@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoloss.comparison.entrant import COMPARISON, TEST, Entrant, training_seeds
+from autoloss.comparison.entrant import Entrant
 from autoloss.comparison.explanation import Explanation, Plan, read_explanation
 from autoloss.comparison.judgement import Judgement, judge_comparison
 from autoloss.comparison.ladder import Ladder
 from autoloss.comparison.racing import follow_race
 from autoloss.comparison.recommendation import Recommendation, recommend
-from autoloss.comparison.table import Row, collect_rows, sort_by_mean
+from autoloss.comparison.table import Row, read_comparison
 from autoloss.errors import RequestError
 from autoloss.proposing.records import Individual, State
 from autoloss.space.loss_text import join_branches, split_branches, split_factor
@@ -220,10 +220,7 @@ class Search:
     @cached_property
     def comparison(self) -> Sequence[Row]:
         """The best of those and the baselines on the test split, the best first."""
-        compared = self.settings.comparison
-        entrants = [Entrant(**entrant) for entrant in compared.entrants]
-        seeds = training_seeds(self.configuration.seed, COMPARISON, compared.seeds)
-        return sort_by_mean(collect_rows(entrants, seeds, TEST, self.reader.trainings))
+        return read_comparison(self.settings.comparison, self.configuration.seed, self.reader.trainings)
 
     @cached_property
     def judgement(self) -> Judgement:

@@ -27,7 +27,7 @@ from autoloss.tasks.outputs import build_network, convert_target, crop_samples, 
 from autoloss.tasks.replicates import Replicator
 from autoloss.tasks.splits import Split, describe_folds, describe_splits, read_splits
 from autoloss.tasks.task import Picture, check_training
-from autoloss.tasks.thresholds import THRESHOLD, Batches, has_threshold, tune_threshold
+from autoloss.tasks.thresholds import Batches, has_threshold, tune_threshold
 from autoloss.tasks.trainer_task import FULL_LENGTH, FullSchedule, Groups, Network, TrainerTask, describe_numbers
 from autoloss.training import distribution
 from autoloss.training.elsewhere import FitElsewhere, fit_elsewhere
@@ -37,7 +37,7 @@ from autoloss.training.optimization import offer_step_rules
 from autoloss.training.recipe import Recipe, name_function, require, shorten_steps
 from autoloss.training.structures import Inputs, list_tensors
 from autoloss.training.trainer import Figures, Trainer, select_examples
-from autoloss.training.training import Diverged, Training
+from autoloss.training.training import THRESHOLD, Diverged, Training
 
 STANDARD = {"softmax": "baseline/ce", "sigmoid": "baseline/bce", "none": "baseline/mse"}
 """Activation → the zoo's name of the loss in common use."""

@@ -14,8 +14,6 @@ from torch import Tensor
 from autoloss.space.options import Activation
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
-THRESHOLD = "threshold"
-"""Name of the further figure that tells which one was chosen."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Raw predictions (N, C, …) and targets, batch by batch."""
 

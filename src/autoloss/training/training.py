@@ -10,6 +10,9 @@ from typing import NamedTuple, get_args
 from autoloss.errors import RequestError, unknown
 from autoloss.settings import StepRule
 
+THRESHOLD = "threshold"
+"""Name of the further figure of a training that tells its tuned threshold."""
+
 
 class ItemWeights(NamedTuple):
     """Factors on what single items contribute to the gradient of a branch's loss.
