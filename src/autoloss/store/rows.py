@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from types import NoneType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from enum import Enum
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
-from autoloss.errors import keep_text, quote
-from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Origin, Outcome, State
+from pydantic import ConfigDict, TypeAdapter
+
+from autoloss.errors import keep_text
+from autoloss.proposing.records import REASON_CHARACTERS, Candidate, Outcome
 from autoloss.store.database import Row, StoreError
-from autoloss.training.training import ItemWeights, Replicates, Training
-from autoloss.untrusted_json import parse_json
+from autoloss.training.training import Training
 
-NUMBERS = (float, int)
+JSON = ConfigDict(
+    strict=True, allow_inf_nan=False, ser_json_bytes="hex", val_json_bytes="hex", ser_json_inf_nan="constants"
+)
+PLAIN = (int, float, str, int | None, float | None)
+"""Types of fields that are columns as they are; flags and enumerations are their values, all else is JSON."""
+COLUMNS = {"accepted": "passed"}
+"""Field → its column, where that has another name."""
+OF_CANDIDATE = tuple(one.name for one in fields(Candidate))
+OF_TRAINING = tuple(one.name for one in fields(Training) if one.compare)
+OF_OUTCOME = ("state", "score", "also", "replicates", "curve", "step", "reason", "seconds")
 
-
-def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
-    """Return all of a candidate but its root and the time when it was made."""
-    return {
-        "id": candidate.id,
-        "parent": candidate.parent,
-        "kinds": to_json(candidate.kinds),
-        "attempts": to_json(candidate.attempts),
-        "loss": candidate.loss,
-        "origin": candidate.origin.value,
-        "source": candidate.source,
-        "signature": to_json(candidate.signature),
-        "scores": to_json(candidate.scores),
-        "counts": to_json(dict(sorted(candidate.counts.items()))),
-        "rejected": to_json({branch: keys.hex() for branch, keys in candidate.rejected.items()}),
-        "passed": to_json({branch: keys.hex() for branch, keys in candidate.accepted.items()}),
-        "fidelity": float(candidate.fidelity),
-        "pool": to_json(dict(candidate.pool)),
-        "seeds": to_json(candidate.seeds),
-        "folds": to_json(candidate.folds),
-    }
+Record = TypeVar("Record", Candidate, Training, Outcome)
 
 
-@contextmanager
-def _decoding(row: Row) -> Iterator[None]:
-    """Name a row that holds something else than this release writes, whatever its checksum says."""
+@functools.cache
+def _list_types(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
+
+
+@functools.cache
+def _adapt(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=JSON)
+
+
+def _encode(record: Candidate | Training | Outcome, names: Sequence[str]) -> dict[str, Any]:
+    """Return fields of a record as columns."""
+    found: dict[str, Any] = {}
+    for name in names:
+        kind, value = _list_types(type(record))[name], getattr(record, name)
+        if kind is float:
+            value = float(value)
+        elif isinstance(value, Enum):
+            value = value.value
+        elif kind is bool:
+            value = int(value)
+        elif kind not in PLAIN and not isinstance(value, str):
+            value = to_json(_adapt(kind).dump_python(value, mode="json"))
+        found[COLUMNS.get(name, name)] = value
+    return found
+
+
+def _decode(cls: type[Record], row: Row, names: Sequence[str]) -> Record:
+    """Read a record from columns.
+
+    Raises:
+        StoreError: The row holds something else than this release writes, whatever its checksum says.
+    """
     try:
-        yield
+        found: dict[str, Any] = {}
+        for name in names:
+            kind, value = _list_types(cls)[name], row[COLUMNS.get(name, name)]
+            if kind is bool or (isinstance(kind, type) and issubclass(kind, Enum)):
+                value = kind(value)
+            elif kind not in PLAIN and get_origin(kind) is not Literal:
+                value = _adapt(kind).validate_json(value)
+            found[name] = value
+        return cls(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         number = row.get("candidate", row.get("id"))
         raise StoreError(
             f"The row of candidate {number} cannot be read ({keep_text(str(error), 200)}). Restore the run's folder from a copy."
         ) from error
+
+
+def candidate_to_row(candidate: Candidate) -> dict[str, Any]:
+    """Return all of a candidate but its root and the time when it was made."""
+    return _encode(replace(candidate, counts=dict(sorted(candidate.counts.items()))), OF_CANDIDATE)
 
 
 def candidate_from_row(row: Row) -> Candidate:
@@ -59,47 +93,7 @@ def candidate_from_row(row: Row) -> Candidate:
     Raises:
         StoreError: The row holds something else.
     """
-    with _decoding(row):
-        return Candidate(
-            id=row["id"],
-            parent=row["parent"],
-            kinds=_by_name(row["kinds"], str),
-            attempts=_by_name(row["attempts"], (int, NoneType)),
-            loss=row["loss"],
-            origin=Origin(row["origin"]),
-            source=row["source"],
-            signature={branch: _tuple(norms, str) for branch, norms in _by_name(row["signature"], list).items()},
-            scores={branch: _tuple(scores, NUMBERS) for branch, scores in _by_name(row["scores"], list).items()},
-            counts=_by_name(row["counts"], int),
-            rejected={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["rejected"], str).items()},
-            accepted={branch: bytes.fromhex(keys) for branch, keys in _by_name(row["passed"], str).items()},
-            fidelity=row["fidelity"],
-            pool={
-                branch: tuple((number, _tuple(signature, str)) for number, signature in attempts)
-                for branch, attempts in _by_name(row["pool"], list).items()
-            },
-            seeds=_tuple(parse_json(row["seeds"]), int),
-            folds=_tuple(parse_json(row["folds"]), int),
-        )
-
-
-def _by_name(text: str, kind: Any) -> dict[str, Any]:
-    """Read values of one kind by their names.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    found = parse_json(text)
-    if not isinstance(found, dict) or not all(isinstance(value, kind) for value in found.values()):
-        raise ValueError(f"found {quote(text)}, expected values by name")
-    return found
-
-
-def _tuple(values: Iterable[Any], kind: Any) -> tuple[Any, ...]:
-    found = tuple(values)
-    if not all(isinstance(value, kind) for value in found):
-        raise ValueError(f"found {quote(found)}, expected a list of {kind}")
-    return found
+    return _decode(Candidate, row, OF_CANDIDATE)
 
 
 def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: int | None = None) -> dict[str, Any]:
@@ -108,30 +102,13 @@ def training_to_row(loss: str, training: Training, outcome: Outcome, candidate: 
     Args:
         candidate: Number of the candidate; None beside the search.
     """
-    curve = [(step, loss) for step, loss in outcome.curve if math.isfinite(loss)]
+    curve = tuple((step, loss) for step, loss in outcome.curve if math.isfinite(loss))
+    ended = _encode(replace(outcome, curve=curve), OF_OUTCOME)
     return {
         "candidate": candidate,
         "loss": loss,
-        "seed": training.seed,
-        "split": training.split,
-        "fold": training.fold,
-        "schedule": training.schedule,
-        "fidelity": float(training.fidelity),
-        "learning_rate": float(training.learning_rate),
-        "scale": to_json(dict(training.scale)),
-        "step_rule": training.step_rule,
-        "length": float(training.length),
-        "tuned_threshold": int(training.tuned_threshold),
-        "paced_by": training.paced_by,
-        "item_weights": to_json(training.item_weights),
-        "state": outcome.state.value,
-        "score": outcome.score,
-        "also": to_json(dict(outcome.also)),
-        "replicates": to_json(outcome.replicates and (outcome.replicates.examples, outcome.replicates.scores)),
-        "curve": to_json(curve),
-        "step": outcome.step,
-        "reason": outcome.reason,
-        "seconds": float(outcome.seconds),
+        **_encode(training, OF_TRAINING),
+        **ended,
         "finished_at": time.time(),
     }
 
@@ -142,16 +119,7 @@ def training_from_row(row: Row) -> Training:
     Raises:
         StoreError: The row holds something else.
     """
-    with _decoding(row):
-        names = ("seed", "split", "fold", "schedule", "fidelity", "learning_rate", "step_rule", "length", "paced_by")
-        values = {name: row[name] for name in names}
-        weights = parse_json(row["item_weights"])
-        return Training(
-            **values,
-            scale=parse_json(row["scale"]),
-            tuned_threshold=bool(row["tuned_threshold"]),
-            item_weights=tuple(ItemWeights(branch, grouping, tuple(each)) for branch, grouping, each in weights),
-        )
+    return _decode(Training, row, OF_TRAINING)
 
 
 def outcome_from_row(row: Row) -> Outcome:
@@ -160,26 +128,12 @@ def outcome_from_row(row: Row) -> Outcome:
     Raises:
         StoreError: The row holds something else.
     """
-    with _decoding(row):
-        return Outcome(
-            state=State(row["state"]),
-            score=row["score"],
-            also=read_figures(row["also"]),
-            curve=tuple((step, loss) for step, loss in parse_json(row["curve"])),
-            step=row["step"],
-            reason=keep_text(row["reason"], REASON_CHARACTERS),
-            seconds=row["seconds"],
-            fidelity=row["fidelity"],
-            replicates=_read_replicates(row["replicates"]),
-        )
-
-
-def _read_replicates(text: str) -> Replicates | None:
-    found = parse_json(text)
-    if found is None:
-        return None
-    examples, scores = found
-    return Replicates(_tuple([examples], int)[0], _tuple(scores, (*NUMBERS, NoneType)))
+    found = _decode(Outcome, row, (*OF_OUTCOME, "fidelity"))
+    return (
+        found
+        if len(found.reason) <= REASON_CHARACTERS
+        else replace(found, reason=keep_text(found.reason, REASON_CHARACTERS))
+    )
 
 
 class Pool:
@@ -210,7 +164,7 @@ def read_figures(text: str) -> dict[str, float]:
         StoreError: It is something else.
     """
     try:
-        return _by_name(text, NUMBERS)
+        return _adapt(dict[str, float]).validate_json(text)
     except ValueError as error:
         raise StoreError(f"The metrics of a training cannot be read: {error}. Restore the run from a copy.") from error
 

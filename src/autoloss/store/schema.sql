@@ -52,7 +52,7 @@ CREATE TABLE training (
     state TEXT NOT NULL,          -- scored | diverged | stopped | failed
     score REAL,
     also TEXT NOT NULL,           -- JSON
-    replicates TEXT NOT NULL,     -- JSON: [examples of the split, [score on each resample, null where undefined]], or null
+    replicates TEXT NOT NULL,     -- JSON: examples of the split, and scores on resamples (null where undefined); or null
     curve TEXT NOT NULL,          -- JSON
     step INTEGER,
     reason TEXT NOT NULL,
