@@ -112,7 +112,7 @@ def beside(words: list[str], folder: Path) -> dict[str, str]:
     if words[0] == "retrain":
         task = open_run(folder / words[1]).settings.task.name or ""
         return dict(smaller.RETRAINED.get(task, {}))
-    options = smaller.TASKS.get(words[1], {}) if words[0] in ("search", "check", "score") else {}
+    options = smaller.TASKS.get(words[1], {}) if words[0] in ("search", "check", "score", "tune") else {}
     return {**(smaller.QUICK if words[0] == "search" else {}), **options}
 
 

@@ -122,7 +122,8 @@ PYTHON: Mapping[str, str] = {
 
 ADDED: Mapping[str, Mapping[str, str]] = {
     "search": {"--evaluations": "1", "--workers": "0"},
-    **{command: {"--workers": "0"} for command in ("resume", "check", "score", "compare")},
+    **{command: {"--workers": "0"} for command in ("resume", "check", "score", "compare", "explain")},
+    "tune": {"--workers": "0", "--trainings": "2"},
     "retrain": {"--seeds": "1", "--baselines": "none"},
     "watch": {"--port": "0"},
 }
