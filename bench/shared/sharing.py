@@ -137,15 +137,14 @@ class Cache:
         values = (self._task, job.loss, _write_training(job.training), *row)
         self._query("INSERT OR IGNORE INTO trainings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def find_search(self, seed: int, settings: str) -> Trace | None:
+    def find_search(self, seed: int, settings: str) -> str | None:
+        """Return what was kept of a search, as text."""
         sql = "SELECT trace FROM searches WHERE task = ? AND seed = ? AND settings = ?"
         row = self._query(sql, (self._task, seed, settings))
-        return None if row is None else Trace.from_json(row[0])
+        return None if row is None else row[0]
 
-    def add_search(self, seed: int, settings: str, trace: Trace) -> None:
-        self._query(
-            "INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", (self._task, seed, settings, trace.to_json())
-        )
+    def add_search(self, seed: int, settings: str, text: str) -> None:
+        self._query("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", (self._task, seed, settings, text))
 
 
 def _write_training(training: Training) -> str:
@@ -229,7 +228,7 @@ def run_search(
     configuration = Configuration().changed({**settings, "seed": seed})
     text = f"{configuration.to_json()} {digest_code()}"
     if (found := known.find_search(seed, text)) is not None:
-        return found
+        return Trace.from_json(found)
     samples = draw_samples(task, configuration.rejection.samples, seed)
     runner = adapt(Evaluator(task, samples, configuration), lambda said: None)
     adapted = runner.configuration
@@ -244,5 +243,5 @@ def run_search(
     rate = adapted.search.learning_rate
     improvements = tuple(replace(each, confirmed=shared.confirm(each.loss, rate)) for each in observer.improvements)
     trace = Trace(observer.equivalents, minutes, observer.candidates, observer.trainings, improvements)
-    known.add_search(seed, text, trace)
+    known.add_search(seed, text, trace.to_json())
     return trace
