@@ -33,6 +33,7 @@ class Everything(TwoHeadsTask):
     tunes_threshold = True
     replays_norms = True
     execution = Execution(precision="bfloat16")
+    describe_reference = str
     obstacle = "an obstacle"
 
     def steps(self, training: Training) -> int:
@@ -84,7 +85,7 @@ def test_every_member_of_task_is_forwarded():
 
 
 FORWARDED = (
-    *("name", "splits", "folds", "schedules", "also", "execution", "obstacle"),
+    *("name", "splits", "folds", "schedules", "also", "execution", "obstacle", "describe_reference"),
     *("tunes_learning_rate", "shortens", "step_rules", "lengthens", "tunes_threshold", "replays_norms"),
 )
 

@@ -156,6 +156,8 @@ def compare_with_baselines(
     kept = others if every else [row for row in others if row.mean is not None][:MOST_RIVALS]
     left = ", ".join(_describe_left(row) for row in others if row not in kept)
     notes = [f"Behind on the valid split, and not measured on the {TEST} split: {left}."] if left else []
+    if task.describe_reference is not None:
+        notes.append(task.describe_reference(TEST))
     for note in notes:
         say(note)
     rivals = [*standard, *(row.entrant for row in kept)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ class Task(ABC):
         replays_norms: Whether `train_paced` is implemented.
         tunes_threshold: Whether `train` follows `Training.tuned_threshold`: predictions are decisions between yes and no.
         execution: Default of the argument `execution` of `train`; None if `train` ignores that argument.
+        describe_reference: (split) → a sentence on what somebody would use instead of any loss, with its score; None if nothing is.
         obstacle: Why nothing can be learned from the data, in a sentence; a search is refused then. Empty where it can.
 
     >>> import autoloss
@@ -82,6 +83,7 @@ class Task(ABC):
     replays_norms: bool = False
     tunes_threshold: bool = False
     execution: Execution | None = None
+    describe_reference: Callable[[str], str] | None = None
     obstacle: str = ""
 
     @property

@@ -228,8 +228,8 @@ COMPARED: Mapping[str, tuple[Literal["usual", "full"], Literal["any", "space", "
     "baseline/ssim": ("full", "space"),
     "baseline/ce_ssim": ("full", "space"),
 }
-"""Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with all
-of them, and of which items: those with space, such as images, single rows, or any."""
+"""Losses that are baselines beside the standard loss of a branch that they fit → whether of every comparison or only of one with
+all of them, and of which items: those with space, such as images, single rows, or any."""
 ENTRIES = {
     row.name: row
     for row in (

@@ -22,6 +22,7 @@ from autoloss.options import Amount, Count, Positive, ShareBelowOne, declare
 from autoloss.tasks.data import Data
 from autoloss.tasks.factory import TaskFactory
 from autoloss.tasks.supervised import SupervisedTask
+from autoloss.tasks.tabular.boosting import describe_boosting
 from autoloss.tasks.tabular.data.rows import Table, add_noise, build_table, impute, split_rows, standardise, subsample
 from autoloss.tasks.tabular.data.table import Missing, read_csv
 from autoloss.tasks.tabular.metrics import TABULAR_METRICS, Kind
@@ -118,6 +119,7 @@ def build_task(metric: str, options: TabularOptions) -> SupervisedTask:
             name: row.function for name, row in TABULAR_METRICS.items() if row.kind == measure.kind and name != metric
         },
     )
+    task.describe_reference = partial(describe_boosting, splits, measure.function, len(table.classes))
     task.describe_data(table.describe(Path(options.data).name, options.target))
     return task
 
