@@ -111,7 +111,7 @@ class Trial:
         words: Sequence[str],
         python: Sequence[str] = PLAIN,
         variables: Mapping[str, str] | None = None,
-        prepare: Callable[[], None] | None = None,
+        prepare: Callable[[], object] | None = None,
         **streams: int,
     ) -> subprocess.Popen[str]:
         paths = os.pathsep.join(path for path in sys.path if path)
@@ -131,7 +131,7 @@ class Trial:
         place.write_text(text)
         return self.start(words, [str(place)])
 
-    def begin(self, *words: str, prepare: Callable[[], None] | None = None) -> subprocess.Popen[str]:
+    def begin(self, *words: str, prepare: Callable[[], object] | None = None) -> subprocess.Popen[str]:
         """Start the search and wait until a few of its trainings began."""
         trace = self.directory.with_suffix(".trace")
         process = self.start(self.words(*words), variables={toy.TRACE: str(trace)}, prepare=prepare)
@@ -218,8 +218,8 @@ def _link(trial: Trial) -> None:
 
 
 def _crowd(trial: Trial) -> None:
-    """Far more workers than cores and candidates."""
-    trial.finish(trial.start(trial.words("--workers", "64")), 0)
+    """Far more workers than cores and candidates; others on the machine come first."""
+    trial.finish(trial.start(trial.words("--workers", "64"), prepare=partial(os.nice, 10)), 0)
     trial.compare()
 
 

@@ -38,6 +38,15 @@ class CountingMetric(Protocol):
         """Return the value of the counts of a split: one number, higher is better, NaN if undefined."""
 
 
+@runtime_checkable
+class ListMetric(Protocol):
+    """A metric that is the mean over lists of rows, such as the items of a query; a resample draws lists, not rows."""
+
+    def measure_lists(self, prediction: Tensor, target: Tensor) -> Tensor | None:
+        """Return the metric of each list of a batch for which it is defined; None where the rows are no lists."""
+        ...
+
+
 def draw_resamples(examples: int, count: int) -> Iterator[Tensor]:
     """Draw the indices of the examples of each resample, the same at every call.
 
@@ -62,14 +71,15 @@ def measure_resamples(examples: int, measure: Callable[[Tensor], Any], count: in
 class Replicator:
     """Measures a metric on resamples of a split whose batches it is given.
 
-    Counts are kept of each example; for other metrics predictions and targets are, as long as they are few enough to be measured
-    `LEAST_RESAMPLES` times.
+    Counts are kept of each example, and scores of each list; for other metrics predictions and targets are, as long as they are
+    few enough to be measured `LEAST_RESAMPLES` times.
     """
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._examples: list[tuple[Tensor, Tensor]] = []
         self._counts: list[Tensor] = []
+        self._lists: list[Tensor] = []
         self._elements = 0
 
     def add(self, prediction: Tensor, target: Tensor) -> None:
@@ -77,6 +87,11 @@ class Replicator:
         if isinstance(self._metric, CountingMetric):
             self._counts += [self._metric.count(*one).cpu() for one in _split_examples(prediction, target)]
             return
+        if isinstance(self._metric, ListMetric):
+            lists = self._metric.measure_lists(prediction, target)
+            if lists is not None:
+                self._lists.append(lists)
+                return
         self._elements += prediction.numel()
         if self._count_resamples() < LEAST_RESAMPLES:
             self._examples.clear()
@@ -87,6 +102,8 @@ class Replicator:
         """Return the metric on each resample; None where the split is too large for a metric like this one."""
         if isinstance(self._metric, CountingMetric):
             return self._measure_counts(self._metric)
+        if self._lists:
+            return _resample_scores(torch.cat(self._lists))
         if not self._examples:
             return None
         if len({(prediction.shape[1:], target.shape[1:]) for prediction, target in self._examples}) > 1:
@@ -108,7 +125,7 @@ class Replicator:
         counts = torch.stack(self._counts)
         return measure_resamples(len(counts), lambda indices: metric.evaluate(counts[indices].sum(dim=0)))
 
-    def _measure_single(self) -> Replicates:
+    def _measure_single(self) -> Replicates | None:
         """Measure examples of several sizes: each for itself, as `MetricTotals` does; an object over each resample."""
         examples = [one for batch in self._examples for one in _split_examples(*batch)]
         if isinstance(self._metric, StreamedMetric):
@@ -119,7 +136,11 @@ class Replicator:
                 self._count_resamples(),
             )
         scores = torch.tensor([to_float(self._metric(*one)) for one in examples], dtype=torch.float64)
-        return measure_resamples(len(examples), lambda indices: scores[indices].nanmean())
+        return _resample_scores(scores)
+
+
+def _resample_scores(scores: Tensor) -> Replicates | None:
+    return measure_resamples(len(scores), lambda indices: scores[indices].nanmean()) if len(scores) else None
 
 
 def measure_whole(metric: Metric, prediction: Tensor, target: Tensor) -> Any:

@@ -29,6 +29,10 @@ from autoloss.tasks.tabular.network import mlp
 from autoloss.training.recipe import Recipe
 
 Rows = NDArray[np.int64]
+PAIRWISE = ("baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/auc_exponential")
+"""Losses over pairs in common use, with which every comparison on such a task is made."""
+WEIGHTED = "baseline/lambdarank"
+"""Likewise where the pairs have weights."""
 
 
 @declare()
@@ -166,7 +170,7 @@ def build_score_task(
     sample_size: int,
     name: str,
     standard: str,
-    baselines: Sequence[str],
+    baselines: Sequence[str] = (),
     lists: Rows | None = None,
 ) -> SupervisedTask:
     """Build the task of scoring rows.
@@ -177,6 +181,7 @@ def build_score_task(
         splits: Rows of train, valid and test.
         batch_size: Examples of a batch: rows, or the groups of `lists`.
         sample_size: Examples of a sample of the rejection protocol.
+        baselines: Losses of the kind of task in common use besides those over pairs.
         lists: Group of each row, counted from 0, if an example is the list of a group's rows.
     """
     filled = standardise(impute(inputs, inputs[splits[0]]), impute(inputs, inputs[splits[0]])[splits[0]])
@@ -209,7 +214,8 @@ def build_score_task(
         standard=standard,
         also=also,
     )
-    task.baselines = tuple({MAIN: other} for other in baselines)
+    weighted = () if branch.weigh == "none" else (WEIGHTED,)
+    task.baselines = tuple({MAIN: other} for other in (*PAIRWISE, *weighted, *baselines) if other != standard)
     return task
 
 

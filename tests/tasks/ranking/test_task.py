@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import autoloss
+from autoloss.comparison.baselines import baselines
 from autoloss.errors import RequestError
 from autoloss.space.pairs import PairBranch
+from autoloss.tasks.ranking.metrics import RANKING_METRICS
 from autoloss.tasks.ranking.task import BUNDLED
+from autoloss.tasks.replicates import RESAMPLES, Replicator, draw_resamples
 from autoloss.training.training import Scored, Training
 from autoloss.zoo import resolve
 from tests.tasks import conformance
@@ -101,3 +104,30 @@ def test_bundled_tables(name: str):
 def test_bad_input_is_refused_with_a_reason(tmp_path: Path, columns, options, message: str):
     with pytest.raises(RequestError, match=message):
         get(write(tmp_path / "table.csv", **columns), **options)
+
+
+def test_a_resample_draws_queries_not_rows():
+    scores, relevance = torch.tensor([0.1, 0.4, 0.3, 0.2, 0.6, 0.5, 0.7]), torch.tensor([0, 1, 0, 0, 1, 1, 1])
+    target = torch.stack([relevance.double(), torch.tensor([5.0, 5, 5, 9, 9, 2, 2])], dim=1)
+    metric = RANKING_METRICS["mrr"]
+    replicator = Replicator(metric)
+    replicator.add(scores[:3], target[:3])
+    replicator.add(scores[3:], target[3:])
+    found = replicator.measure()
+    # Nothing can be compared in the third query.
+    values = torch.tensor([metric(scores[rows], target[rows]) for rows in (slice(0, 3), slice(3, 5))])
+    assert found.examples == 2
+    assert found.scores == pytest.approx([values[drawn].mean().item() for drawn in draw_resamples(2, RESAMPLES)])
+
+
+def test_rows_without_queries_are_resampled_as_rows():
+    scores, relevance = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    replicator = Replicator(RANKING_METRICS["auc"])
+    replicator.add(scores, relevance[:, None].double())
+    assert replicator.measure().examples == 20
+
+
+def test_every_comparison_is_made_with_the_losses_over_pairs_in_common_use(task):
+    names = {one.loss for one in baselines(task)}
+    weighted = {"baseline/lambdarank"} if task.branches["main"].weigh == "ndcg" else {"baseline/auc_margin"}
+    assert names >= {"baseline/ranknet", "baseline/auc_hinge", "baseline/auc_square", "baseline/listnet"} | weighted

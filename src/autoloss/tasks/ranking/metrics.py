@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -37,6 +38,13 @@ class RankingMetric:
     def __call__(self, scores: Tensor, target: Tensor) -> float:
         values = [self.of_query(one, relevance) for one, relevance in split_queries(scores, target)]
         return float(np.mean(values)) if values else math.nan
+
+    def measure_lists(self, scores: Tensor, target: Tensor) -> Tensor | None:
+        """Return the metric of each query in which some order is better than another; None without queries."""
+        if target.ndim == 1 or target.shape[1] == 1:
+            return None
+        values = [self.of_query(one, relevance) for one, relevance in split_queries(scores, target)]
+        return torch.tensor(values, dtype=torch.float64)
 
 
 def split_queries(scores: Tensor, target: Tensor) -> Iterator[tuple[Array, Array]]:

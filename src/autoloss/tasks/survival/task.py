@@ -93,7 +93,6 @@ def build_task(metric: str, options: SurvivalOptions) -> SupervisedTask:
         sample_size=options.rows_per_sample,
         name="survival",
         standard="baseline/cox",
-        baselines=("baseline/ranknet", "shelf/pair_sigmoid"),
     )
 
 
