@@ -6,7 +6,7 @@ Numbers drawn at random do not show that something holds everywhere; these bound
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -158,18 +158,3 @@ BOUNDS: Mapping[str, Callable[[Range], Range]] = {
     "max_pool": lambda inner: inner,
     "min_pool": lambda inner: inner,
 }
-
-
-def bound_operation(operator: str, parts: Sequence[Range]) -> Range:
-    """Return the range of an operator of Table 1 from those of its operands."""
-    match operator:
-        case "add":
-            return bound_sum(*parts)
-        case "mul":
-            return bound_product(*parts)
-        case "neg":
-            return Range(-parts[0].high, -parts[0].low)
-        case "square":
-            return bound_power(parts[0], 2)
-        case _:
-            return BOUNDS[operator](parts[0])

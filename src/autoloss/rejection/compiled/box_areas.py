@@ -13,8 +13,6 @@ from autoloss.rejection.compiled.functions import INLINED, OPTIONS, constant, ex
 from autoloss.rejection.compiled.kernels import U, step
 from autoloss.space.boxes import CLAMP
 
-RAW = 4
-"""Channels of the raw prediction: the deltas x, y, width and height."""
 AREAS = 3
 """i, u and e, one channel each."""
 REFERENCE, TARGET, DEVIATIONS, UNIT, GIVEN = 0, 4, 8, 12, 13

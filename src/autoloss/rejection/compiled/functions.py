@@ -57,34 +57,14 @@ def _number(typing_context, bits):
     return number(bits), view
 
 
-def exponential(x: Any) -> Any:
-    """Return e^x; 0 below the smallest denormal number, infinity above the largest."""
-    raise NotImplementedError
+def _choose_by_precision(single, double):
+    """Return a function of one number for compiled code, which has a body for each precision."""
 
+    def function(x: Any) -> Any:
+        raise NotImplementedError
 
-def decay(x: Any) -> Any:
-    """Return e^x, bit for bit that of `exponential`, of an x that is not positive, or NaN."""
-    raise NotImplementedError
-
-
-def logarithm(x: Any) -> Any:
-    """Return the logarithm of a normal positive x, of infinity, or of NaN."""
-    raise NotImplementedError
-
-
-def hyperbolic_tangent(x: Any) -> Any:
-    """Return tanh x; exactly ±1 where that is the nearest number."""
-    raise NotImplementedError
-
-
-def to_rank(x: Any) -> Any:
-    """Return an integer that grows with x, NaN outermost: LLVM vectorises the maximum of integers, not that of floats."""
-    raise NotImplementedError
-
-
-def from_rank(rank: Any) -> Any:
-    """Return the number with that rank."""
-    raise NotImplementedError
+    overload(function, jit_options=OPTIONS)(lambda x: single if x in (types.float32, types.int32) else double)
+    return function
 
 
 def _to_rank32(x):
@@ -97,12 +77,18 @@ def _to_rank64(x):
     return bits ^ ((bits >> L(63)) & L(0x7FFFFFFFFFFFFFFF))
 
 
-def _from_rank32(rank):
-    return _number(I(rank ^ I(I(rank >> I(31)) & I(0x7FFFFFFF))))
+def _from_rank32(x):
+    return _number(I(x ^ I(I(x >> I(31)) & I(0x7FFFFFFF))))
 
 
-def _from_rank64(rank):
-    return _number(rank ^ ((rank >> L(63)) & L(0x7FFFFFFFFFFFFFFF)))
+def _from_rank64(x):
+    return _number(x ^ ((x >> L(63)) & L(0x7FFFFFFFFFFFFFFF)))
+
+
+to_rank = _choose_by_precision(_to_rank32, _to_rank64)
+"""Return an integer that grows with x, NaN outermost: LLVM vectorises the maximum of integers, not that of floats."""
+from_rank = _choose_by_precision(_from_rank32, _from_rank64)
+"""Return the number with that rank."""
 
 
 def _exp32(x):
@@ -148,6 +134,12 @@ def _exp64(x):
     return q * _number(L((_bits(shifted) + bias) << L(52))) * rest
 
 
+exponential = _choose_by_precision(_exp32, _exp64)
+"""Return e^x; 0 below the smallest denormal number, infinity above the largest."""
+decay = _choose_by_precision(_decay32, _exp64)
+"""Return e^x, bit for bit that of `exponential`, of an x that is not positive, or NaN."""
+
+
 def _log32(x):
     bits = _bits(x)
     # The exponent counts from the square root of a half, so that the mantissa lies around 1.
@@ -179,6 +171,10 @@ def _log64(x):
     return result if x < D(np.inf) else x
 
 
+logarithm = _choose_by_precision(_log32, _log64)
+"""Return the logarithm of a normal positive x, of infinity, or of NaN."""
+
+
 def _tanh32(x):
     size = abs(x)
     square = x * x
@@ -203,31 +199,5 @@ def _tanh64(x):
     return near if size < D(0.625) else (-far if x < D(0.0) else far)
 
 
-@overload(exponential, jit_options=OPTIONS)
-def _exponential(x):  # pyright: ignore[reportUnusedFunction]
-    return _exp32 if x == types.float32 else _exp64
-
-
-@overload(decay, jit_options=OPTIONS)
-def _decay(x):  # pyright: ignore[reportUnusedFunction]
-    return _decay32 if x == types.float32 else _exp64
-
-
-@overload(logarithm, jit_options=OPTIONS)
-def _logarithm(x):  # pyright: ignore[reportUnusedFunction]
-    return _log32 if x == types.float32 else _log64
-
-
-@overload(hyperbolic_tangent, jit_options=OPTIONS)
-def _hyperbolic_tangent(x):  # pyright: ignore[reportUnusedFunction]
-    return _tanh32 if x == types.float32 else _tanh64
-
-
-@overload(to_rank, jit_options=OPTIONS)
-def _to_rank(x):  # pyright: ignore[reportUnusedFunction]
-    return _to_rank32 if x == types.float32 else _to_rank64
-
-
-@overload(from_rank, jit_options=OPTIONS)
-def _from_rank(rank):  # pyright: ignore[reportUnusedFunction]
-    return _from_rank32 if rank == types.int32 else _from_rank64
+hyperbolic_tangent = _choose_by_precision(_tanh32, _tanh64)
+"""Return tanh x; exactly ±1 where that is the nearest number."""
