@@ -4,10 +4,11 @@ python bench/finding/lossbench.py --work DIR/rows.csv --processes 2            a
 python bench/finding/lossbench.py --work DIR/rows.csv --count 0 --pack         writes them to results/lossbench.csv.gz
 python bench/finding/lossbench.py --simulate --out results/lossbench.json      tries proposers and rungs on that table, in seconds
 
-The losses pass the rejection protocol and are drawn as a search draws them: the first at random, later ones half at random and half
-as mutations of earlier ones that score well at an eighth of the training. Each is trained at the scale of the standard loss, with
-two training seeds; no two have the same gradients. Loss k of a task depends on the losses before it alone, not on the number of
-processes or on interruptions. docs/lossbench.md describes the columns and how to use the table.
+The losses pass the rejection protocol and are drawn as a search draws them: first the standard loss and the shelf, then a third at
+random and the others as mutations, sums and refinements of earlier ones that score well at an eighth of the training. Each is
+trained as a search trains by default: every step has a gradient of norm 1, at the rate that the ladder finds best for the standard
+loss. No two losses of a task have gradients of one direction. Loss k of a task depends on the losses before it alone, not on the
+number of processes or on interruptions. docs/lossbench.md describes the columns and how to use the table.
 """
 
 from __future__ import annotations
@@ -17,36 +18,53 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
+import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import Any
 
+import autoloss
+from autoloss import recipes
+from autoloss.evaluation.adapting import adapt
 from autoloss.evaluation.evaluator import Evaluator, draw_samples
+from autoloss.proposing.attempts import resolve_kind
 from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.jobs import Attempt, RejectionBatch, Train
-from autoloss.proposing.mutation import Kind
+from autoloss.proposing.mutation import Kind, draw_kind
 from autoloss.proposing.records import Outcome
-from autoloss.settings import Configuration
-from autoloss.space.loss_text import MAIN, add_factor
-from autoloss.training.training import Training
+from autoloss.run.resolving import operator_table
+from autoloss.run.starting_losses import parse_starting_losses
+from autoloss.settings import Configuration, OffspringSettings, StepRule
+from autoloss.space.loss_text import MAIN
+from autoloss.space.numerals import add_texts
+from awaytasks import BY_NAME
 from losschoices import OBSERVED, simulate_task
 from losstable import TABLE, LossRow, append_row, read_rows, write_table
 from output import Figure, emit, make_parser, make_pool, parse_arguments
 from problems import PROBLEMS
 from searches import tell
 
-TASKS = ("digits-seg-miou", "tabular-f1", "worst-digit")
+OWN_TASKS = ("digits-seg-miou", "tabular-f1", "worst-digit")
+TASKS = (*OWN_TASKS, *(name for name, task in BY_NAME.items() if task.part == "known"))
 SEED = 0
 """Seed of the samples and of everything that is drawn."""
 TRAINING_SEEDS = (1, 2)
-SHARES = {"eighth": 0.125, "quarter": 0.25, "whole": 1.0}
-INITIAL, MUTATED, TOURNAMENT = 20, 0.5, 0.25
-"""Losses drawn at random first; share of mutations later; share of the earlier losses among which a parent is found."""
+TRAININGS = {"eighth_1": (0.125, 1), "quarter_1": (0.25, 1), "whole_1": (1.0, 1), "whole_2": (1.0, 2)}
+"""Column → share of the schedule and training seed."""
+OFFSPRING = OffspringSettings(copy=0.0, fresh=1 / 3, sum=0.35, refine=0.25)
+TOURNAMENT = 0.25
+"""Share of the earlier losses among which a parent is found."""
+LADDER = 24
+"""Training equivalents of the ladder that finds the rate."""
 LAG = 4
 """Loss k is drawn from the scores of losses up to k − LAG."""
+ROUND = 20
+"""Losses of one task before the next task has its turn."""
 BATCH = 256
 QUICK_TASKS = ["tabular-f1", "worst-digit"]
 FIGURES = {
@@ -77,7 +95,7 @@ class Drawn:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    asked = make_parser(__doc__, count=1500, processes=1)
+    asked = make_parser(__doc__, count=400, processes=1)
     asked.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="in this order")
     asked.add_argument("--minutes", type=float, help="begin no further loss after this time")
     asked.add_argument("--work", type=Path, help="the file that rows are appended to; without it nothing is kept")
@@ -100,17 +118,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_table(TABLE, rows)
     names = [name for name in arguments.tasks if any(row.task == name for row in rows)]
     found = [simulate_task(name, [row for row in rows if row.task == name], arguments.repeats) for name in names]
-    emit({"training_seeds": TRAINING_SEEDS, "shares": SHARES, "tasks": found}, arguments, _print)
+    emit({"training_seeds": TRAINING_SEEDS, "trainings": TRAININGS, "tasks": found}, arguments, _print)
 
 
 def build_table(arguments: Any) -> list[LossRow]:
     """Train the losses that are missing, task after task, and return all rows."""
     end = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
     rows = read_rows(arguments.work) if arguments.work else []
+    tables = {task: {row.number: row for row in rows if row.task == task} for task in arguments.tasks}
+    rounds = [*range(ROUND, arguments.count, ROUND), arguments.count]
     with make_pool(arguments.processes) as pool:
-        for task in arguments.tasks:
-            table = {row.number: row for row in rows if row.task == task}
-            for row in extend_table(task, table, arguments.count, arguments.quick, pool, arguments.processes, end):
+        for count, task in itertools.product(rounds, arguments.tasks):
+            for row in extend_table(task, tables[task], count, arguments.quick, pool, arguments.processes, end):
                 rows.append(row)
                 if arguments.work:
                     append_row(arguments.work, row)
@@ -130,14 +149,16 @@ def extend_table(
     seen = {number: " ".join(row.signature) for number, row in table.items()}
     missing = [number for number in range(count) if number not in table]
     running: dict[Future[LossRow], int] = {}
+    rate = table[min(table)].learning_rate if table else None
     while missing or running:
         late = end is not None and time.monotonic() > end
         while missing and not late and len(running) < max(1, processes) + 1 and _is_ready(missing[0], table):
             number = missing.pop(0)
+            rate = rate or find_rate(task, quick)
             earlier = {signature for other, signature in seen.items() if other < number}
-            drawn = draw_loss(number, table, earlier, make_runner(task, quick))
+            drawn = draw_loss(number, table, earlier, make_runner(task, quick, rate))
             seen[number] = " ".join(drawn.attempt.signature)
-            running[pool.submit(train_loss, task, quick, drawn)] = number
+            running[pool.submit(train_loss, task, quick, rate, drawn)] = number
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -150,52 +171,82 @@ def _is_ready(number: int, table: Mapping[int, LossRow]) -> bool:
     return all(other in table for other in range(number - LAG + 1))
 
 
+def make_task(name: str, quick: bool) -> autoloss.Task:
+    """Return a task of the table, with few steps if told so."""
+    return PROBLEMS[name](quick) if name in PROBLEMS else BY_NAME[name].make(steps_share=0.2 if quick else 1.0)
+
+
+def find_rate(task: str, quick: bool) -> float:
+    """Return the factor on the learning rate at which the standard loss is best under the rule of the candidates' steps."""
+    made = make_task(task, quick)
+    ladder = autoloss.tune(made, trainings=4 if quick else LADDER, seed=SEED, workers=0)
+    tried = (rung.entrant for rung in ladder.rungs)
+    rates = (one.learning_rate for one in tried if one.step_rule == find_rule(made) and one.length == 1)
+    return next(rates, 1.0)
+
+
+def find_rule(task: autoloss.Task) -> StepRule:
+    """Return how gradients become steps: scaled to norm 1, but where an optimizer does that already."""
+    return "one_norm" if "one_norm" in task.step_rules else "recipe"
+
+
 @cache
-def make_runner(task: str, quick: bool) -> Evaluator:
-    """Return the evaluator that draws and trains the losses of a task, at the scale of its standard loss."""
-    made = PROBLEMS[task](quick)
-    configuration = Configuration(seed=SEED).changed({"search.scale": True})
-    samples = draw_samples(made, configuration.rejection.samples, SEED)
-    return Evaluator(made, samples, configuration)
+def make_runner(task: str, quick: bool, rate: float) -> Evaluator:
+    """Return the evaluator that draws and trains the losses of a task, with the settings of a search."""
+    made = make_task(task, quick)
+    settings = {**recipes.get_search_settings(made.name), "evolution.start": (), "search.rungs": (1.0,)}
+    rule = find_rule(made)
+    training = {"search.step_rule": rule, "search.learning_rate": rate, "search.direction": rule == "one_norm"}
+    configuration = Configuration(seed=SEED).changed({**settings, **training})
+    evaluator = Evaluator(made, draw_samples(made, configuration.rejection.samples, SEED), configuration)
+    return adapt(evaluator, tell)
 
 
 def draw_loss(number: int, table: Mapping[int, LossRow], earlier: Iterable[str], runner: Evaluator) -> Drawn:
     """Draw attempts until one passes whose signature no earlier loss has."""
-    parent = choose_parent(number, table)
-    kind = Kind.FRESH if parent is None else Kind.MUTATION
+    kind, parent, formula = choose_kind(number, table, runner.task)
     first, known = 0, set(earlier)
     while True:
-        formula = None if parent is None else parent.formula
         tested = runner.perform(RejectionBatch(number, MAIN, kind.value, formula, first, BATCH))
         assert isinstance(tested, list)
         last = tested[-1]
         if last.reason is None and " ".join(last.signature) not in known:
-            return Drawn(number, kind, None if parent is None else parent.number, last)
+            return Drawn(number, resolve_kind(kind, last.number), None if parent is None else parent.number, last)
         first = last.number + 1
 
 
-def choose_parent(number: int, table: Mapping[int, LossRow]) -> LossRow | None:
-    """Return the loss that a loss is a mutation of; None where it is drawn at random."""
+def choose_kind(
+    number: int, table: Mapping[int, LossRow], task: autoloss.Task
+) -> tuple[Kind, LossRow | None, str | None]:
+    """Return how a loss is drawn, its parent, and what it is drawn from."""
+    known, _ = parse_starting_losses(["shelf"], task, operator_table(()), ROUND)
+    if number < len(known):
+        return Kind.START, None, known[number].formula
     rng = derive_generator(SEED, "lossbench", number)
+    kind = draw_kind(OFFSPRING, rng)
     scored = [table[other] for other in range(number - LAG + 1) if table[other].eighth_1 is not None]
-    if number < INITIAL or not scored or rng.random() >= MUTATED:
-        return None
+    if kind is Kind.FRESH or not scored:
+        return Kind.FRESH, None, None
+    parent, partner = (_hold_tournament(scored, rng) for _ in range(2))
+    if kind is not Kind.SUM or partner is parent:
+        return Kind.MUTATION if kind is Kind.SUM else kind, parent, parent.formula
+    return kind, parent, add_texts(parent.formula, partner.formula, partner.factor / parent.factor)
+
+
+def _hold_tournament(scored: Sequence[LossRow], rng: Random) -> LossRow:
     contestants = rng.sample(scored, max(1, round(TOURNAMENT * len(scored))))
     return max(contestants, key=lambda row: (row.eighth_1 or 0.0, -row.number))
 
 
-def train_loss(task: str, quick: bool, drawn: Drawn) -> LossRow:
-    """Train a loss at every share of the schedule with both seeds, and whole at the scale it was drawn with."""
+def train_loss(task: str, quick: bool, rate: float, drawn: Drawn) -> LossRow:
+    """Train a loss at every share of the schedule, and whole with both seeds."""
     attempt = drawn.attempt
-    scaled = add_factor(attempt.formula, attempt.factor)
     scores: dict[str, float | None] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in SHARES}
-    for name, share in SHARES.items():
-        for place, seed in enumerate(TRAINING_SEEDS, 1):
-            began = time.perf_counter()
-            scores[f"{name}_{place}"] = _train(task, quick, scaled, Training(seed=seed, fidelity=share))
-            seconds[name].append(time.perf_counter() - began)
-    scores["unscaled_1"] = _train(task, quick, attempt.formula, Training(seed=TRAINING_SEEDS[0]))
+    seconds: dict[str, float] = {}
+    for name, (share, seed) in TRAININGS.items():
+        began = time.perf_counter()
+        scores[name] = _train(make_runner(task, quick, rate), attempt.formula, seed, share)
+        seconds[name] = round(time.perf_counter() - began, 3)
     assert attempt.score is not None
     return LossRow(
         task=task,
@@ -205,17 +256,19 @@ def train_loss(task: str, quick: bool, drawn: Drawn) -> LossRow:
         attempts=attempt.number + 1,
         formula=attempt.formula,
         factor=attempt.factor,
+        learning_rate=rate,
         signature=attempt.signature,
         g=attempt.score,
         gains=attempt.gains,
         size=attempt.formula.count("("),
         **scores,
-        **{f"seconds_{name}": round(sum(taken) / len(taken), 3) for name, taken in seconds.items()},
+        **{f"seconds_{name}": seconds[f"{name}_1"] for name in ("eighth", "quarter", "whole")},
     )
 
 
-def _train(task: str, quick: bool, loss: str, training: Training) -> float | None:
-    outcome = make_runner(task, quick).perform(Train(loss, training))
+def _train(runner: Evaluator, loss: str, seed: int, share: float) -> float | None:
+    training = dataclasses.replace(runner.make_training(share), seed=seed)
+    outcome = runner.perform(Train(loss, training))
     assert isinstance(outcome, Outcome)
     return outcome.score
 

@@ -57,8 +57,7 @@ def rank_shares(rows: Sequence[LossRow]) -> dict[str, float | None]:
     pairs = {"eighth": "eighth_1", "quarter": "quarter_1", "seeds": "whole_1"}
     found = {name: correlate_columns(whole, column, "whole_2") for name, column in pairs.items()}
     found |= {f"top_{name}": correlate_columns(top, column, "whole_2") for name, column in pairs.items()}
-    scaled = [row for row in rows if None not in (row.whole_1, row.unscaled_1)]
-    return {**found, "unscaled": correlate_columns(scaled, "unscaled_1", "whole_1")}
+    return found
 
 
 def correlate_columns(rows: Sequence[LossRow], first: str, second: str) -> float | None:

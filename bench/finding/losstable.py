@@ -33,17 +33,15 @@ class LossRow:
     attempts: int
     formula: str
     factor: float
+    learning_rate: float
     signature: tuple[str, ...]
     g: float
     gains: tuple[float, ...]
     size: int
     eighth_1: float | None
-    eighth_2: float | None
     quarter_1: float | None
-    quarter_2: float | None
     whole_1: float | None
     whole_2: float | None
-    unscaled_1: float | None
     seconds_eighth: float
     seconds_quarter: float
     seconds_whole: float

@@ -26,6 +26,8 @@ from autoloss.run.check import TaskCheck as TaskCheck
 from autoloss.run.check import check as check
 from autoloss.run.explaining import explain as explain
 from autoloss.run.export import export as export
+from autoloss.run.learning import Learnt as Learnt
+from autoloss.run.learning import learn as learn
 from autoloss.run.replay import Replay as Replay
 from autoloss.run.replay import replay as replay
 from autoloss.run.results import Search as Search

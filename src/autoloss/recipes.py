@@ -262,6 +262,7 @@ SEARCH_RECIPES = ("default", "paper")
 DEFAULT: Mapping[str, Any] = {
     "search.proposer": "guided",
     "search.guided_share": 0.5,
+    "search.prior": "default",
     "search.rungs": (0.125, 1.0),
     "search.promote": 0.08,
     "search.scale": True,

@@ -70,6 +70,11 @@ class SearchSettings:
     niche: Amount = 0.0
     """Losses whose gradients on the samples differ by less than this, about a share of the norm, are one niche: one of its
     best takes part in a tournament for parents, so that the variants of one loss count once. At 0 each counts for itself."""
+    prior: str = "none"
+    """What earlier tasks teach about losses: `default`, the prior of the package; a file that `autoloss learn` wrote; or `none`. It
+    orders the trees among which `guided` chooses."""
+    prior_digest: str = ""
+    """Digest of the prior of a run; set where the search starts."""
     scale: bool = False
     """Multiply each tree by the factor at which its gradient on the samples has the norm of the standard loss's. The factor is
     part of the loss that is found, and losses that are equal up to a factor are trained once."""

@@ -184,7 +184,7 @@ class TestModel:
         for _ in range(50):
             offered = [[rng.uniform(-2, 2), rng.uniform(-2, 2)] for _ in range(4)]
             away = [(a - 1) ** 2 + (b + 0.5) ** 2 for a, b in offered]
-            better += away[model.find_most_promising(offered)] <= sorted(away)[1]
+            better += away[model.find_bounds(offered).round(9).argmax()] <= sorted(away)[1]
         assert better >= 45
 
     def test_only_the_ranks_of_scores_count(self):
@@ -193,17 +193,21 @@ class TestModel:
         offered = [[-1.5], [0.0], [0.9], [1.7]]
         plain = ScoreModel(rows, [-abs(a - 1) for (a,) in rows])
         bent = ScoreModel(rows, [-(abs(a - 1) ** 9) * 1e12 for (a,) in rows])
-        assert plain.find_most_promising(offered) == bent.find_most_promising(offered) == 2
+        assert plain.find_bounds(offered).round(9).argmax() == bent.find_bounds(offered).round(9).argmax() == 2
 
     def test_equal_scores_and_equal_features_are_no_error(self):
         for rows, scores in (([[1.0, 2.0]] * 15, list(range(15))), ([[float(k)] for k in range(15)], [0.5] * 15)):
-            assert ScoreModel(rows, scores).find_most_promising([rows[0], rows[1]]) in (0, 1)
+            assert ScoreModel(rows, scores).find_bounds([rows[0], rows[1]]).round(9).argmax() in (0, 1)
 
     def test_what_is_far_outside_is_as_far_as_the_bound(self):
         rows = [[float(k)] for k in range(20)]
         model = ScoreModel(rows, [float(k) for k in range(20)])
         edge = 9.5 + BOUND * 6
-        assert model.find_most_promising([[edge], [1e30]]) == model.find_most_promising([[1e30], [edge]]) == 0
+        assert (
+            model.find_bounds([[edge], [1e30]]).round(9).argmax()
+            == model.find_bounds([[1e30], [edge]]).round(9).argmax()
+            == 0
+        )
 
 
 class TestSignatures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,10 @@ def search(
     without: Annotated[str | None, typer.Option(help="Operators to exclude, separated by commas.")] = None,
     operators: arguments.Operators = None,
     also: arguments.Also = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(help="What earlier tasks teach about losses: default, a file of `autoloss learn`, or none."),
+    ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Initial settings: default, or paper (those of the paper, with 500 trainings).")
     ] = None,
@@ -105,6 +110,25 @@ def _drive(run: Callable[..., Search], given: dict[str, Any], as_json: bool) -> 
     with Status(console_of(to_stderr=as_json)) as status:
         found = run(**given, workers=machines, observe=status.observe, say=status.say)
     _conclude(found, as_json)
+
+
+@app.command()
+def learn(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option(help="The file to write, for --prior of search.")],
+    prior: Annotated[str, typer.Option(help="The prior to add to: default, a file, or none.")] = "default",
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Learn from runs which losses are good, for the order in which later searches try them."""
+    from autoloss.run import learning
+
+    learnt = learning.learn(runs, out, prior=prior)
+    if as_json:
+        print_json({**asdict(learnt), "path": str(learnt.path)})
+        return
+    for run, losses in learnt.losses.items():
+        print_lines(f"{run}: {losses} losses.")
+    print_lines(f"{learnt.path} knows {learnt.sources} tasks and runs (digest {learnt.digest}): --prior {learnt.path}")
 
 
 def _conclude(found: Search, as_json: bool) -> None:

@@ -12,14 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.evolution import Evolution
 from autoloss.proposing.jobs import Attempt
+from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.score_model import ScoreModel, Smoothness, describe_loss
 from autoloss.proposing.view import View
 from autoloss.settings import Configuration
+from autoloss.space.loss_text import split_branches
 
 LEAST_OBSERVED = 12
 """Scored candidates from which the model is used; before, the first attempt that passes is trained."""
@@ -27,6 +32,8 @@ MOST_OBSERVED = 300
 """The latest observations that the model is fitted to, which bounds its time."""
 CHOSEN_EVERY = 12
 """Observations after which the smoothness of the model is chosen again: a choice takes several fits."""
+FIRST_POOLS = 3
+"""Factor on `search.pool` for the first candidates: a tree drawn from nothing is mostly a bad loss, and the memory tells which."""
 
 CHANGES = {Kind.MUTATION, Kind.SUM, Kind.REFINEMENT}
 """Kinds of which several are drawn, so that the model can choose."""
@@ -36,18 +43,24 @@ class Guided(Proposer):
     """The paper's evolution, except that a mutation is the best of several by a model of the scores, for a share of the candidates.
 
     With the model for every mutation, losses found on cheap tasks failed more often with new training seeds (docs/results.md).
+    A memory of earlier tasks orders trees drawn from nothing too, and is what the model expects where it has seen nothing yet.
     """
 
-    def __init__(self, archive: Archive, configuration: Configuration) -> None:
+    def __init__(self, archive: Archive, configuration: Configuration, memory: Memory | None = None) -> None:
         self._evolution = Evolution(archive, configuration)
         self._pool = configuration.search.pool
         self._share = configuration.search.guided_share
+        self._initial = configuration.evolution.initial
+        self._memory = memory
 
     def needs_outcomes(self, k: int) -> bool:
         return self._evolution.needs_outcomes(k)
 
     def ask(self, k: int, visible: View) -> Plan:
         plan = self._evolution.ask(k, visible)
+        kinds = {kind for branch, kind in plan.kinds.items() if self._memory and self._memory.knows(branch)}
+        if Kind.FRESH in kinds:
+            return replace(plan, pool=self._pool * (FIRST_POOLS if k < self._initial else 1))
         # The share is spread evenly over the numbers, so that nothing has to be remembered.
         guided = math.ceil((k + 1) * self._share) > math.ceil(k * self._share)
         return replace(plan, pool=self._pool) if guided and not CHANGES.isdisjoint(plan.kinds.values()) else plan
@@ -56,42 +69,70 @@ class Guided(Proposer):
         self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]], visible: View
     ) -> Mapping[str, Attempt]:
         chosen = {branch: pool[0] for branch, pool in pools.items()}
-        model = visible.memo(self, _Models).fit(visible)
-        if model is None:
-            return chosen
+        models = visible.memo(self, lambda: _Models(self._memory)).fit(visible)
         for branch, pool in pools.items():
-            # One branch after the other: with several, the others are as they were chosen so far, or as the parent has them.
-            around = {**parent, **{name: attempt.signature for name, attempt in chosen.items()}}
-            offered = ({**around, branch: attempt.signature} for attempt in pool)
-            described = [describe_loss(signature, visible.branches) for signature in offered]
-            chosen[branch] = pool[model.find_most_promising(described)]
+            bounds = models.expect(branch, [attempt.formula for attempt in pool])
+            if models.own is not None:
+                # One branch after the other: with several, the others are as they were chosen so far, or as the parent has them.
+                around = {**parent, **{name: attempt.signature for name, attempt in chosen.items()}}
+                offered = ({**around, branch: attempt.signature} for attempt in pool)
+                bounds += models.own.find_bounds([describe_loss(signature, visible.branches) for signature in offered])
+            # Rounded: the last bits may differ between two ways to add up.
+            chosen[branch] = pool[int(np.argmax(np.round(bounds, 9)))]
         return chosen
 
 
 class _Models:
-    """The last model of a run, and the smoothness that was chosen for it."""
+    """The last model of a run's own scores with the smoothness that was chosen for it, and what the memory expects.
 
-    def __init__(self) -> None:
-        self._model: tuple[tuple[int, ...], ScoreModel] | None = None
+    Attributes:
+        own: None while there are too few scores.
+    """
+
+    def __init__(self, memory: Memory | None) -> None:
+        self.own: ScoreModel | None = None
+        self._memory = memory
+        self._observed: tuple[int, ...] | None = None
         self._smoothness: tuple[int, Smoothness] | None = None
+        self._weights: dict[str, NDArray[np.float64]] = {}
+        """Branch → weight of each forest, for the branches that the memory knows."""
 
-    def fit(self, visible: View) -> ScoreModel | None:
-        """Return the model of all scores that are visible; None while there are too few."""
+    def fit(self, visible: View) -> _Models:
+        """Return the models of all scores that are visible."""
         observed = tuple(visible.scored(visible.configuration.search.rungs[0], repeated=False))
-        if len(observed) < LEAST_OBSERVED:
-            return None
-        if self._model is None or self._model[0] != observed:
-            self._model = observed, _make_model(visible, observed, self._choose_smoothness(visible, observed))
-        return self._model[1]
+        if self._observed != observed:
+            self._observed = observed
+            self._weigh(visible, observed[-MOST_OBSERVED:])
+            self.own = None
+            if len(observed) >= LEAST_OBSERVED:
+                self.own = self._make_model(visible, observed, self._choose_smoothness(visible, observed))
+        return self
+
+    def expect(self, branch: str, formulas: Sequence[str]) -> NDArray[np.float64]:
+        """Return what the memory expects of losses on one branch; 0 where it knows nothing."""
+        if self._memory is None or branch not in self._weights:
+            return np.zeros(len(formulas))
+        # Not a product of matrices: its order of additions depends on the library's threads.
+        return (self._memory.predict(branch, formulas) * self._weights[branch]).sum(axis=1) / len(self._weights)
+
+    def _weigh(self, visible: View, observed: Sequence[int]) -> None:
+        for branch in visible.branches:
+            if self._memory is not None and self._memory.knows(branch):
+                formulas, scores = _list_formulas(visible, branch, observed), visible.scores(observed)
+                self._weights[branch] = self._memory.weigh(branch, formulas, scores)
 
     def _choose_smoothness(self, visible: View, observed: tuple[int, ...]) -> Smoothness:
         """Choose by a number of observations that is a multiple, so that a resumed search chooses alike."""
         count = len(observed) - len(observed) % CHOSEN_EVERY
         if self._smoothness is None or self._smoothness[0] != count:
-            self._smoothness = count, _make_model(visible, observed[:count]).smoothness
+            self._smoothness = count, self._make_model(visible, observed[:count]).smoothness
         return self._smoothness[1]
 
+    def _make_model(self, visible: View, observed: Sequence[int], smoothness: Smoothness | None = None) -> ScoreModel:
+        latest = observed[-MOST_OBSERVED:]
+        expected = sum(self.expect(branch, _list_formulas(visible, branch, latest)) for branch in self._weights)
+        return ScoreModel(visible.describe(latest), visible.scores(latest), smoothness, expected)
 
-def _make_model(visible: View, observed: Sequence[int], smoothness: Smoothness | None = None) -> ScoreModel:
-    latest = observed[-MOST_OBSERVED:]
-    return ScoreModel(visible.describe(latest), visible.scores(latest), smoothness)
+
+def _list_formulas(visible: View, branch: str, among: Sequence[int]) -> list[str]:
+    return [split_branches(visible.candidate(k).loss)[branch] for k in among]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from autoloss.proposing.draft import Draft, write_key
 from autoloss.proposing.equivalence import SignatureIndex, VerdictCache
-from autoloss.proposing.jobs import Train, make_training
+from autoloss.proposing.jobs import Attempt, Train, make_training
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.proposer import Plan, Proposer
 from autoloss.proposing.proposers import make_proposer
@@ -167,9 +166,14 @@ class History:
         if self.draft is None:
             plan = self.plan(len(self.candidates))
             parent = None if plan.parent is None else self.candidates[plan.parent]
-            choose = partial(self._proposer.choose, visible=View(self._ledger, plan.candidate))
-            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, choose)
+            self.draft = Draft(plan, parent, self.configuration, self.verdicts, self._signatures, self._choose)
         return self.draft
+
+    def _choose(
+        self, plan: Plan, pools: Mapping[str, Sequence[Attempt]], parent: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, Attempt]:
+        # The view is made here: a draft may begin before all is there that its candidate may know.
+        return self._proposer.choose(plan, pools, parent, View(self._ledger, plan.candidate))
 
     def complete(self) -> Candidate:
         """Make the candidate of a draft without open branches, and append it."""

@@ -8,6 +8,7 @@ from autoloss.errors import RequestError, unknown
 from autoloss.proposing.archive import AgeingPopulation, Archive
 from autoloss.proposing.evolution import Evolution
 from autoloss.proposing.guided import Guided
+from autoloss.proposing.memory import Memory
 from autoloss.proposing.mutation import Kind
 from autoloss.proposing.promotion import Promotion
 from autoloss.proposing.proposer import Plan, Proposer
@@ -42,12 +43,12 @@ class Starting(Proposer):
         return Plan(k, None, dict.fromkeys(visible.branches, Kind.START), start=self._losses[k])
 
 
-PROPOSERS: dict[str, Callable[[Archive, Configuration], Proposer]] = {
-    "evolution": Evolution,
+PROPOSERS: dict[str, Callable[[Archive, Configuration, Memory | None], Proposer]] = {
+    "evolution": lambda archive, configuration, memory: Evolution(archive, configuration),
     "guided": Guided,
-    "random": lambda archive, configuration: RandomSearch(),
+    "random": lambda archive, configuration, memory: RandomSearch(),
 }
-"""Name → what makes a proposer from an archive of parents and the settings of the run."""
+"""Name → what makes a proposer from an archive of parents, the settings of the run and its memory."""
 
 
 _OWN, _WITH = "object ", " with object "
@@ -73,13 +74,17 @@ def name_proposer(name: str, proposer: Proposer | None, archive: Archive | None)
 
 
 def make_proposer(
-    configuration: Configuration, proposer: Proposer | None = None, archive: Archive | None = None
+    configuration: Configuration,
+    proposer: Proposer | None = None,
+    archive: Archive | None = None,
+    memory: Memory | None = None,
 ) -> Proposer:
     """Make the proposer of a run, which also promotes and plans the losses to start from.
 
     Args:
         proposer: In the place of the one that `search.proposer` names.
         archive: In the place of the ageing population.
+        memory: Of the run (`recall`).
 
     Raises:
         RequestError: There is no proposer of that name, or the run was started with an object, and it is not given.
@@ -96,7 +101,7 @@ def make_proposer(
     if proposer is None:
         if name not in PROPOSERS:
             raise unknown("proposer", name, PROPOSERS)
-        proposer = PROPOSERS[name](archive or AgeingPopulation.of(configuration), configuration)
+        proposer = PROPOSERS[name](archive or AgeingPopulation.of(configuration), configuration, memory)
     if len(search.rungs) > 1:
         proposer = Promotion(proposer, configuration)
     return Starting(proposer, configuration.evolution.start)

@@ -81,9 +81,16 @@ class ScoreModel:
         features: One row per loss, all of one length.
         scores: Higher is better.
         smoothness: By default the one of a small grid under which the scores are most likely, which takes one fit for each.
+        expected: What a prior says of the losses, in the unit of normal scores; the process is fitted to what differs from it.
     """
 
-    def __init__(self, features: Features, scores: Sequence[float], smoothness: Smoothness | None = None) -> None:
+    def __init__(
+        self,
+        features: Features,
+        scores: Sequence[float],
+        smoothness: Smoothness | None = None,
+        expected: NDArray[np.float64] | float = 0.0,
+    ) -> None:
         from scipy.stats import norm, rankdata
 
         rows = np.asarray(features, dtype=np.float64)
@@ -91,10 +98,12 @@ class ScoreModel:
         spread = rows.std(axis=0)
         # A feature that all losses share says nothing.
         self._width = np.where(spread > 1e-9, spread, np.inf)
-        targets = norm.ppf(rankdata(scores) / (len(scores) + 1))
+        targets = norm.ppf(rankdata(scores) / (len(scores) + 1)) - expected
+        targets -= targets.mean()
+        self._unit = max(targets.std(), 1e-9)
         self.smoothness, self._process = _fit_process(
             self._standardise(rows),
-            targets / max(targets.std(), 1e-9),
+            targets / self._unit,
             [Smoothness(*pair) for pair in product(LENGTHS, NOISES)] if smoothness is None else [smoothness],
         )
 
@@ -102,16 +111,16 @@ class ScoreModel:
         return np.clip((rows - self._centre) / self._width, -BOUND, BOUND)
 
     def predict(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and standard deviation of the transformed scores of losses."""
+        """Return mean and standard deviation of the normal scores of losses, less what a prior says of them."""
         rows = self._standardise(np.asarray(features, dtype=np.float64))
         with _libraries().limit(limits=1):
-            return self._process.predict(rows, return_std=True)
+            mean, deviation = self._process.predict(rows, return_std=True)
+        return self._unit * mean, self._unit * deviation
 
-    def find_most_promising(self, features: Features) -> int:
-        """Return the index of the loss with the highest upper confidence bound; of equal ones the first."""
+    def find_bounds(self, features: Features) -> NDArray[np.float64]:
+        """Return the upper confidence bounds of losses, less what a prior says of them."""
         mean, deviation = self.predict(features)
-        # Rounded: the last bits may differ between two ways to add up.
-        return int(np.argmax(np.round(mean + OPTIMISM * deviation, 9)))
+        return mean + OPTIMISM * deviation
 
 
 def _fit_process(

@@ -20,6 +20,7 @@ from autoloss.proposing.draft import Draft
 from autoloss.proposing.history import History
 from autoloss.proposing.jobs import Attempt, RejectionBatch
 from autoloss.proposing.machine import VERDICTS_PER_BATCH
+from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.proposing.records import Candidate, Origin, Outcome, State
@@ -128,7 +129,8 @@ def replay(
     else:
         check_trust(settings, path, trust, task=False)
         settle = _settle_from_store(settings, operator_table(configuration.space.operators, operators))
-    history = History(settings.branches, configuration, make_proposer(configuration, proposer, archive))
+    memory = recall(configuration.search, settings.branches, operator_table(configuration.space.operators, operators))
+    history = History(settings.branches, configuration, make_proposer(configuration, proposer, archive, memory))
     for candidate in candidates:
         difference = _derive(history, candidate, settle) or _tell(history, candidate, outcomes.get(candidate.id))
         if difference is not None:

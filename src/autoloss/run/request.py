@@ -11,6 +11,7 @@ from autoloss import recipes
 from autoloss.errors import RequestError, keep_text, unknown
 from autoloss.evaluation.evaluator import Evaluator, Samples, draw_samples
 from autoloss.proposing.archive import Archive
+from autoloss.proposing.memory import SHIPPED_PRIOR, UNINFORMED, read_prior
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer, name_proposer
 from autoloss.proposing.records import NAME_CHARACTERS
@@ -117,6 +118,7 @@ def make_request(
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
+    prior: str | Path | None = None,
     proposer: Proposer | None = None,
     archive: Archive | None = None,
 ) -> Request:
@@ -129,6 +131,7 @@ def make_request(
     'tabular'
     """
     configuration = choose_settings(task, recipe, settings, evaluations=evaluations, seed=seed)
+    configuration = _choose_prior(configuration, prior, proposer)
     named = name_proposer(configuration.search.proposer, proposer, archive)
     configuration = configuration.changed({"search.proposer": named})
     make_proposer(configuration, proposer, archive)
@@ -160,6 +163,20 @@ def make_request(
         also=tuple(also),
         notes=notes,
     )
+
+
+def _choose_prior(configuration: Configuration, prior: str | Path | None, proposer: Proposer | None) -> Configuration:
+    """Return the settings with the prior of a run and its digest; a proposer that does not ask for a prior has none."""
+    used = proposer is None and configuration.search.proposer == "guided"
+    if prior is not None and str(prior) != UNINFORMED and not used:
+        raise RequestError(
+            "A prior orders the trees among which search.proposer=guided chooses; this search has another proposer. Leave the "
+            "prior out, or the proposer.",
+            argument="prior",
+        )
+    name = str(prior or configuration.search.prior) if used else UNINFORMED
+    name = name if name in (SHIPPED_PRIOR, UNINFORMED) else str(Path(name).resolve())
+    return configuration.changed({"search.prior": name, "search.prior_digest": read_prior(name)[1]})
 
 
 def restore_request(

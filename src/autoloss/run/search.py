@@ -18,6 +18,7 @@ from autoloss.evaluation.evaluator import Evaluator
 from autoloss.evaluation.machines import Machines, gpus_of_workers, start_workers
 from autoloss.proposing.archive import Archive
 from autoloss.proposing.history import History
+from autoloss.proposing.memory import recall
 from autoloss.proposing.proposer import Proposer
 from autoloss.proposing.proposers import make_proposer
 from autoloss.run.beginning import prepare_search, write_start
@@ -61,6 +62,7 @@ def search(
     frozen: Mapping[str, str] | None = None,
     operators: Sequence[Operator | str] = (),
     also: Sequence[str] = (),
+    prior: str | Path | None = None,
     proposer: Proposer | None = None,
     archive: Archive | None = None,
     final: bool = True,
@@ -89,6 +91,8 @@ def search(
         frozen: Branch → the name or formula of a loss that it keeps; empty for the task's standard one.
         operators: Operators of your own, or `file.py:name` of one or several.
         also: Further metrics of the task to show beside the score.
+        prior: What earlier tasks teach about losses, which orders candidates: `default`, a file that `autoloss learn` wrote, or
+            `none`; that of the settings when None, which is `default`, and `none` with the recipe `paper`.
         proposer: Plans the candidates, in the place of the one that `search.proposer` names; see `autoloss.Proposer`.
         archive: Finds parents, in the place of the ageing population; see `autoloss.Archive`.
         final: When the budget is spent, train the best candidates on new seeds and compare them with baselines on the test split.
@@ -121,6 +125,7 @@ def search(
         frozen=frozen,
         operators=operators,
         also=also,
+        prior=prior,
         proposer=proposer,
         archive=archive,
     )
@@ -145,7 +150,10 @@ def search(
         with Store(path, write=True, say=say or warn) as store:
             write_start(request, evaluator, path, machines.workers, final, store)
             evaluator = prepare_search(evaluator, request.start, machines, store, tell)
-            made = make_proposer(evaluator.configuration, proposer, archive)
+            memory = recall(evaluator.configuration.search, store.settings().branches, evaluator.operators)
+            for text in memory.describe_unknown() if memory else ():
+                tell(text)
+            made = make_proposer(evaluator.configuration, proposer, archive, memory)
             return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
 
 
@@ -197,13 +205,14 @@ def resume(
         count = _keep_setting(store, "workers", settings.workers, None if workers is None else machines.workers)
         request = restore_request(settings, path, task, operators, trust)
         configuration = _extend_budget(settings.configuration, evaluations)
-        # Before anything is changed: a proposer that has to be given is asked for.
+        # Before anything is changed: a proposer that has to be given is asked for, and a prior that is not the run's is named.
+        memory = recall(configuration.search, settings.branches, request.operators)
         make_proposer(configuration, proposer, archive)
         _keep_setting(store, "configuration", settings.configuration, configuration)
         evaluator, machines = prepare(replace(request, configuration=configuration)), replace(machines, workers=count)
         if not settings.prepared:
             evaluator = prepare_search(evaluator, request.start, machines, store, tell)
-        made = make_proposer(evaluator.configuration, proposer, archive)
+        made = make_proposer(evaluator.configuration, proposer, archive, memory)
         return _drive(evaluator, made, path, store, machines, final, observe or _ignore, tell)
 
 

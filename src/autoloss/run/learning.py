@@ -1,0 +1,102 @@
+"""`autoloss learn`: what a person's own runs teach about losses, added to a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoloss.errors import RequestError
+from autoloss.proposing.memory import SHIPPED_PRIOR, Forest, grow_forest, read_prior, write_prior
+from autoloss.proposing.portrait import describe_tree, find_kind
+from autoloss.run.results import Search, open_run
+from autoloss.space.loss_text import split_branches, split_factor
+from autoloss.space.parsing import FormulaError, parse
+from autoloss.training.threads import one_thread
+
+LEAST_LOSSES = 20
+"""Losses with a score from which a run teaches anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """A prior that was written.
+
+    Args:
+        losses: Run → number of losses that were learnt from.
+        sources: Number of tasks and runs that the prior knows.
+    """
+
+    path: Path
+    digest: str
+    losses: dict[str, int]
+    sources: int
+
+
+def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SHIPPED_PRIOR) -> Learnt:
+    """Add what runs teach about losses to a prior, and write it to a file that `search(…, prior=…)` takes.
+
+    Each run counts as one task: its losses are ordered by their scores at the first rung. Nothing is trained, and no code of a run
+    is executed; losses with operators of a person's own are left out.
+
+    Args:
+        runs: Folders of runs of a task with one branch, whose leaves are y and p.
+        out: The file to write.
+        prior: The prior to add to: `default`, a file, or `none`.
+
+    Raises:
+        RequestError: A run does not exist, has too few trained losses, or other branches; or `prior` cannot serve.
+
+    >>> import autoloss
+    >>> task = autoloss.tasks.get("tabular", data="iris", steps=20)
+    >>> quick = {"rejection.engine": "reference", "rejection.steps": 20, "rejection.threshold": 0.01}
+    >>> found = autoloss.search(task, evaluations=22, workers=0, final=False, settings=quick, directory="iris")
+    >>> autoloss.learn(["iris"], "mine.npz", prior="none").sources
+    1
+    """
+    learnt = {str(run): _learn_run(open_run(run)) for run in runs}
+    if not learnt:
+        raise RequestError("There is no run to learn from; name the folders of one or several.", argument="runs")
+    new = {forest.source: forest for forest in learnt.values()}
+    kept = [forest for forest in read_prior(str(prior))[0] if forest.source not in new]
+    digest = write_prior([*kept, *new.values()], Path(out))
+    losses = {run: forest.losses for run, forest in learnt.items()}
+    return Learnt(Path(out), digest, losses, len(kept) + len(new))
+
+
+def _learn_run(run: Search) -> Forest:
+    forms = run.settings.branches
+    kind = find_kind(next(iter(forms.values()))) if len(forms) == 1 else None
+    if kind is None:
+        raise RequestError(
+            f"Nothing can be learnt from {run.directory}: its branches are {', '.join(forms)}. Name runs of a task with one branch "
+            "whose leaves are y and p of classes, labels or single values.",
+            argument="runs",
+        )
+    scores = dict(_list_scores(run))
+    if len(scores) < LEAST_LOSSES:
+        raise RequestError(
+            f"The run in {run.directory} has {len(scores)} trained losses with a score; at least {LEAST_LOSSES} are needed. Let it "
+            "go on, or leave it out.",
+            argument="runs",
+        )
+    [(branch, form)] = forms.items()
+    portraits, values = [], []
+    for loss, score in scores.items():
+        # Of an operator of a person's own nothing is known.
+        with suppress(FormulaError), one_thread():
+            tree = parse(split_factor(split_branches(loss)[branch])[1], form.leaves)
+            portraits.append(describe_tree(tree, kind))
+            values.append(score)
+    source = f"{run.settings.title} {run.settings.samples_digest[:8]}"
+    return grow_forest(source, kind, portraits, values)
+
+
+def _list_scores(run: Search) -> Iterator[tuple[str, float]]:
+    """Yield each trained loss with its score at the first rung."""
+    first = run.configuration.search.rungs[0]
+    for one in run.history:
+        trained = one.candidate.source is None and one.candidate.fidelity == first
+        if trained and one.outcome.score is not None:
+            yield one.candidate.loss, one.outcome.score
