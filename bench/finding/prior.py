@@ -1,13 +1,14 @@
-"""The prior that comes with the package: made from the table of trained losses, and tried on each task without that task.
+"""The prior that comes with the package: made from trained losses of known tasks, and tried on each task without that task.
 
-python bench/finding/prior.py --out bench/results/prior.json           tries it
-python bench/finding/prior.py --write                                  also writes src/autoloss/proposing/prior.npz
-python bench/finding/prior.py --without titanic --write --path P       writes the prior of the others, for searches of titanic
+python bench/finding/prior.py --runs DIR… --out bench/results/prior.json    tries it
+python bench/finding/prior.py --runs DIR… --write                           also writes src/autoloss/proposing/prior.npz
+python bench/finding/prior.py --runs DIR… --without titanic --write --path P     of all but one, for searches of that one
 
-Each task of the table in turn is left out. Of its losses the prior of the others orders a hundred random pools of 4 and of 12,
-and all of them. `early`: after 0, 12, 25, 50 and 100 losses of the task itself have been trained at an eighth, the rank
-correlation with the whole score of (a) the prior with the weights that these give it, (b) the model of a guided search alone,
-and (c) both.
+The losses are those of the table (lossbench.py), and those of finished searches of known tasks with the default settings, each
+run for itself, as `autoloss learn` takes them. Each task in turn is left out. Of its losses the prior of the others orders a
+hundred random pools of 4 and of 12, and all of them. `early`: after 0, 12, 25, 50 and 100 losses of the task itself have been
+trained at an eighth, the rank correlation with the whole score of (a) the prior with the weights that these give it, (b) the
+model of a guided search alone, and (c) both.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from autoloss.proposing.chance import derive_generator
 from autoloss.proposing.memory import Forest, Memory, grow_forest, write_prior
 from autoloss.proposing.portrait import describe_tree, find_kind
 from autoloss.proposing.score_model import ScoreModel, describe_signature
+from autoloss.run.learning import learn_run
+from autoloss.run.results import open_run
 from autoloss.space.form import BranchForm
 from autoloss.space.loss_text import MAIN
 from autoloss.space.operators import OPERATORS
@@ -53,18 +56,23 @@ Table = Mapping[str, Sequence[LossRow]]
 def main(argv: Sequence[str] | None = None) -> None:
     asked = make_parser(__doc__, repeats=10)
     asked.add_argument("--table", type=Path, default=TABLE)
+    asked.add_argument("--runs", type=Path, nargs="*", default=[], help="folders of searches of known tasks")
     asked.add_argument("--without", nargs="*", default=[], help="tasks that are left out of what is written")
     asked.add_argument("--write", action="store_true")
     asked.add_argument("--path", type=Path, default=Path(memory.__file__).with_name("prior.npz"))
     arguments = parse_arguments(asked, argv, repeats=2)
     table = read_table(arguments.table)
-    digest = None
-    if arguments.write:
-        kept = {name: rows for name, rows in table.items() if name not in arguments.without}
-        digest = write_prior([learn_task(name, kept[name]) for name in kept], arguments.path)
-    tasks = [] if arguments.without else [try_task(name, table, arguments.repeats) for name in table]
+    forests = [learn_task(name, rows) for name, rows in table.items()] + [
+        learn_run(open_run(run)) for run in arguments.runs
+    ]
+    kept = [one for one in forests if find_task(one) not in arguments.without]
+    digest = write_prior(kept, arguments.path) if arguments.write else None
+    tasks = (
+        [] if arguments.without else [try_task(name, rows, forests, arguments.repeats) for name, rows in table.items()]
+    )
     means = {key: _mean([one[key] for one in tasks]) for key in ("correlation", "better")} if tasks else {}
-    emit({"digest": digest, "tasks": tasks, "mean": means}, arguments, _print)
+    sources = [{"source": one.source, "kind": one.kind, "losses": one.losses} for one in kept]
+    emit({"digest": digest, "sources": sources, "tasks": tasks, "mean": means}, arguments, _print)
 
 
 def read_table(path: Path) -> Table:
@@ -93,11 +101,15 @@ def learn_task(name: str, rows: Sequence[LossRow]) -> Forest:
     return grow_forest(name, kind, [portray(row.formula, kind) for row in rows], list(map(_score, rows)))
 
 
-def try_task(name: str, table: Table, repeats: int) -> dict[str, Any]:
+def find_task(forest: Forest) -> str:
+    """Return the task of a forest; the source of one that was learnt from a run has a digest after it."""
+    return forest.source.split(" ")[0]
+
+
+def try_task(name: str, rows: Sequence[LossRow], forests: Sequence[Forest], repeats: int) -> dict[str, Any]:
     """Order the losses of a task by what the others teach."""
-    forests = [learn_task(other, rows) for other, rows in table.items() if other != name]
-    known = Memory(forests, {MAIN: find_form(name)}, OPERATORS)
-    rows = table[name]
+    others = [one for one in forests if find_task(one) != name]
+    known = Memory(others, {MAIN: find_form(name)}, OPERATORS)
     found: dict[str, Any] = {"task": name, "losses": len(rows), "known": known.knows(MAIN)}
     if not known.knows(MAIN):
         return found | {"correlation": None, "better": None}
@@ -111,7 +123,7 @@ def try_task(name: str, table: Table, repeats: int) -> dict[str, Any]:
         "sources": {
             forest.source: correlate(list(column), list(scores))
             for forest, column in zip(
-                [one for one in forests if one.kind == find_kind(find_form(name))],
+                [one for one in others if one.kind == find_kind(find_form(name))],
                 known.predict(MAIN, [row.formula for row in rows]).T,
                 strict=True,
             )

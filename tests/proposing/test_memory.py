@@ -75,7 +75,7 @@ class TestPortraits:
         assert np.isfinite(describe_tree(parse(text), "classes")).all()
 
     def test_boxes_heatmaps_and_pairs_have_none(self):
-        heatmap, rows = (BranchForm(activation="none", is_single=single) for single in (False, True))
+        heatmap, rows = (BranchForm(activation="none", from_prediction=plain) for plain in (False, True))
         boxes = BranchForm(leaves=("i", "u", "e"), from_prediction=False, activation="none")
         pairs = BranchForm(activation="sigmoid", pairs=PairForm())
         assert [find_kind(form) for form in (heatmap, boxes, pairs)] == [None] * 3

@@ -34,7 +34,7 @@ BASES: dict[Kind, tuple[str, str]] = {
 
 def find_kind(form: BranchForm) -> Kind | None:
     """Return the kind of leaves for which portraits of the losses of a branch are made; None for boxes, heatmaps and pairs."""
-    known = form.kind in BASES and (form.kind != "values" or form.is_single)
+    known = form.kind in BASES and (form.kind != "values" or form.from_prediction)
     return form.kind if known else None
 
 

@@ -55,7 +55,7 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
     >>> autoloss.learn(["iris"], "mine.npz", prior="none").sources
     1
     """
-    learnt = {str(run): _learn_run(open_run(run)) for run in runs}
+    learnt = {str(run): learn_run(open_run(run)) for run in runs}
     if not learnt:
         raise RequestError("There is no run to learn from; name the folders of one or several.", argument="runs")
     new = {forest.source: forest for forest in learnt.values()}
@@ -65,7 +65,8 @@ def learn(runs: Sequence[str | Path], out: str | Path, *, prior: str | Path = SH
     return Learnt(Path(out), digest, losses, len(kept) + len(new))
 
 
-def _learn_run(run: Search) -> Forest:
+def learn_run(run: Search) -> Forest:
+    """Return the order of the losses of one run."""
     forms = run.settings.branches
     kind = find_kind(next(iter(forms.values()))) if len(forms) == 1 else None
     if kind is None:
