@@ -29,7 +29,7 @@ def count_final(task: Task, configuration: Configuration, final: bool) -> int:
     Args:
         final: Whether any do.
     """
-    return count_trainings(configuration.final, configuration.final.confirm, task, RIVALS) if final else 0
+    return count_trainings(configuration.final, task, RIVALS) if final else 0
 
 
 @dataclass(frozen=True, slots=True)
